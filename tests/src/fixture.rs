@@ -1,7 +1,7 @@
 //! A user of a test cluster at work: a folder in the home, and what is run from there.
 
 use crate::programs::install;
-use crate::slurm::{Cluster, Doctor, said};
+use crate::slurm::{Cluster, Doctor, run_for_output};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -42,7 +42,7 @@ impl<'a> Fixture<'a> {
     /// Makes the folder, with this `wf.toml` in it.
     pub fn new(cluster: &'a Cluster, user: &'a str, workflow: &str) -> Self {
         let folder = cluster.shared().join("home").join(user).join("work");
-        said(&mut cluster.command(user, &["mkdir", "-p", "work/in"])).expect("mkdir");
+        run_for_output(&mut cluster.command(user, &["mkdir", "-p", "work/in"])).expect("mkdir");
         let fixture = Self {
             cluster,
             user,

@@ -1,6 +1,6 @@
 //! An object store that the nodes of a test cluster reach: Swift (scripts/swift.py), on its login node.
 
-use crate::slurm::{Cluster, said, wait_until};
+use crate::slurm::{Cluster, run_for_output, wait_until};
 use crate::tree;
 use std::fs;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl<'a> Objects<'a> {
             "( sleep infinity | setsid python3 /shared/swift.py /shared/swift {ADDRESS} ) < /dev/null > /shared/swift.ready \
              2> /shared/swift.log &"
         );
-        said(&mut cluster.command("root", &["sh", "-c", &line])).expect("Swift");
+        run_for_output(&mut cluster.command("root", &["sh", "-c", &line])).expect("Swift");
         let ready = || fs::read_to_string(shared.join("swift.ready")).unwrap_or_default();
         let told = || ready().ends_with('\n');
         if let Err(e) = wait_until("Swift answers", TIMEOUT, told) {
@@ -62,17 +62,17 @@ impl<'a> Objects<'a> {
 
     fn answers(&self, words: &[&str]) -> anyhow::Result<String> {
         let client = ["python3", "/shared/s3-client.py", &self.endpoint];
-        said(&mut self.cluster.command("root", &[&client[..], words].concat()))
+        run_for_output(&mut self.cluster.command("root", &[&client[..], words].concat()))
     }
 
     /// What a client that has nothing of tarn's is told (tests/cluster/s3-client.py).
-    pub fn says(&self, words: &[&str]) -> String {
+    pub fn client_output(&self, words: &[&str]) -> String {
         self.answers(words).unwrap_or_else(|e| panic!("{e:#}"))
     }
 
     /// The keys of a bucket that begin with a prefix.
     pub fn keys(&self, bucket: &str, prefix: &str) -> Vec<String> {
-        let told = self.says(&["keys", bucket, prefix]);
+        let told = self.client_output(&["keys", bucket, prefix]);
         told.lines().map(str::to_owned).collect()
     }
 

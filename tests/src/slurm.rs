@@ -130,7 +130,7 @@ impl Cluster {
     /// # Errors
     /// When it fails, with all that it said.
     pub fn exec(&self, user: &str, words: &[&str]) -> anyhow::Result<String> {
-        said(&mut self.command(user, words))
+        run_for_output(&mut self.command(user, words))
     }
 
     /// Kills slurmctld and starts it again.
@@ -165,7 +165,7 @@ impl Cluster {
             .arg("--dir")
             .arg(self.folder())
             .args(words);
-        said(&mut command).map(drop)
+        run_for_output(&mut command).map(drop)
     }
 }
 
@@ -203,7 +203,7 @@ impl Node<'_> {
     /// # Errors
     /// When it fails, with all that it said.
     pub fn exec(&self, user: &str, words: &[&str]) -> anyhow::Result<String> {
-        said(&mut self.command(user, words))
+        run_for_output(&mut self.command(user, words))
     }
 
     /// All its processes and all that it had in memory are gone at once.
@@ -252,7 +252,7 @@ impl Node<'_> {
 ///
 /// # Errors
 /// When it fails, with all that it said.
-pub fn said(command: &mut Command) -> anyhow::Result<String> {
+pub fn run_for_output(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {

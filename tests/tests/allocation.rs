@@ -25,7 +25,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 use tarn_tests::fixture::{self, Fixture, ended};
 use tarn_tests::programs::install;
-use tarn_tests::slurm::{Cluster, said, wait_until};
+use tarn_tests::slurm::{Cluster, run_for_output, wait_until};
 
 const SOON: Duration = Duration::from_secs(60);
 /// A node is lost after 10 s of silence, and a run that is cut takes its time.
@@ -251,7 +251,8 @@ fn what_nodes_share_is_read_once_and_the_chain_may_break() {
     assert_eq!(status, Some(0), "{text}");
     let sums = fixture.read("out/here");
     assert_eq!(sums, fixture.read("out/there"));
-    let wanted = said(&mut cluster.command("alice", &["bash", "-c", "cd work/in && md5sum *"]));
+    let wanted =
+        run_for_output(&mut cluster.command("alice", &["bash", "-c", "cd work/in && md5sum *"]));
     assert_eq!(sums.trim(), wanted.expect("md5sum").trim());
     // Undisturbed, and nothing known of the source: it is read once.
     let again = "rm -rf .tarn out && exec tarn run";
@@ -511,7 +512,8 @@ fn a_tier_is_full() {
     let emptied = "rm -rf /scm/full";
     let emptied = cluster.node(1).exec("root", &["bash", "-c", emptied]);
     emptied.unwrap_or_else(|e| panic!("{e:#}"));
-    said(&mut cluster.command("alice", &["rm", "-rf", "work/.tarn", "work/out"])).expect("rm");
+    run_for_output(&mut cluster.command("alice", &["rm", "-rf", "work/.tarn", "work/out"]))
+        .expect("rm");
     fixture.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
     assert_eq!(fixture.read("out/text"), "b\n");
 }
@@ -525,7 +527,8 @@ fn slurmctld_dies_and_nothing_happens_to_a_run() {
     fixture.write("job.sh", &script);
     let running = fixture.start("-N2 -n16", "./job.sh");
     wait_for_begin(&fixture, 1);
-    said(&mut cluster.command("root", &["pkill", "-KILL", "-x", "slurmctld"])).expect("pkill");
+    run_for_output(&mut cluster.command("root", &["pkill", "-KILL", "-x", "slurmctld"]))
+        .expect("pkill");
     fixture.write("go", "");
     let over = || fixture.path("status").exists();
     let waited = wait_until("the run's end", LATER, over);
@@ -551,7 +554,7 @@ fn tarn_is_killed_and_goes_on() {
     fixture.write("job.sh", &script);
     let running = fixture.start("-N2 -n16", "./job.sh");
     let node = wait_for_begin(&fixture, 1);
-    said(&mut cluster.command("root", &["pkill", "-KILL", "-x", "tarn"])).expect("pkill");
+    run_for_output(&mut cluster.command("root", &["pkill", "-KILL", "-x", "tarn"])).expect("pkill");
     let step = ["pgrep", "-f", "[b]egan.*go"];
     let waited = wait_until("the step's end", SOON, || {
         cluster.node(node).exec("root", &step).is_err() && fixture.path("status").exists()

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tarn_tests::fixture::{self, Fixture, ended};
-use tarn_tests::slurm::{Cluster, Node, said, wait_until};
+use tarn_tests::slurm::{Cluster, Node, run_for_output, wait_until};
 use tarn_tests::tree;
 
 const SOON: Duration = Duration::from_secs(180);
@@ -29,7 +29,7 @@ fn cluster(nodes: usize, without: &[usize]) -> Option<Cluster> {
 /// Without it no node can lend.
 fn with_brick(cluster: &Cluster) {
     let mut build = Command::new(tree::root().join("scripts/brick.sh"));
-    said(build.arg(cluster.shared().join("bin"))).unwrap_or_else(|e| panic!("{e:#}"));
+    run_for_output(build.arg(cluster.shared().join("bin"))).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
 fn on(node: &Node<'_>, script: &str) -> String {

@@ -1,12 +1,17 @@
 //! GLOSSARY.md is true: the code has the names where the page says, and nothing has the words that are not used.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_tests::tree::{self, Text};
 
 const GLOSSARY: &str = "GLOSSARY.md";
 const SEARCHED: &[&str] = &["rs", "py", "sh", "c", "h", "lua", "md"];
 /// The glossary itself, and what tells the past.
 const EXEMPT: &[&str] = &[GLOSSARY, "CHANGELOG.md", "tests/tests/glossary.rs"];
+
+/// Names of types that each crate, or each module, may have for its own: what they are is plain from where they are.
+const IDIOMATIC: &[&str] = &[
+    "Error", "Result", "Config", "Options", "Args", "Cli", "Command",
+];
 
 /// A row of a table that has all five columns.
 struct Row {
@@ -82,6 +87,79 @@ fn the_glossary_is_true() {
     let names: BTreeSet<_> = rows.iter().map(|r| &r.name).collect();
     assert_eq!(names.len(), rows.len(), "a name has two rows");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The name of the type that a line of Rust defines. Associated types, which are indented, are their trait's.
+fn defined(line: &str) -> Option<&str> {
+    let code = line.trim_start();
+    let rest = match code.strip_prefix("pub(") {
+        Some(scoped) => scoped.split_once(") ")?.1,
+        None => code.strip_prefix("pub ").unwrap_or(code),
+    };
+    let rest = rest.strip_prefix("unsafe ").unwrap_or(rest);
+    let (kind, rest) = rest.split_once(' ')?;
+    let is_type = match kind {
+        "struct" | "enum" | "trait" | "union" => true,
+        "type" => code.len() == line.len(),
+        _ => false,
+    };
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+    let name = &rest[..end.unwrap_or(rest.len())];
+    (is_type && name.starts_with(char::is_uppercase)).then_some(name)
+}
+
+/// Names of types that are defined more than once, each with where.
+fn defined_twice(files: &[Text]) -> Vec<String> {
+    let mut places = BTreeMap::<&str, Vec<String>>::new();
+    for file in files {
+        let product = file.text.split("\n#[cfg(test)]\nmod ").next();
+        let lines = product.into_iter().flat_map(str::lines).enumerate();
+        for (n, name) in lines.filter_map(|(n, line)| Some((n, defined(line)?))) {
+            let of_name = places.entry(name).or_default();
+            of_name.push(format!("{}:{}", file.path, n + 1));
+        }
+    }
+    let twice = places.into_iter().filter(|(_, at)| at.len() > 1);
+    let named = twice.filter(|(name, _)| !IDIOMATIC.contains(name));
+    named
+        .map(|(name, at)| format!("`{name}` is defined in {}", at.join(" and ")))
+        .collect()
+}
+
+#[test]
+fn each_type_name_is_defined_once() {
+    let files = tree::texts(&tree::root(), &["rs"]).expect("the repository");
+    let is_test = |path: &str| path.contains("/tests/") || path.ends_with("/tests.rs");
+    let product =
+        |f: &Text| f.path.contains("/src/") && !f.path.starts_with("tests/") && !is_test(&f.path);
+    let product: Vec<_> = files.into_iter().filter(product).collect();
+    assert!(product.len() > 500, "only {} files", product.len());
+    let twice = defined_twice(&product);
+    assert!(twice.is_empty(), "{}", twice.join("\n"));
+}
+
+#[test]
+fn a_second_definition_is_found() {
+    let file = |path: &str, text: &str| Text {
+        path: path.into(),
+        text: text.into(),
+    };
+    let files = [
+        file(
+            "a.rs",
+            "pub(crate) struct Twice;\nstruct Error;\npub type Once = u8;\n",
+        ),
+        file(
+            "b.rs",
+            "    enum Twice<T> {}\nstruct Error;\n    type Once = u8;\n",
+        ),
+        file(
+            "c.rs",
+            "\n#[cfg(test)]\nmod tests {\n    struct Twice;\n}\n",
+        ),
+    ];
+    let twice = defined_twice(&files);
+    assert_eq!(twice, ["`Twice` is defined in a.rs:1 and b.rs:1"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tarn_tests::fixture::{self, Fixture, ended};
 use tarn_tests::programs::built;
-use tarn_tests::slurm::{Cluster, Doctor, said};
+use tarn_tests::slurm::{Cluster, Doctor, run_for_output};
 use tarn_tests::tree;
 
 const OPEN_MPI: &str = "openmpi";
@@ -251,7 +251,7 @@ fn local(mpicc: &str, launcher: &str, setup: impl Fn(&mut Command)) {
         tarn.current_dir(folder.path());
         tarn.args(["run", "--nodes", "2", "--tier", &place, "wf.toml"]);
         setup(&mut tarn);
-        said(&mut tarn).unwrap_or_else(|e| panic!("{mpicc}: {launch}: {e:#}"));
+        run_for_output(&mut tarn).unwrap_or_else(|e| panic!("{mpicc}: {launch}: {e:#}"));
         let read =
             |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a result");
         assert_placed(read, &format!("{mpicc}: {launch}"));
@@ -296,7 +296,8 @@ fn ranks_of_the_newest_mpis_are_where_their_data_is() {
     for (mpi, compiler) in NEWEST {
         let copy = cluster.shared().join(mpi);
         // In the cluster's own folders: a job's /tmp is its own, and others may not enter root's home.
-        said(Command::new("cp").arg("-a").args([&from.join(mpi), &copy])).expect("a copy");
+        run_for_output(Command::new("cp").arg("-a").args([&from.join(mpi), &copy]))
+            .expect("a copy");
         let mpicc = from.join(compiler).join("bin/mpicc");
         let ranks = cluster.shared().join("bin/ranks");
         assert!(compiled(&mpicc.display().to_string(), &ranks));

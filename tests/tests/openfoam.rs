@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tarn_tests::slurm::{Cluster, said};
+use tarn_tests::slurm::{Cluster, run_for_output};
 use tarn_tests::{fixture, tree};
 
 /// Cells along each edge, and time steps: a second of work.
@@ -23,7 +23,7 @@ fn cluster(features: &[&str]) -> Option<(Cluster, PathBuf)> {
     copy.arg("-r")
         .arg(tree::root().join("examples/openfoam"))
         .arg(&example);
-    said(&mut copy).unwrap_or_else(|e| panic!("{e:#}"));
+    run_for_output(&mut copy).unwrap_or_else(|e| panic!("{e:#}"));
     change(&example.join("cavity/system/size"), &SIZE);
     change(
         &example.join("workflow.toml"),

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 use tarn_tests::fixture::{self, Fixture};
-use tarn_tests::slurm::{Cluster, Node, said, wait_until};
+use tarn_tests::slurm::{Cluster, Node, run_for_output, wait_until};
 use tarn_tests::tree;
 
 const SOON: Duration = Duration::from_secs(120);
@@ -24,7 +24,7 @@ fn cluster(nodes: usize, programs_too: &[&str]) -> Option<Cluster> {
     }
     let cluster = fixture::cluster(nodes, &["tarn", "tarnd"], &["fuse"], &[])?;
     let mut build = Command::new(tree::root().join("scripts/brick.sh"));
-    said(build.arg(cluster.shared().join("bin"))).unwrap_or_else(|e| panic!("{e:#}"));
+    run_for_output(build.arg(cluster.shared().join("bin"))).unwrap_or_else(|e| panic!("{e:#}"));
     Some(cluster)
 }
 
@@ -116,11 +116,11 @@ fn ranks_on_two_nodes_write_one_file() {
         .args(["-O2", "-o"])
         .arg(cluster.shared().join("bin/mpiio"));
     build.arg(tree::root().join("tests/tests/shared/mpiio.c"));
-    said(&mut build).unwrap_or_else(|e| panic!("{e:#}"));
+    run_for_output(&mut build).unwrap_or_else(|e| panic!("{e:#}"));
     let show = format!("sh -c '{RUN} || {{ tail -n 40 .tarn/runs/*/steps/*.log; exit 1; }}'");
     let told = fixture.run("-N2 -n4", &show);
     let ranks = fixture.read("out/ranks");
-    let info = said(Command::new("ompi_info").arg("--parsable"));
+    let info = run_for_output(Command::new("ompi_info").arg("--parsable"));
     let info = info.unwrap_or_else(|e| panic!("{e:#}"));
     let mut interfaces = 2;
     if !info.contains("mca:io:romio") {

@@ -8,8 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tarn_proto::site::{Ask, Job, Owner, Said, Stage, Staging, Submitted, decode, encode};
-use tarn_spec::{Script, parse_job};
+use tarn_proto::site::{
+    ControllerReply, ControllerRequest, JobSubmission, Owner, SlurmJobId, Stage, Staging, decode,
+    encode,
+};
+use tarn_spec::{SbatchScript, parse_job};
 use tarn_tests::programs;
 use tempfile::TempDir;
 
@@ -95,7 +98,7 @@ impl Controller {
     }
 
     /// As Slurm's scripts ask.
-    fn ask(&self, ask: &Ask) -> Said {
+    fn ask(&self, ask: &ControllerRequest) -> ControllerReply {
         let mut stream = UnixStream::connect(self.socket()).expect("the socket");
         stream.set_read_timeout(Some(SOON)).expect("a timeout");
         let frame = encode(ask).expect("a frame");
@@ -108,17 +111,17 @@ impl Controller {
     }
 
     /// A user's job is taken in.
-    fn submit(&self, job: Job, user: u32, lines: &str) -> Said {
+    fn submit(&self, job: SlurmJobId, user: u32, lines: &str) -> ControllerReply {
         let text = format!("#!/bin/sh\n{lines}true\n");
         let name = "job.sh";
-        let script = Script { name, text: &text };
+        let script = SbatchScript { name, text: &text };
         let parsed = parse_job(&script, Path::new("/"), false);
         let parsed = parsed.expect("a script").expect("with lines");
         let owners = [
             ("alice", Owner::User(ALICE)),
             ("@climate", Owner::Project(PROJECT)),
         ];
-        let submitted = Submitted {
+        let submitted = JobSubmission {
             user,
             group: user,
             groups: groups(user),
@@ -130,7 +133,7 @@ impl Controller {
             workflow: parsed.parsed.workflow,
         };
         let stage = Stage::Setup(Box::new(submitted));
-        self.ask(&Ask::Stage(Staging { job, stage }))
+        self.ask(&ControllerRequest::Stage(Staging { job, stage }))
     }
 
     /// What a user's `tarn` says, or what it refuses.
@@ -180,17 +183,26 @@ fn a_grant_is_given_kept_over_a_restart_and_taken() {
     let Some(mut site) = Controller::start() else {
         return;
     };
-    assert!(matches!(site.submit(1, ALICE, MESH), Said::Advice(_)));
+    assert!(matches!(
+        site.submit(1, ALICE, MESH),
+        ControllerReply::Advice(_)
+    ));
     let mesh = format!("{ALICE}/foam/mesh");
     assert_eq!(site.names(ALICE), [mesh.as_str()]);
     assert!(site.names(BOB).is_empty());
-    assert!(matches!(site.submit(2, BOB, READ), Said::Refused(_)));
+    assert!(matches!(
+        site.submit(2, BOB, READ),
+        ControllerReply::Refused(_)
+    ));
     let grant = ["data", "grant", "foam/mesh", &BOB.to_string()].map(str::to_owned);
     let grant: Vec<&str> = grant.iter().map(String::as_str).collect();
     site.tarn(ALICE, &grant).expect("granted");
     site.restart();
     assert_eq!(site.names(BOB), [mesh.as_str()]);
-    assert!(matches!(site.submit(3, BOB, READ), Said::Advice(_)));
+    assert!(matches!(
+        site.submit(3, BOB, READ),
+        ControllerReply::Advice(_)
+    ));
     let shown = site
         .tarn(ALICE, &["data", "show", "foam/mesh"])
         .expect("it");
@@ -208,7 +220,10 @@ fn a_grant_is_given_kept_over_a_restart_and_taken() {
     site.tarn(ALICE, &["data", "revoke", "foam/mesh", &BOB.to_string()])
         .expect("revoked");
     assert!(site.names(BOB).is_empty());
-    assert!(matches!(site.submit(4, BOB, READ), Said::Refused(_)));
+    assert!(matches!(
+        site.submit(4, BOB, READ),
+        ControllerReply::Refused(_)
+    ));
     let why = site.tarn(ALICE, &["data", "rm", "foam/mesh"]);
     let why = why.expect_err("job 1 makes it");
     assert!(why.contains("used by job 1:"), "{why}");

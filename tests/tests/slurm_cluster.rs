@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tarn_tests::slurm::{Cluster, Doctor, said, wait_until};
+use tarn_tests::slurm::{Cluster, Doctor, run_for_output, wait_until};
 
 const SOON: Duration = Duration::from_secs(60);
 /// Slurm takes some 17 s to call a node down, and looks for jobs over their time every 30 s.
@@ -131,7 +131,8 @@ fn mpi_runs_over_nodes() {
     std::fs::write(&source, HELLO).expect("a source");
     let mut compiler = Command::new("mpicc");
     compiler.arg("-o").arg(cluster.shared().join("hello"));
-    said(compiler.arg(&source)).unwrap_or_else(|e| panic!("mpicc (libopenmpi-dev): {e:#}"));
+    run_for_output(compiler.arg(&source))
+        .unwrap_or_else(|e| panic!("mpicc (libopenmpi-dev): {e:#}"));
     let out = alice(
         &cluster,
         &["srun", "-N2", "-n4", "--ntasks-per-node=2", "/shared/hello"],
@@ -395,7 +396,7 @@ fn two_clusters_run_at_once_and_leave_nothing() {
     wait_until("the job runs", SOON, || marked(&one)).expect("runs");
     assert!(!marked(&two));
     assert_eq!(alice(&two, &["squeue", "-h"]), "");
-    let interfaces = || said(Command::new("ip").args(["-o", "link"])).expect("ip");
+    let interfaces = || run_for_output(Command::new("ip").args(["-o", "link"])).expect("ip");
     assert!(!interfaces().contains("node1"), "{}", interfaces());
 
     let (of_one, group_one) = belongings(&one);
@@ -423,7 +424,7 @@ fn two_clusters_run_at_once_and_leave_nothing() {
     // The other is as it was; and the death of its first process is the end of all of it.
     assert_eq!(alice(&two, &["srun", "-N2", "hostname"]).lines().count(), 2);
     let init = std::fs::read_to_string(two.folder().join("init.pid")).expect("a number");
-    said(Command::new("kill").args(["-KILL", init.trim()])).expect("killed");
+    run_for_output(Command::new("kill").args(["-KILL", init.trim()])).expect("killed");
     let gone = || processes_in(&of_two).is_empty() && groups(&group_two).is_empty();
     wait_until("everything is gone", SOON, gone).expect("gone");
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 use tarn_tests::fixture;
-use tarn_tests::slurm::said;
+use tarn_tests::slurm::run_for_output;
 
 /// A step on each node that says where it runs, and one that reads that of both from a peer.
 const WORKFLOW: &str = r#"
@@ -45,7 +45,7 @@ fn two() -> Option<(u32, u32)> {
 }
 
 fn succeeds(mut command: Command) -> String {
-    said(&mut command).unwrap_or_else(|e| panic!("{e:#}"))
+    run_for_output(&mut command).unwrap_or_else(|e| panic!("{e:#}"))
 }
 
 #[test]

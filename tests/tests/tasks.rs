@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use tarn_tests::fixture::{self, Fixture};
 use tarn_tests::programs::built;
-use tarn_tests::slurm::said;
+use tarn_tests::slurm::run_for_output;
 use tarn_tests::tree;
 
 /// Run by salloc on the login node: the daemons, the program on the first node, the end.
@@ -258,7 +258,7 @@ fn programs_reach_dataspaces_of_other_nodes() {
                 head -c 68000000 /dev/zero > work/large && umask 077 && \
                 printf 'key = \"%s\"\\n[nodes.node1]\\naddress = \"node1:7411\"\\n[nodes.node2]\\naddress = \"node2:7411\"\\nrate = \"1 GB/s\"\\n' \
                 $(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n') > work/peers.toml";
-    said(&mut cluster.command("alice", &["bash", "-c", make])).expect("files");
+    run_for_output(&mut cluster.command("alice", &["bash", "-c", make])).expect("files");
     let work = cluster.shared().join("home/alice/work");
     for (name, text) in [("job.sh", JOB), ("drive.py", DRIVE)] {
         let path = work.join(name);

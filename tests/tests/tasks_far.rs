@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 use tarn_tests::fixture;
-use tarn_tests::slurm::{Cluster, said, wait_until};
+use tarn_tests::slurm::{Cluster, run_for_output, wait_until};
 
 const SOON: Duration = Duration::from_secs(120);
 const LATER: Duration = Duration::from_secs(400);
@@ -96,7 +96,7 @@ impl Pair {
         let make = "umask 077 && head -c 20000000 /dev/urandom > data && printf 'key = \"%s\"\\n\
                     [nodes.node1]\\naddress = \"node1:7411\"\\n[nodes.node2]\\naddress = \"node2:7411\"\\n' \
                     $(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n') > peers.toml";
-        said(&mut cluster.command("alice", &["bash", "-c", make])).expect("files");
+        run_for_output(&mut cluster.command("alice", &["bash", "-c", make])).expect("files");
         let pair = Self(cluster);
         for node in [1, 2] {
             pair.on(node, "install -d -o alice /scm/alice");

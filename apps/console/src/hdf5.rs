@@ -28,7 +28,7 @@ pub fn plugin_folder() -> CliResult<PathBuf> {
 ///
 /// # Errors
 /// When the plug-in's folder has a colon in its path.
-pub fn tell(command: &mut Command, plugin: &Path, config: &str) -> anyhow::Result<()> {
+pub fn configure_driver(command: &mut Command, plugin: &Path, config: &str) -> anyhow::Result<()> {
     let others = env::var_os("HDF5_PLUGIN_PATH").unwrap_or_default();
     let others = env::split_paths(&others).filter(|folder| !folder.as_os_str().is_empty());
     let paths = env::join_paths(std::iter::once(plugin.to_owned()).chain(others))?;

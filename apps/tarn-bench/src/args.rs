@@ -11,16 +11,16 @@ use clap::{Parser, Subcommand};
     arg_required_else_help = true
 )]
 #[command(after_help = "Exit codes: docs/reference/exit-codes.md.")]
-pub(crate) struct Cli {
+pub(crate) struct BenchCli {
     /// Machine-readable output on stdout, one JSON value a line
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: BenchCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum BenchCommand {
     /// Copies of trees beside `cp -r`
     Stage(crate::stage::Args),
     /// The papers' producer and consumer, by target and with or without the page cache
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        BenchCli::command().debug_assert();
     }
 
     /// Of research/coverage.md: what stands in backquotes in a row's last cell and is `tarn bench` or `tarn reproduce`.
@@ -72,7 +72,7 @@ mod tests {
                     ["tarn", "reproduce", ..] => [&["tarn-bench"], &words[1..]].concat(),
                     _ => continue,
                 };
-                if let Err(e) = Cli::try_parse_from(words) {
+                if let Err(e) = BenchCli::try_parse_from(words) {
                     panic!("`{command}`: {e}");
                 }
                 parsed += 1;

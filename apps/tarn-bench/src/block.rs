@@ -1,9 +1,9 @@
 //! `tarn bench block`: a partition as a block device, beside nbdkit's own memory plug-in. Both are asked by the same client, fio's nbd
 //! engine, over a unix socket.
 
-use crate::figure::{Figure, median};
+use crate::figure::{BenchFigure, median};
 use crate::fio;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, ensure};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const WARM: u32 = 1;
 pub(crate) struct Args {
     /// What to measure; all when not given
     #[arg(long = "case", value_enum)]
-    cases: Vec<Case>,
+    cases: Vec<BlockCase>,
     /// Measured rounds; one more is for warming up
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Case {
+enum BlockCase {
     /// 4 KiB at random places, one after the other
     Depth1,
     /// 4 KiB at random places, 32 at a time
@@ -51,7 +51,7 @@ enum Case {
     Seq1m,
 }
 
-impl Case {
+impl BlockCase {
     /// As it is asked for.
     fn name(self) -> &'static str {
         match self {
@@ -96,29 +96,29 @@ impl Case {
 ///
 /// # Errors
 /// When nbdkit, its plug-ins or fio are not there, or there is no room.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     use clap::ValueEnum;
     let cases = match &args.cases[..] {
-        [] => Case::value_variants(),
+        [] => BlockCase::value_variants(),
         some => some,
     };
     let plugin = plugin().map_err(|e| e.error)?;
-    let scratch = Scratch::new(&args.dir)?;
+    let scratch = ScratchFolder::new(&args.dir)?;
     let folder = scratch.path();
     let path = folder.join("disk");
     Partition::create(&path, args.mib * MIB, Vec::new())?;
     let mut partition = OsString::from("partition=");
     partition.push(&path);
-    let ours = Server::new(folder, "ours", &[plugin.into(), partition])?;
+    let ours = NbdkitProcess::new(folder, "ours", &[plugin.into(), partition])?;
     let size = format!("{}", args.mib * MIB);
-    let beside = Server::new(folder, "beside", &["memory".into(), size.into()])?;
+    let beside = NbdkitProcess::new(folder, "beside", &["memory".into(), size.into()])?;
     // All memory of both is there.
     let whole = Args {
         requests: 8 * args.mib,
         ..args.clone()
     };
     for server in [&ours, &beside] {
-        Case::Seq1m.rate(&whole, false, &server.socket)?;
+        BlockCase::Seq1m.rate(&whole, false, &server.socket)?;
     }
     let mut figures = Vec::new();
     for case in cases {
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
                     }
                 }
             }
-            figures.push(Figure {
+            figures.push(BenchFigure {
                 name: format!(
                     "{}, {}, {} of {}, by fio over a unix socket",
                     case.name(),
@@ -150,12 +150,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// An nbdkit, which ends with this.
-struct Server {
+struct NbdkitProcess {
     nbdkit: Child,
     socket: PathBuf,
 }
 
-impl Server {
+impl NbdkitProcess {
     fn new(folder: &Path, name: &str, served: &[OsString]) -> anyhow::Result<Self> {
         let listening = folder.join(format!("{name}.pid"));
         let socket = folder.join(format!("{name}.socket"));
@@ -182,7 +182,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for NbdkitProcess {
     fn drop(&mut self) {
         let _ = self.nbdkit.kill();
         let _ = self.nbdkit.wait();

@@ -7,8 +7,8 @@ mod ranks;
 mod recovery;
 mod tracking;
 
-use crate::cluster::peer::Rate;
-use crate::figure::Figure;
+use crate::cluster::peer::LinkRate;
+use crate::figure::BenchFigure;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -24,7 +24,7 @@ const MIB: u64 = 1 << 20;
 pub(crate) struct Args {
     /// What to measure; all when not given
     #[arg(long = "case", value_enum)]
-    cases: Vec<Case>,
+    cases: Vec<CheckpointCase>,
     /// Measured rounds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=MAX_ROUNDS))]
     rounds: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     proxies: PathBuf,
     /// Recovery: the link that is limited lets this through (tc tbf; needs rights)
     #[arg(long, value_name = "RATE", default_value = "10gbit")]
-    rate: Rate,
+    rate: LinkRate,
     /// One rank of a measurement: what it does, as JSON
     #[arg(long, hide = true)]
     rank: Option<String>,
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Case {
+enum CheckpointCase {
     /// Bytes copied to a medium with checksums, and made persistent; and back
     Copy,
     /// Checkpoints to a tier that is as fast as memory, and restarts from them
@@ -76,16 +76,16 @@ enum Case {
 
 /// What a process of a measurement is.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-enum Role {
+enum RankRole {
     /// It commits, and restarts.
-    Commits(ranks::Does),
+    Commits(ranks::BenchRankSpec),
     /// It is one of those of which one is lost.
-    Recovers(recovery::Does),
+    Recovers(recovery::RecoveryRankSpec),
     /// It has copies on another node.
-    Keeps(buddies::Does),
+    Keeps(buddies::BuddyRankSpec),
 }
 
-impl Role {
+impl RankRole {
     /// A process of this program; where it is not to be in this namespace of networks, in that of another process.
     fn command(&self, network: Option<u32>) -> anyhow::Result<Command> {
         let program = std::env::current_exe()?;
@@ -109,36 +109,36 @@ impl Role {
 ///
 /// # Errors
 /// When there is no room, or a program that it takes is not there.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     use clap::ValueEnum;
     if let Some(role) = &args.rank {
         match serde_json::from_str(role)? {
-            Role::Commits(does) => ranks::rank(&does)?,
-            Role::Recovers(does) => recovery::rank(&does)?,
-            Role::Keeps(does) => buddies::rank(&does)?,
+            RankRole::Commits(does) => ranks::rank(&does)?,
+            RankRole::Recovers(does) => recovery::rank(&does)?,
+            RankRole::Keeps(does) => buddies::rank(&does)?,
         }
         return Ok(Vec::new());
     }
     let cases = match &args.cases[..] {
-        [] => Case::value_variants(),
+        [] => CheckpointCase::value_variants(),
         some => some,
     };
     // Before anything is measured that takes long.
-    if cases.contains(&Case::SlowdownCm1) || cases.contains(&Case::Whole) {
+    if cases.contains(&CheckpointCase::SlowdownCm1) || cases.contains(&CheckpointCase::Whole) {
         proxies::are_there(&args.proxies)?;
     }
     let mut figures = Vec::new();
     for case in cases {
         figures.append(&mut match case {
-            Case::Copy => copy::copy(args)?,
-            Case::Commit => ranks::commit(args)?,
-            Case::Split => ranks::split(args)?,
-            Case::Precopy => ranks::precopy(args)?,
-            Case::Tracking => tracking::tracking(args)?,
-            Case::SlowdownCm1 => proxies::slowdown(args)?,
-            Case::Whole => proxies::whole(args)?,
-            Case::Recovery => recovery::recovery(args)?,
-            Case::Buddies => buddies::buddies(args)?,
+            CheckpointCase::Copy => copy::copy(args)?,
+            CheckpointCase::Commit => ranks::commit(args)?,
+            CheckpointCase::Split => ranks::split(args)?,
+            CheckpointCase::Precopy => ranks::precopy(args)?,
+            CheckpointCase::Tracking => tracking::tracking(args)?,
+            CheckpointCase::SlowdownCm1 => proxies::slowdown(args)?,
+            CheckpointCase::Whole => proxies::whole(args)?,
+            CheckpointCase::Recovery => recovery::recovery(args)?,
+            CheckpointCase::Buddies => buddies::buddies(args)?,
         });
     }
     Ok(figures)

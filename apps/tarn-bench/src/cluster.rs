@@ -6,7 +6,7 @@ pub(crate) mod peer;
 mod transfer;
 mod tree;
 
-use crate::figure::Figure;
+use crate::figure::BenchFigure;
 use crate::tasks;
 use std::path::PathBuf;
 use tarn_data_plane::Transport;
@@ -19,7 +19,7 @@ const MAX_ROUNDS: i64 = 100;
 pub(crate) struct Args {
     /// What to measure; all when not given
     #[arg(long = "case", value_enum)]
-    cases: Vec<Case>,
+    cases: Vec<ClusterCase>,
     /// Measured rounds of each case
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=MAX_ROUNDS))]
     rounds: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     dir: PathBuf,
     /// Transfers: limit the link to this, such as 1gbit (tc tbf; needs rights)
     #[arg(long, value_name = "RATE")]
-    rate: Option<peer::Rate>,
+    rate: Option<peer::LinkRate>,
     /// Transfers: threads and streams of each [default: as `tarn run` has them]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     streams: Option<u32>,
@@ -48,7 +48,7 @@ pub(crate) struct Args {
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Case {
+enum ClusterCase {
     /// 4 files of 1 GiB, fetched from another node
     NodeToNode,
     /// A decomposed OpenFOAM case, fetched from another node
@@ -67,10 +67,10 @@ enum Case {
 ///
 /// # Errors
 /// When there is no room, the link cannot be limited, tarnd cannot be started, or a transfer or a task fails.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     use clap::ValueEnum;
     let cases = match &args.cases[..] {
-        [] => Case::value_variants(),
+        [] => ClusterCase::value_variants(),
         some => some,
     };
     let of_tarnd = |case| {
@@ -84,12 +84,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for case in cases {
         figures.append(&mut match case {
-            Case::NodeToNode => transfer::run(transfer::Shape::Large, args)?,
-            Case::NodeToNodeTree => transfer::run(transfer::Shape::OpenFoam, args)?,
-            Case::Interference => interference::run(args)?,
-            Case::TasksBatch => of_tarnd(tasks::Case::Batch)?,
-            Case::TasksSingle => of_tarnd(tasks::Case::Single)?,
-            Case::TasksDurable => of_tarnd(tasks::Case::Durable)?,
+            ClusterCase::NodeToNode => transfer::run(transfer::TreeShape::Large, args)?,
+            ClusterCase::NodeToNodeTree => transfer::run(transfer::TreeShape::OpenFoam, args)?,
+            ClusterCase::Interference => interference::run(args)?,
+            ClusterCase::TasksBatch => of_tarnd(tasks::TaskCase::Batch)?,
+            ClusterCase::TasksSingle => of_tarnd(tasks::TaskCase::Single)?,
+            ClusterCase::TasksDurable => of_tarnd(tasks::TaskCase::Durable)?,
         });
     }
     Ok(figures)

@@ -1,8 +1,8 @@
 //! `tarn bench crypt`: what sealing costs. The mover of `tarn run` on one thread copies a tree plain, seals it, opens it and copies it
 //! sealed as it is, in turns on the same medium; beside them the cipher alone, in the cache.
 
-use crate::figure::{Figure, median};
-use crate::scratch::Scratch;
+use crate::figure::{BenchFigure, median};
+use crate::scratch::ScratchFolder;
 use crate::stage::{available_memory, make_file, medium, touch};
 use anyhow::{Context, ensure};
 use std::fs::File;
@@ -40,16 +40,21 @@ pub(crate) struct Args {
 
 /// What is done with the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum CryptOperation {
     Plain,
     Seal,
     Open,
     AsItIs,
 }
 
-const WAYS: [Way; 4] = [Way::Plain, Way::Seal, Way::Open, Way::AsItIs];
+const WAYS: [CryptOperation; 4] = [
+    CryptOperation::Plain,
+    CryptOperation::Seal,
+    CryptOperation::Open,
+    CryptOperation::AsItIs,
+];
 
-impl Way {
+impl CryptOperation {
     fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain copy",
@@ -64,11 +69,11 @@ impl Way {
 ///
 /// # Errors
 /// When there is no room, or a copy fails.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let key = Arc::new(key()?);
     let mut figures = Vec::new();
     for dir in &args.dirs {
-        figures.append(&mut Bench::new(dir, &key)?.rates(args.rounds)?);
+        figures.append(&mut CryptBench::new(dir, &key)?.rates(args.rounds)?);
     }
     figures.push(alone(&key, args.rounds)?);
     Ok(figures)
@@ -87,7 +92,7 @@ fn key() -> anyhow::Result<DataKey> {
 }
 
 /// The cipher on one piece, which stays in the cache.
-fn alone(key: &DataKey, rounds: u32) -> anyhow::Result<Figure> {
+fn alone(key: &DataKey, rounds: u32) -> anyhow::Result<BenchFigure> {
     let cipher = FileCipher::create(key, random()?, ALONE)?;
     let mut buffer = vec![7; PIECE + TRAILER];
     let mut rates = Vec::new();
@@ -100,7 +105,7 @@ fn alone(key: &DataKey, rounds: u32) -> anyhow::Result<Figure> {
         rates.push(ALONE as f64 / 1e6 / start.elapsed().as_secs_f64());
     }
     std::hint::black_box(&buffer);
-    Ok(Figure {
+    Ok(BenchFigure {
         name: format!(
             "{CIPHER} alone, one thread, pieces of {} KiB in the cache",
             PIECE >> 10
@@ -111,13 +116,13 @@ fn alone(key: &DataKey, rounds: u32) -> anyhow::Result<Figure> {
     })
 }
 
-struct Bench {
-    home: Scratch,
+struct CryptBench {
+    home: ScratchFolder,
     key: Arc<DataKey>,
     medium: String,
 }
 
-impl Bench {
+impl CryptBench {
     fn new(dir: &Path, key: &Arc<DataKey>) -> anyhow::Result<Self> {
         let medium = medium(dir)?;
         let need = 3 * FILES * BYTES + BESIDE;
@@ -133,7 +138,7 @@ impl Bench {
             dir.display(),
             free >> 20
         );
-        let home = Scratch::new(dir)?;
+        let home = ScratchFolder::new(dir)?;
         if medium == "tmpfs" {
             touch(need)?;
         }
@@ -154,7 +159,7 @@ impl Bench {
             )?;
         }
         rustix::fs::syncfs(File::open(&source)?)?;
-        bench.copy(Way::Seal, &bench.at("sealed"))?;
+        bench.copy(CryptOperation::Seal, &bench.at("sealed"))?;
         Ok(bench)
     }
 
@@ -162,10 +167,10 @@ impl Bench {
         self.home.path().join(name)
     }
 
-    fn copy(&self, way: Way, dest: &Path) -> anyhow::Result<()> {
+    fn copy(&self, way: CryptOperation, dest: &Path) -> anyhow::Result<()> {
         let (sealed, seal) = (
-            matches!(way, Way::Open | Way::AsItIs),
-            matches!(way, Way::Seal | Way::AsItIs),
+            matches!(way, CryptOperation::Open | CryptOperation::AsItIs),
+            matches!(way, CryptOperation::Seal | CryptOperation::AsItIs),
         );
         let source = CopySource {
             sealed: sealed.then(|| Arc::clone(&self.key)),
@@ -194,7 +199,7 @@ impl Bench {
     }
 
     /// MB of content in a second; the copy is removed, which is not counted.
-    fn once(&self, way: Way) -> anyhow::Result<f64> {
+    fn once(&self, way: CryptOperation) -> anyhow::Result<f64> {
         let dest = self.at("dest");
         let start = Instant::now();
         self.copy(way, &dest)?;
@@ -206,7 +211,7 @@ impl Bench {
         Ok((FILES * BYTES) as f64 / 1e6 / seconds)
     }
 
-    fn rates(&self, rounds: u32) -> anyhow::Result<Vec<Figure>> {
+    fn rates(&self, rounds: u32) -> anyhow::Result<Vec<BenchFigure>> {
         let mut rates: [Vec<f64>; WAYS.len()] = Default::default();
         // One round before those that count.
         for round in 0..=rounds {
@@ -231,7 +236,7 @@ impl Bench {
             }
         }
         let plain = median(rates.first().context("nothing was measured")?);
-        let figure = |(way, rates): (&Way, &Vec<f64>)| Figure {
+        let figure = |(way, rates): (&CryptOperation, &Vec<f64>)| BenchFigure {
             name: format!(
                 "{} x {} MiB {}, {CIPHER}, {}, one thread",
                 FILES,
@@ -241,7 +246,7 @@ impl Bench {
             ),
             value: median(rates),
             unit: "MB/s",
-            against: Some((Way::Plain.name().to_owned(), plain)),
+            against: Some((CryptOperation::Plain.name().to_owned(), plain)),
         };
         Ok(WAYS.iter().zip(&rates).skip(1).map(figure).collect())
     }

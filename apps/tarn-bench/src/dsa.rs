@@ -8,20 +8,22 @@ mod remote;
 mod scaling;
 mod turns;
 
-use crate::figure::{Figure, median};
+use crate::figure::{BenchFigure, median};
 use crate::fio;
 use crate::print::say;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::{bail, ensure};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_data_plane::LIBRARY;
-use tarn_media::{Mapped, Part, kernel};
-use tarn_partitions::{Level, Memory, Op, OpenOptions, Options, Partition, Queue, Sqe};
+use tarn_media::{MappedFile, MappedPart, kernel};
+use tarn_partitions::{
+    Level, Op, OpenOptions, Options, Partition, PartitionQueue, ProgramMemory, Sqe,
+};
 use tarn_types::random::Random;
 use tarn_types::units::Bytes;
-use turns::{Pair, in_turns};
+use turns::{PairedLoad, in_turns};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of a thread's own memory: more than the first two caches hold.
@@ -32,7 +34,7 @@ const LOCAL: u64 = MIB;
 pub(crate) struct Args {
     /// What to measure; all when not given
     #[arg(long = "case", value_enum)]
-    cases: Vec<Case>,
+    cases: Vec<DsaCase>,
     /// Measured rounds
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -64,7 +66,7 @@ pub(crate) struct Args {
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Case {
+enum DsaCase {
     /// 4 KiB from anywhere
     #[value(name = "read-4k-random")]
     Read4k,
@@ -120,7 +122,7 @@ enum Case {
 
 /// What requests are like.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct RequestShape {
     op: Op,
     bytes: u64,
     level: Level,
@@ -128,7 +130,7 @@ struct Shape {
     batch: u32,
 }
 
-impl Case {
+impl DsaCase {
     /// As it is asked for.
     fn name(self) -> String {
         use clap::ValueEnum;
@@ -136,7 +138,7 @@ impl Case {
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    fn shape(self, args: &Args) -> Shape {
+    fn shape(self, args: &Args) -> RequestShape {
         let (op, bytes, level) = match self {
             Self::Read32b => (Op::Read, 32, Level::Visible),
             Self::Write32b => (Op::Write, 32, Level::Visible),
@@ -150,7 +152,7 @@ impl Case {
             Self::Latency4k => 1,
             _ => args.batch,
         };
-        Shape {
+        RequestShape {
             op,
             bytes,
             level,
@@ -182,13 +184,13 @@ impl Case {
 ///
 /// # Errors
 /// When there is no room, or a request fails.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     use clap::ValueEnum;
     let cases = match &args.cases[..] {
-        [] => Case::value_variants(),
+        [] => DsaCase::value_variants(),
         some => some,
     };
-    let scratch = Scratch::new(&args.dir)?;
+    let scratch = ScratchFolder::new(&args.dir)?;
     let ground = Ground::new(args, scratch.path())?;
     let mut figures = Vec::new();
     for case in cases {
@@ -197,13 +199,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
                 say!("note: {} is left out: there is no fio", case.name());
             }
             (_, Some(engine)) => figures.push(beside::measure(args, *case, engine, &ground)?),
-            (Case::Scaling, _) => figures.extend(scaling::measure(args, &ground)?),
-            (Case::Phases, _) => figures.extend(phases::measure(args, &ground)?),
-            (Case::RemoteTcp | Case::RemoteShm, _) if args.cases.is_empty() && !has_libfabric() => {
+            (DsaCase::Scaling, _) => figures.extend(scaling::measure(args, &ground)?),
+            (DsaCase::Phases, _) => figures.extend(phases::measure(args, &ground)?),
+            (DsaCase::RemoteTcp | DsaCase::RemoteShm, _)
+                if args.cases.is_empty() && !has_libfabric() =>
+            {
                 say!("note: {} is left out: there is no {LIBRARY}", case.name());
             }
-            (Case::RemoteTcp | Case::RemoteShm, _) => figures.extend(remote::measure(args, *case)?),
-            (Case::DiskRead4k | Case::DiskWrite4k, _) => match &args.disk {
+            (DsaCase::RemoteTcp | DsaCase::RemoteShm, _) => {
+                figures.extend(remote::measure(args, *case)?)
+            }
+            (DsaCase::DiskRead4k | DsaCase::DiskWrite4k, _) => match &args.disk {
                 Some(folder) => figures.push(disk::measure(args, *case, folder)?),
                 None if args.cases.is_empty() => {
                     say!(
@@ -227,7 +233,7 @@ fn has_libfabric() -> bool {
 struct Ground<'a> {
     folder: &'a Path,
     partition: Partition,
-    plain: std::cell::RefCell<Mapped>,
+    plain: std::cell::RefCell<MappedFile>,
 }
 
 impl<'a> Ground<'a> {
@@ -238,7 +244,7 @@ impl<'a> Ground<'a> {
         let ground = Self {
             folder,
             partition: Partition::open(&path, populated())?,
-            plain: Mapped::create(&folder.join("plain"), args.mib * MIB)?.into(),
+            plain: MappedFile::create(&folder.join("plain"), args.mib * MIB)?.into(),
         };
         for _ in 0..args.warm {
             ground.pass(args)?;
@@ -248,14 +254,14 @@ impl<'a> Ground<'a> {
 
     /// Goes over all of both.
     fn pass(&self, args: &Args) -> anyhow::Result<()> {
-        let shape = Shape {
+        let shape = RequestShape {
             op: Op::Write,
             bytes: LOCAL,
             level: Level::Visible,
             batch: 1,
         };
         let all = (0..args.mib).map(|at| at * LOCAL).collect();
-        Hands::new(shape, &self.partition, 0, args.mib * MIB, all)?.round()?;
+        MemoryQueueLoad::new(shape, &self.partition, 0, args.mib * MIB, all)?.round()?;
         self.plain.borrow_mut().bytes().fill(1);
         Ok(())
     }
@@ -264,7 +270,7 @@ impl<'a> Ground<'a> {
     fn compared(
         &self,
         args: &Args,
-        shape: Shape,
+        shape: RequestShape,
         threads: u32,
         partition: &Partition,
     ) -> anyhow::Result<[Vec<f64>; 2]> {
@@ -273,8 +279,8 @@ impl<'a> Ground<'a> {
         in_turns(args, threads, part, &mut plain, |start, window| {
             let places = places(args, shape.bytes, part);
             Ok(Copies {
-                hands: Hands::new(shape, partition, start, part, places.clone())?,
-                plain: Plain::new(shape, window, places),
+                hands: MemoryQueueLoad::new(shape, partition, start, part, places.clone())?,
+                plain: PlainCopies::new(shape, window, places),
             })
         })
     }
@@ -288,7 +294,7 @@ fn populated() -> OpenOptions {
 }
 
 /// One of the cases that stand beside plain copies only: by one thread, by several, and these beside each other.
-fn copies(args: &Args, case: Case, ground: &Ground<'_>) -> anyhow::Result<Vec<Figure>> {
+fn copies(args: &Args, case: DsaCase, ground: &Ground<'_>) -> anyhow::Result<Vec<BenchFigure>> {
     let mut figures = Vec::new();
     let shape = case.shape(args);
     let mut rates = Vec::new();
@@ -298,7 +304,7 @@ fn copies(args: &Args, case: Case, ground: &Ground<'_>) -> anyhow::Result<Vec<Fi
         let both = ground.compared(args, shape, threads, &ground.partition)?;
         let (ours, beside) = (median(&both[0]), median(&both[1]));
         rates.push((ours, beside));
-        figures.push(Figure {
+        figures.push(BenchFigure {
             name: name(args, case, threads, shape, &ground.partition),
             value: ours,
             unit: "M/s",
@@ -306,7 +312,7 @@ fn copies(args: &Args, case: Case, ground: &Ground<'_>) -> anyhow::Result<Vec<Fi
         });
     }
     if let [(one, plain_one), (all, plain_all)] = rates[..] {
-        figures.push(Figure {
+        figures.push(BenchFigure {
             name: format!("{}, {} threads beside one", case.name(), args.threads),
             value: all / one,
             unit: "fold",
@@ -317,7 +323,13 @@ fn copies(args: &Args, case: Case, ground: &Ground<'_>) -> anyhow::Result<Vec<Fi
 }
 
 /// Of a result.
-fn name(args: &Args, case: Case, threads: u32, shape: Shape, partition: &Partition) -> String {
+fn name(
+    args: &Args,
+    case: DsaCase,
+    threads: u32,
+    shape: RequestShape,
+    partition: &Partition,
+) -> String {
     format!(
         "{}, {threads} threads, {} by {}, {} requests a doorbell, {:?}",
         case.name(),
@@ -330,11 +342,11 @@ fn name(args: &Args, case: Case, threads: u32, shape: Shape, partition: &Partiti
 
 /// The same by a queue pair and without.
 struct Copies<'a> {
-    hands: Hands,
-    plain: Plain<'a>,
+    hands: MemoryQueueLoad,
+    plain: PlainCopies<'a>,
 }
 
-impl Pair for Copies<'_> {
+impl PairedLoad for Copies<'_> {
     fn ours(&mut self) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         self.hands.round()?;
@@ -357,17 +369,17 @@ fn places(args: &Args, bytes: u64, part: u64) -> Vec<u64> {
 }
 
 /// A queue pair with what it takes.
-struct Hands {
-    queue: Queue,
+struct MemoryQueueLoad {
+    queue: PartitionQueue,
     cells: &'static [Cell<u8>],
     requests: Vec<u64>,
     template: Sqe,
     batch: usize,
 }
 
-impl Hands {
+impl MemoryQueueLoad {
     fn new(
-        shape: Shape,
+        shape: RequestShape,
         partition: &Partition,
         start: u64,
         part: u64,
@@ -377,14 +389,14 @@ impl Hands {
             volatile: true,
             ..Options::default()
         };
-        let mut queue = Queue::new(shape.batch, options)?;
+        let mut queue = PartitionQueue::new(shape.batch, options)?;
         let filled = (0..LOCAL).map(|at| Cell::new(at as u8));
         // As long as the program: some MiB a case.
         let cells: &'static [Cell<u8>] = Box::leak(filled.collect());
         let template = Sqe {
             op: shape.op as u8,
             level: shape.level as u8,
-            memory: queue.register_memory(Memory::of(cells))?,
+            memory: queue.register_memory(ProgramMemory::of(cells))?,
             storage: queue.register(partition, start, part, true)?,
             length: shape.bytes,
             ..Sqe::default()
@@ -426,15 +438,15 @@ impl Hands {
 }
 
 /// The same copies without a queue pair.
-struct Plain<'a> {
-    window: Part<'a>,
+struct PlainCopies<'a> {
+    window: MappedPart<'a>,
     memory: Vec<u8>,
     requests: Vec<u64>,
-    shape: Shape,
+    shape: RequestShape,
 }
 
-impl<'a> Plain<'a> {
-    fn new(shape: Shape, window: Part<'a>, requests: Vec<u64>) -> Self {
+impl<'a> PlainCopies<'a> {
+    fn new(shape: RequestShape, window: MappedPart<'a>, requests: Vec<u64>) -> Self {
         Self {
             window,
             memory: (0..LOCAL).map(|at| at as u8).collect(),

@@ -8,7 +8,7 @@ const LESS_IS_BETTER: &[&str] = &["s", "ms", "us", "ns", "B", "MiB", "times"];
 
 /// One result of a benchmark.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Figure {
+pub(crate) struct BenchFigure {
     /// What was measured: shape, medium, conditions.
     pub(crate) name: String,
     /// The measured value: a median, unless the name says otherwise.
@@ -19,7 +19,7 @@ pub(crate) struct Figure {
     pub(crate) against: Option<(String, f64)>,
 }
 
-impl Figure {
+impl BenchFigure {
     /// How many times better than what it stands against: above 1, tarn is better.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let (_, other) = self.against.as_ref()?;
@@ -61,23 +61,23 @@ pub(crate) fn machine() -> Value {
 }
 
 /// The results of a benchmark in the form of version 1.
-pub(crate) fn to_json(bench: &str, figures: &[Figure]) -> Value {
+pub(crate) fn to_json(bench: &str, figures: &[BenchFigure]) -> Value {
     json!({
         "schema": 1,
         "bench": bench,
         "machine": machine(),
-        "results": figures.iter().map(Figure::json).collect::<Vec<_>>(),
+        "results": figures.iter().map(BenchFigure::json).collect::<Vec<_>>(),
     })
 }
 
 /// The results of a benchmark for people: a line each.
-pub(crate) fn to_text(figures: &[Figure]) -> String {
+pub(crate) fn to_text(figures: &[BenchFigure]) -> String {
     let width = figures
         .iter()
         .map(|f| f.name.chars().count())
         .max()
         .unwrap_or(0);
-    let line = |f: &Figure| {
+    let line = |f: &BenchFigure| {
         let beside = match (&f.against, f.ratio()) {
             (Some((name, value)), Some(ratio)) => {
                 format!("   {name} {value:.3} {}   ratio {ratio:.2}", f.unit)
@@ -105,8 +105,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    fn figure(value: f64, unit: &'static str, other: f64) -> Figure {
-        Figure {
+    fn figure(value: f64, unit: &'static str, other: f64) -> BenchFigure {
+        BenchFigure {
             name: "x".into(),
             value,
             unit,
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_form_of_version_1() {
-        let absolute = Figure {
+        let absolute = BenchFigure {
             against: None,
             ..figure(1.0, "s", 2.0)
         };

@@ -2,13 +2,13 @@
 //! of Schürmann et al. 2014, section 5. The programs that it measures are `plugins/hdf5/bench`.
 
 use crate::error::{CliError, CliResult, ExitWith};
-use crate::figure::{Figure, median};
-use crate::scratch::Scratch;
+use crate::figure::{BenchFigure, median};
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, bail, ensure};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use tarn_console::hdf5::{plugin_folder, tell};
+use tarn_console::hdf5::{configure_driver, plugin_folder};
 use tarn_types::codes::Exit;
 
 /// The program in C, beside the plug-in.
@@ -28,7 +28,7 @@ const MIB: f64 = 1_048_576.0;
 pub(crate) struct Args {
     /// What to measure; all when not given
     #[arg(long = "case", value_enum)]
-    cases: Vec<Case>,
+    cases: Vec<Hdf5Case>,
     /// Measured rounds; one more is for warming up
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Args {
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Case {
+enum Hdf5Case {
     /// 1 MiB after 1 MiB of an open file that was written before
     SeqWrite,
     /// 1 MiB after 1 MiB of an open file that was read before
@@ -72,7 +72,7 @@ enum Language {
     Python,
 }
 
-impl Case {
+impl Hdf5Case {
     fn name(self) -> &'static str {
         match self {
             Self::SeqWrite => "seq-write",
@@ -113,15 +113,15 @@ impl Case {
 ///
 /// # Errors
 /// When the plug-in, h5py or room is missing.
-pub(crate) fn run(args: &Args) -> CliResult<Vec<Figure>> {
+pub(crate) fn run(args: &Args) -> CliResult<Vec<BenchFigure>> {
     use clap::ValueEnum;
     let cases = match &args.cases[..] {
-        [] => Case::value_variants(),
+        [] => Hdf5Case::value_variants(),
         some => some,
     };
     let plugin = plugin_folder()?;
     let (version, library) = library(&args.python)?;
-    let bench = Bench {
+    let bench = Hdf5Bench {
         args,
         plugin,
         library,
@@ -132,7 +132,9 @@ pub(crate) fn run(args: &Args) -> CliResult<Vec<Figure>> {
         for case in cases {
             // How a file is divided matters little to who is as slow as Python is.
             let counts = match (language, case) {
-                (Language::C, Case::SeqWrite | Case::SeqRead | Case::Random4k) => &args.partitions,
+                (Language::C, Hdf5Case::SeqWrite | Hdf5Case::SeqRead | Hdf5Case::Random4k) => {
+                    &args.partitions
+                }
                 _ => &vec![1],
             };
             for count in counts {
@@ -160,21 +162,21 @@ fn library(python: &Path) -> CliResult<(String, PathBuf)> {
     Ok((version.to_owned(), PathBuf::from(library)))
 }
 
-struct Bench<'a> {
+struct Hdf5Bench<'a> {
     args: &'a Args,
     plugin: PathBuf,
     library: PathBuf,
     version: String,
 }
 
-impl Bench<'_> {
+impl Hdf5Bench<'_> {
     fn measure(
         &self,
-        case: Case,
+        case: Hdf5Case,
         language: Language,
         prefix: &str,
         count: u32,
-    ) -> anyhow::Result<Vec<Figure>> {
+    ) -> anyhow::Result<Vec<BenchFigure>> {
         // Which file is made first decides which memory it gets, and that how fast it is: each is the first once.
         let once = self.medians(case, language, count, false)?;
         let again = self.medians(case, language, count, true)?;
@@ -185,7 +187,7 @@ impl Bench<'_> {
                 .map(|(once, again)| self.rate(case, once.midpoint(*again)))
                 .collect();
             for (driver, rate) in case.beside(language).iter().zip(&rates[1..]) {
-                figures.push(Figure {
+                figures.push(BenchFigure {
                     name: format!(
                         "{prefix}{}{more}, HDF5 {}, {count} partitions, {} MiB",
                         case.name(),
@@ -205,12 +207,12 @@ impl Bench<'_> {
     /// `backwards`.
     fn medians(
         &self,
-        case: Case,
+        case: Hdf5Case,
         language: Language,
         count: u32,
         backwards: bool,
     ) -> anyhow::Result<Vec<Vec<f64>>> {
-        let scratch = Scratch::new(&self.args.dir)?;
+        let scratch = ScratchFolder::new(&self.args.dir)?;
         let names: Vec<_> = (0..count)
             .map(|n| scratch.path().join(format!("p{n}")).display().to_string())
             .collect();
@@ -234,7 +236,7 @@ impl Bench<'_> {
                     if case.is_cold() {
                         worker.ask("close")?;
                     }
-                    if case == Case::ColdWrite {
+                    if case == Hdf5Case::ColdWrite {
                         // Else a new file would be an old one that is written over.
                         let file = match worker.driver {
                             "tarn" => "p0.partition",
@@ -257,9 +259,9 @@ impl Bench<'_> {
         Ok(all)
     }
 
-    fn rate(&self, case: Case, seconds: f64) -> (f64, &'static str) {
+    fn rate(&self, case: Hdf5Case, seconds: f64) -> (f64, &'static str) {
         match case {
-            Case::Random4k => (self.args.operations as f64 / seconds / 1e3, "k/s"),
+            Hdf5Case::Random4k => (self.args.operations as f64 / seconds / 1e3, "k/s"),
             _ => (self.args.mib as f64 * MIB / seconds / 1e6, "MB/s"),
         }
     }
@@ -270,7 +272,7 @@ impl Bench<'_> {
         driver: &'static str,
         folder: &Path,
         config: Option<String>,
-    ) -> anyhow::Result<Worker> {
+    ) -> anyhow::Result<Hdf5Program> {
         let mut command = match language {
             Language::C => {
                 let mut command = Command::new(self.plugin.join(PROGRAM));
@@ -291,10 +293,10 @@ impl Bench<'_> {
             .arg(folder.join(driver))
             .args([self.args.mib.to_string(), self.args.operations.to_string()]);
         match config {
-            Some(config) => tell(&mut command, &self.plugin, &config)?,
+            Some(config) => configure_driver(&mut command, &self.plugin, &config)?,
             None => _ = command.env_remove("HDF5_DRIVER"),
         }
-        Worker::start(command, driver)
+        Hdf5Program::start(command, driver)
     }
 }
 
@@ -307,14 +309,14 @@ fn plain(driver: &str) -> &str {
 }
 
 /// A program that measures.
-struct Worker {
+struct Hdf5Program {
     driver: &'static str,
     child: Child,
     asked: ChildStdin,
     said: BufReader<ChildStdout>,
 }
 
-impl Worker {
+impl Hdf5Program {
     fn start(mut command: Command, driver: &'static str) -> anyhow::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command
@@ -349,7 +351,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for Hdf5Program {
     fn drop(&mut self) {
         // It holds files of a folder that goes now.
         let _ = self.child.kill();

@@ -18,7 +18,7 @@ pub(crate) const PAGE: usize = 4096;
 
 /// What a process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Role {
+pub(crate) enum IoRole {
     /// Write the files.
     Write,
     /// Read and verify them.
@@ -27,7 +27,7 @@ pub(crate) enum Role {
 
 /// Whether the page cache takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Cache {
+pub(crate) enum PageCacheUse {
     /// Files are synced when written and may be read from the cache.
     With,
     /// `O_DIRECT` where the file system has it; elsewhere files are dropped from the cache once they are synced.
@@ -39,7 +39,7 @@ pub(crate) enum Cache {
 #[command(name = "tarn-bench __io", no_binary_name = true)]
 pub(crate) struct IoArgs {
     /// What to do.
-    pub(crate) role: Role,
+    pub(crate) role: IoRole,
     /// The folder of the files; a producer makes it.
     #[arg(long)]
     pub(crate) dir: PathBuf,
@@ -54,7 +54,7 @@ pub(crate) struct IoArgs {
     pub(crate) seed: u64,
     /// Whether the page cache takes part.
     #[arg(long)]
-    pub(crate) cache: Cache,
+    pub(crate) cache: PageCacheUse,
     /// Bytes a second that are not exceeded, to play a slow store; 0 for no limit.
     #[arg(long, default_value_t = 0)]
     pub(crate) rate: u64,
@@ -107,21 +107,21 @@ pub(crate) fn run(args: &IoArgs) -> anyhow::Result<IoReport> {
         "--size {}: give whole pages of {PAGE} bytes",
         args.size
     );
-    if args.role == Role::Write {
+    if args.role == IoRole::Write {
         std::fs::create_dir_all(&args.dir)
             .with_context(|| format!("cannot make {}", args.dir.display()))?;
     }
-    let content = Content::new(args.seed);
-    let mut buffer = Buffer::new();
+    let content = StampedContent::new(args.seed);
+    let mut buffer = PageAlignedBuffer::new();
     let mut pace = Pace::new(args.rate);
-    let mut direct = args.cache == Cache::Without;
+    let mut direct = args.cache == PageCacheUse::Without;
     for index in 0..args.files {
         let path = args.dir.join(format!("file-{index:06}"));
         let mut file = open(&path, args.role, &mut direct)?;
         let said = || {
             format!(
                 "cannot {} {}",
-                if args.role == Role::Write {
+                if args.role == IoRole::Write {
                     "write"
                 } else {
                     "read"
@@ -130,16 +130,16 @@ pub(crate) fn run(args: &IoArgs) -> anyhow::Result<IoReport> {
             )
         };
         match args.role {
-            Role::Write => {
+            IoRole::Write => {
                 write(&mut file, index, args, &content, &mut buffer, &mut pace)
                     .with_context(said)?;
                 file.sync_all().with_context(said)?;
-                if args.cache == Cache::Without && !direct {
+                if args.cache == PageCacheUse::Without && !direct {
                     fadvise(&file, 0, None, Advice::DontNeed).with_context(said)?;
                 }
             }
-            Role::Read => {
-                if args.cache == Cache::Without && !direct {
+            IoRole::Read => {
+                if args.cache == PageCacheUse::Without && !direct {
                     fadvise(&file, 0, None, Advice::DontNeed).with_context(said)?;
                 }
                 read(&mut file, index, args, &content, &mut buffer, &mut pace)
@@ -148,9 +148,9 @@ pub(crate) fn run(args: &IoArgs) -> anyhow::Result<IoReport> {
         }
     }
     let method = match (args.cache, direct) {
-        (Cache::With, _) => "synced, cached",
-        (Cache::Without, true) => "O_DIRECT, synced",
-        (Cache::Without, false) => "synced, dropped from the cache",
+        (PageCacheUse::With, _) => "synced, cached",
+        (PageCacheUse::Without, true) => "O_DIRECT, synced",
+        (PageCacheUse::Without, false) => "synced, dropped from the cache",
     };
     Ok(IoReport {
         seconds: pace.start.elapsed().as_secs_f64(),
@@ -159,11 +159,11 @@ pub(crate) fn run(args: &IoArgs) -> anyhow::Result<IoReport> {
 }
 
 /// Opens a file; turns `direct` off when the file system does not have `O_DIRECT`.
-fn open(path: &Path, role: Role, direct: &mut bool) -> anyhow::Result<File> {
+fn open(path: &Path, role: IoRole, direct: &mut bool) -> anyhow::Result<File> {
     let mut options = std::fs::OpenOptions::new();
     match role {
-        Role::Write => options.write(true).create_new(true),
-        Role::Read => options.read(true),
+        IoRole::Write => options.write(true).create_new(true),
+        IoRole::Read => options.read(true),
     };
     let file = options
         .open(path)
@@ -179,8 +179,8 @@ fn write(
     file: &mut File,
     index: u32,
     args: &IoArgs,
-    content: &Content,
-    buffer: &mut Buffer,
+    content: &StampedContent,
+    buffer: &mut PageAlignedBuffer,
     pace: &mut Pace,
 ) -> std::io::Result<()> {
     let mut offset = 0;
@@ -198,8 +198,8 @@ fn read(
     file: &mut File,
     index: u32,
     args: &IoArgs,
-    content: &Content,
-    buffer: &mut Buffer,
+    content: &StampedContent,
+    buffer: &mut PageAlignedBuffer,
     pace: &mut Pace,
 ) -> anyhow::Result<()> {
     let mut offset = 0;
@@ -223,12 +223,12 @@ fn read(
 
 /// What the files hold: one pseudo-random block over and over, each page stamped with where it belongs. Cheap enough
 /// to make and to check that the figures are those of the store.
-struct Content {
+struct StampedContent {
     block: Vec<u8>,
     seed: u64,
 }
 
-impl Content {
+impl StampedContent {
     fn new(seed: u64) -> Self {
         let words = (0..(BLOCK / 8) as u64).map(|i| mix(seed.wrapping_add(i)));
         Self {
@@ -262,12 +262,12 @@ impl Content {
 }
 
 /// One block, aligned to a page.
-struct Buffer {
+struct PageAlignedBuffer {
     bytes: Vec<u8>,
     start: usize,
 }
 
-impl Buffer {
+impl PageAlignedBuffer {
     fn new() -> Self {
         let bytes = vec![0; BLOCK + PAGE];
         let start = bytes.as_ptr().align_offset(PAGE).min(PAGE);
@@ -310,7 +310,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn args(dir: &Path, role: Role, cache: Cache) -> IoArgs {
+    fn args(dir: &Path, role: IoRole, cache: PageCacheUse) -> IoArgs {
         IoArgs {
             role,
             dir: dir.join("files"),
@@ -325,10 +325,10 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for cache in [Cache::With, Cache::Without] {
+        for cache in [PageCacheUse::With, PageCacheUse::Without] {
             let dir = tempfile::tempdir().unwrap();
-            run(&args(dir.path(), Role::Write, cache)).unwrap();
-            let read = run(&args(dir.path(), Role::Read, cache)).unwrap();
+            run(&args(dir.path(), IoRole::Write, cache)).unwrap();
+            let read = run(&args(dir.path(), IoRole::Read, cache)).unwrap();
             assert!(read.seconds > 0.0 && !read.method.is_empty());
             assert_eq!(
                 std::fs::read_dir(dir.path().join("files")).unwrap().count(),
@@ -340,8 +340,8 @@ mod tests {
     #[test]
     fn a_flipped_bit_a_short_and_a_wrong_file_are_found() {
         let dir = tempfile::tempdir().unwrap();
-        let write = args(dir.path(), Role::Write, Cache::With);
-        let read = args(dir.path(), Role::Read, Cache::With);
+        let write = args(dir.path(), IoRole::Write, PageCacheUse::With);
+        let read = args(dir.path(), IoRole::Read, PageCacheUse::With);
         run(&write).unwrap();
         let path = write.dir.join("file-000001");
         let good = std::fs::read(&path).unwrap();
@@ -374,7 +374,7 @@ mod tests {
             files: 1,
             size: BLOCK as u64,
             rate: 10 << 20,
-            ..args(dir.path(), Role::Write, Cache::With)
+            ..args(dir.path(), IoRole::Write, PageCacheUse::With)
         };
         assert!(run(&slow).unwrap().seconds >= 0.1);
     }

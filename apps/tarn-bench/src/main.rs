@@ -22,7 +22,7 @@ mod tasks;
 mod trial;
 mod workflow;
 
-use args::{Cli, Command};
+use args::{BenchCli, BenchCommand};
 use clap::{CommandFactory, Parser};
 use error::CliResult;
 use std::ffi::OsStr;
@@ -37,30 +37,30 @@ fn main() -> ExitCode {
         Some(tasks::ECHO_ARGUMENT) => return tasks::echo_main(),
         Some(cluster::peer::ARGUMENT) => return cluster::peer::main(),
         Some(tarn_manual::ARGUMENT) => {
-            return tarn_manual::main(Cli::command(), 1, std::env::args_os().skip(2));
+            return tarn_manual::main(BenchCli::command(), 1, std::env::args_os().skip(2));
         }
         _ => {}
     }
-    match Cli::try_parse() {
+    match BenchCli::try_parse() {
         Ok(cli) => print::ended(dispatch(&cli)),
-        Err(e) => usage_error::print(&Cli::command(), &e),
+        Err(e) => usage_error::print(&BenchCli::command(), &e),
     }
 }
 
-fn dispatch(cli: &Cli) -> CliResult {
+fn dispatch(cli: &BenchCli) -> CliResult {
     let (name, figures) = match &cli.command {
-        Command::Stage(args) => ("stage", stage::run(args)?),
-        Command::Workflow(args) => ("workflow", workflow::run(args)?),
-        Command::Plan(args) => ("plan", plan::run(args)?),
-        Command::Crypt(args) => ("crypt", crypt::run(args)?),
-        Command::Ckpt(args) => ("ckpt", ckpt::run(args)?),
-        Command::Block(args) => ("block", block::run(args)?),
-        Command::Dsa(args) => ("dsa", dsa::run(args)?),
-        Command::Hdf5(args) => ("hdf5", hdf5::run(args)?),
-        Command::Cluster(args) => ("cluster", cluster::run(args)?),
-        Command::Policies(args) => return policies::run(cli.json, args),
-        Command::Mixed(args) => return mixed::run(cli.json, args),
-        Command::Reproduce(args) => return reproduce::run(cli.json, args),
+        BenchCommand::Stage(args) => ("stage", stage::run(args)?),
+        BenchCommand::Workflow(args) => ("workflow", workflow::run(args)?),
+        BenchCommand::Plan(args) => ("plan", plan::run(args)?),
+        BenchCommand::Crypt(args) => ("crypt", crypt::run(args)?),
+        BenchCommand::Ckpt(args) => ("ckpt", ckpt::run(args)?),
+        BenchCommand::Block(args) => ("block", block::run(args)?),
+        BenchCommand::Dsa(args) => ("dsa", dsa::run(args)?),
+        BenchCommand::Hdf5(args) => ("hdf5", hdf5::run(args)?),
+        BenchCommand::Cluster(args) => ("cluster", cluster::run(args)?),
+        BenchCommand::Policies(args) => return policies::run(cli.json, args),
+        BenchCommand::Mixed(args) => return mixed::run(cli.json, args),
+        BenchCommand::Reproduce(args) => return reproduce::run(cli.json, args),
     };
     if cli.json {
         print::json(&figure::to_json(name, &figures))?;

@@ -7,10 +7,10 @@ mod workload;
 use crate::error::{CliResult, ExitWith};
 use crate::figure;
 use crate::print::{self, say};
-use crate::trial::{Files, Trial, on_all_cores};
+use crate::trial::{FileReadCache, SimulationTrial, on_all_cores};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use outcome::{Outcome, across_seeds};
+use outcome::{MixedOutcome, across_seeds};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tarn_console::simulated::{Policies, io_share, policies, scale, share};
@@ -102,8 +102,8 @@ fn machine(args: &Args) -> CliResult<Machine> {
 }
 
 /// Every policy with every seed.
-fn measure(args: &Args, machine: &Machine) -> CliResult<Vec<Outcome>> {
-    let files = Files::default();
+fn measure(args: &Args, machine: &Machine) -> CliResult<Vec<MixedOutcome>> {
+    let files = FileReadCache::default();
     let mut seeded: Vec<(u32, Arc<Workload>)> = Vec::new();
     let span = workload::span(args, machine, &files)?;
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
@@ -129,13 +129,13 @@ fn measure(args: &Args, machine: &Machine) -> CliResult<Vec<Outcome>> {
     let style = "{wide_bar} {pos}/{len} simulations, {eta} left";
     bar.set_style(ProgressStyle::with_template(style).unwrap_or(ProgressStyle::default_bar()));
     let outcomes = on_all_cores(&work, &|| bar.inc(1), |(seed, workload, policy)| {
-        let trial = Trial {
+        let trial = SimulationTrial {
             machine,
             workload,
             checked: args.check,
             name: "the mixed workload",
         };
-        Ok(Outcome::of(*seed, &trial.run(policy)?))
+        Ok(MixedOutcome::of(*seed, &trial.run(policy)?))
     });
     bar.finish_and_clear();
     outcomes

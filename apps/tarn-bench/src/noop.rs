@@ -1,8 +1,8 @@
 //! What a step costs that does nothing: `tarn run` of many `true`s beside a plain loop of `sh -c true`, with all of
 //! tarn's state and its tier on one medium, and beside the price of a sync there.
 
-use crate::figure::{Figure, median};
-use crate::scratch::{Scratch, file_system};
+use crate::figure::{BenchFigure, median};
+use crate::scratch::{ScratchFolder, file_system};
 use anyhow::{Context, ensure};
 use std::fs::File;
 use std::io::Write;
@@ -17,7 +17,7 @@ const SYNC_BYTES: usize = 1024;
 
 /// How the steps hang together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum NoopDependencies {
     /// No data: as many at once as there are cores.
     Independent,
     /// Each changes one small dataset: a new version, a copy and a manifest a step, one after the other.
@@ -25,9 +25,9 @@ enum Shape {
 }
 
 /// Seconds of the turns so far.
-struct Case {
+struct NoopCase {
     label: String,
-    shape: Shape,
+    shape: NoopDependencies,
     tarn: Vec<f64>,
     plain: Vec<f64>,
 }
@@ -36,26 +36,30 @@ struct Case {
 ///
 /// # Errors
 /// When a folder cannot be used or a process fails.
-pub(super) fn run(media: &[&Path], steps: u32, runs: u32) -> anyhow::Result<Vec<Figure>> {
+pub(super) fn run(media: &[&Path], steps: u32, runs: u32) -> anyhow::Result<Vec<BenchFigure>> {
     let mut figures = Vec::new();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     for folder in media {
         let medium = file_system(folder)?;
-        let case = |shape: Shape, what: &str| Case {
+        let case = |shape: NoopDependencies, what: &str| NoopCase {
             label: format!("{steps} no-op steps, {what}, log and tier on {medium}"),
             shape,
             tarn: Vec::new(),
             plain: Vec::new(),
         };
         let mut cases = [
-            case(Shape::Independent, "independent"),
-            case(Shape::Chain, "a chain with a small dataset"),
+            case(NoopDependencies::Independent, "independent"),
+            case(NoopDependencies::Chain, "a chain with a small dataset"),
         ];
         let mut syncs = Vec::new();
         for turn in 0..runs {
             for case in &mut cases {
                 syncs.push(sync_time(folder)?);
-                let width = if case.shape == Shape::Chain { 1 } else { cores };
+                let width = if case.shape == NoopDependencies::Chain {
+                    1
+                } else {
+                    cores
+                };
                 case.plain.push(plain(steps, width)?);
                 case.tarn.push(by_tarn(folder, case.shape, steps)?);
                 eprintln!(
@@ -68,7 +72,7 @@ pub(super) fn run(media: &[&Path], steps: u32, runs: u32) -> anyhow::Result<Vec<
             }
         }
         figures.extend(cases.iter().flat_map(|c| of_case(c, steps)));
-        figures.push(Figure {
+        figures.push(BenchFigure {
             name: format!("one append of {SYNC_BYTES} B with fdatasync on {medium}, median"),
             value: median(&syncs) * 1e3,
             unit: "ms",
@@ -78,7 +82,7 @@ pub(super) fn run(media: &[&Path], steps: u32, runs: u32) -> anyhow::Result<Vec<
     Ok(figures)
 }
 
-fn of_case(case: &Case, steps: u32) -> [Figure; 2] {
+fn of_case(case: &NoopCase, steps: u32) -> [BenchFigure; 2] {
     let a_step = |seconds: f64| seconds * 1e3 / f64::from(steps);
     let pairs = case.tarn.iter().zip(&case.plain);
     let own: Vec<f64> = pairs.map(|(tarn, plain)| a_step(tarn - plain)).collect();
@@ -86,7 +90,7 @@ fn of_case(case: &Case, steps: u32) -> [Figure; 2] {
         "plain loop of sh -c true".to_owned(),
         a_step(median(&case.plain)),
     );
-    let figure = |what: &str, value, against| Figure {
+    let figure = |what: &str, value, against| BenchFigure {
         name: format!("{}: {what}", case.label),
         value,
         unit: "ms",
@@ -103,16 +107,18 @@ fn of_case(case: &Case, steps: u32) -> [Figure; 2] {
 }
 
 /// The workflow file of `steps` steps.
-fn workflow(shape: Shape, steps: u32) -> String {
+fn workflow(shape: NoopDependencies, steps: u32) -> String {
     let mut text = String::from("name = \"noop\"\n");
-    if shape == Shape::Chain {
+    if shape == NoopDependencies::Chain {
         text.push_str("\n[data.token]\n");
     }
     for step in 0..steps {
         let rest = match (shape, step) {
-            (Shape::Independent, _) => "run = \"true\"\n",
-            (Shape::Chain, 0) => "run = \"echo 0 > $TARN_token/count\"\nout = [\"token\"]\n",
-            (Shape::Chain, _) => "run = \"true\"\ninout = [\"token\"]\n",
+            (NoopDependencies::Independent, _) => "run = \"true\"\n",
+            (NoopDependencies::Chain, 0) => {
+                "run = \"echo 0 > $TARN_token/count\"\nout = [\"token\"]\n"
+            }
+            (NoopDependencies::Chain, _) => "run = \"true\"\ninout = [\"token\"]\n",
         };
         text.push_str(&format!("\n[[step]]\nname = \"s{step}\"\n{rest}"));
     }
@@ -120,8 +126,8 @@ fn workflow(shape: Shape, steps: u32) -> String {
 }
 
 /// Seconds of `tarn run`, from its start to its end, everything it writes in `folder`.
-fn by_tarn(folder: &Path, shape: Shape, steps: u32) -> anyhow::Result<f64> {
-    let scratch = Scratch::new(folder)?;
+fn by_tarn(folder: &Path, shape: NoopDependencies, steps: u32) -> anyhow::Result<f64> {
+    let scratch = ScratchFolder::new(folder)?;
     let home = scratch.path().canonicalize()?;
     let file = home.join("workflow.toml");
     std::fs::write(&file, workflow(shape, steps))?;
@@ -173,7 +179,7 @@ fn plain(steps: u32, width: usize) -> anyhow::Result<f64> {
 
 /// The median time of a sync after an append, in seconds: what a durable log costs at least.
 fn sync_time(folder: &Path) -> anyhow::Result<f64> {
-    let scratch = Scratch::new(folder)?;
+    let scratch = ScratchFolder::new(folder)?;
     let mut file = File::create(scratch.path().join("log"))?;
     let mut times = Vec::with_capacity(SYNCS as usize);
     for _ in 0..SYNCS {
@@ -191,7 +197,10 @@ mod tests {
 
     #[test]
     fn both_shapes_are_workflows() {
-        for (shape, versions) in [(Shape::Independent, None), (Shape::Chain, Some(5))] {
+        for (shape, versions) in [
+            (NoopDependencies::Independent, None),
+            (NoopDependencies::Chain, Some(5)),
+        ] {
             let text = workflow(shape, 5);
             let read = tarn_spec::parse("bench.toml", &text, Path::new("/tmp"));
             let parsed = read.unwrap_or_else(|e| panic!("{:?}", e.problems()));
@@ -204,9 +213,9 @@ mod tests {
 
     #[test]
     fn own_time_is_what_the_plain_loop_does_not_take() {
-        let case = Case {
+        let case = NoopCase {
             label: "x".into(),
-            shape: Shape::Chain,
+            shape: NoopDependencies::Chain,
             tarn: vec![3.0, 9.0, 4.0],
             plain: vec![1.0, 1.0, 1.0],
         };

@@ -3,15 +3,15 @@
 
 mod generate;
 
-use crate::figure::Figure;
+use crate::figure::BenchFigure;
 use anyhow::Context;
-use generate::{Shape, machine, workload};
+use generate::{GeneratorSettings, machine, workload};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tarn_engine::plan::{Planner, drive_site};
 use tarn_ports::SiteWorld;
-use tarn_simulator::site::Site;
+use tarn_simulator::site::SimulatedSite;
 use tarn_spec::site::{ReadOptions, read_workload};
 use tarn_types::policy::{Order, Policy};
 use tarn_types::site::{Fate, Machine, SiteEvent, Workload};
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// When the trace cannot be read, or the simulation refuses what the planner orders.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let mut figures = Vec::new();
     for shared in [false, true] {
         figures.extend(steps(args, shared)?);
@@ -77,8 +77,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-fn figure(name: String, value: f64, unit: &'static str) -> Figure {
-    Figure {
+fn figure(name: String, value: f64, unit: &'static str) -> BenchFigure {
+    BenchFigure {
         name,
         value,
         unit,
@@ -93,7 +93,7 @@ fn policy() -> Policy {
 /// A whole simulation, in seconds.
 fn simulate(machine: &Machine, workload: Workload) -> anyhow::Result<f64> {
     let started = Instant::now();
-    let mut site = Site::new(machine, Arc::new(workload))?;
+    let mut site = SimulatedSite::new(machine, Arc::new(workload))?;
     let mut planner = Planner::new(machine, policy());
     drive_site(&mut planner, &mut site, &mut |_, _, _| ())?;
     let seconds = started.elapsed().as_secs_f64();
@@ -111,13 +111,13 @@ fn named(name: String, shared: bool) -> String {
     }
 }
 
-fn simulations(args: &Args, shared: bool) -> anyhow::Result<Vec<Figure>> {
+fn simulations(args: &Args, shared: bool) -> anyhow::Result<Vec<BenchFigure>> {
     let machine = machine(args.nodes);
     let mut figures = Vec::new();
     let mut before: Option<(u64, f64)> = None;
     let mut jobs = args.jobs / SMALLEST;
     while jobs <= args.jobs {
-        let shape = Shape {
+        let shape = GeneratorSettings {
             at_once: 0,
             shared,
             jobs,
@@ -140,7 +140,7 @@ fn simulations(args: &Args, shared: bool) -> anyhow::Result<Vec<Figure>> {
             );
             let name = named(name, shared);
             let n_log_n = |n: u64| n as f64 * (n as f64).ln();
-            figures.push(Figure {
+            figures.push(BenchFigure {
                 against: Some(("n log n".into(), n_log_n(jobs) / n_log_n(fewer))),
                 ..figure(name, seconds / took, "times")
             });
@@ -189,14 +189,14 @@ impl Timed {
     }
 }
 
-fn steps(args: &Args, shared: bool) -> anyhow::Result<Vec<Figure>> {
+fn steps(args: &Args, shared: bool) -> anyhow::Result<Vec<BenchFigure>> {
     let machine = machine(args.nodes);
     let run = match shared {
         true => u64::from(args.nodes) * SHARE_A_NODE,
         false => u64::from(args.nodes),
     };
     let at_once = args.waiting * SUBMITTED_PERCENT / 100 + run;
-    let shape = Shape {
+    let shape = GeneratorSettings {
         at_once,
         shared,
         jobs: at_once + args.waiting,
@@ -230,7 +230,7 @@ fn steps(args: &Args, shared: bool) -> anyhow::Result<Vec<Figure>> {
 /// are timed. A timer that leads to nothing has no work to do.
 fn time_steps(machine: &Machine, workload: Workload, waiting: usize) -> anyhow::Result<Timed> {
     let begins = workload.jobs.len();
-    let mut site = Site::new(machine, Arc::new(workload))?;
+    let mut site = SimulatedSite::new(machine, Arc::new(workload))?;
     let mut planner = Planner::new(machine, policy());
     let (mut timed, mut actions) = (Timed::default(), Vec::new());
     let (mut full, mut now_before) = (false, 0);

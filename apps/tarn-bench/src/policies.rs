@@ -8,11 +8,11 @@ mod search;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::figure;
 use crate::print;
-use crate::trial::{Files, on_all_cores};
+use crate::trial::{FileReadCache, on_all_cores};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use points::{Medians, Point};
-use search::{Instance, ShareOf};
+use points::{BandwidthPoint, Medians};
+use search::{BenchWorkflow, ShareOf};
 use std::path::PathBuf;
 use tarn_console::simulated::{Policies, policies};
 use tarn_console::simulated::{check_folder, machine_of, rejected};
@@ -68,13 +68,13 @@ pub(crate) fn run(json: bool, args: &Args) -> CliResult {
         check_folder(path)?;
     }
     let machine = machine(args)?;
-    let files = Files::default();
+    let files = FileReadCache::default();
     let mut instances = Vec::new();
     for path in &args.files {
         std::fs::metadata(path)
             .with_context(|| format!("cannot read the workflow {}", path.display()))
             .exit(Exit::NotFound)?;
-        instances.push(Instance::new(path, &machine, &files)?);
+        instances.push(BenchWorkflow::new(path, &machine, &files)?);
     }
     let points = measure(args, &machine, &instances)?;
     let medians = Medians::of(&points);
@@ -103,7 +103,11 @@ fn machine(args: &Args) -> CliResult<Machine> {
     }
 }
 
-fn measure(args: &Args, machine: &Machine, instances: &[Instance<'_>]) -> CliResult<Vec<Point>> {
+fn measure(
+    args: &Args,
+    machine: &Machine,
+    instances: &[BenchWorkflow<'_>],
+) -> CliResult<Vec<BandwidthPoint>> {
     let policies = &args.policies.0;
     let pairs: Vec<_> = instances
         .iter()

@@ -7,7 +7,7 @@ use crate::error::{CliError, CliResult, ExitWith};
 use crate::figure;
 use crate::print::{self, out, say};
 use anyhow::Context;
-use child::{Child, Ended, Signals};
+use child::{Child, ChildOutcome, Signals};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -69,7 +69,7 @@ pub(crate) struct Args {
 
 /// What an experiment says of itself.
 #[derive(Debug, Deserialize)]
-struct About {
+struct ExperimentInfo {
     title: String,
     source: String,
     needs: Vec<String>,
@@ -82,7 +82,7 @@ struct Minutes {
     full: f64,
 }
 
-impl About {
+impl ExperimentInfo {
     /// The empty results of it.
     fn results(&self, name: &str) -> Experiment {
         Experiment {
@@ -149,7 +149,7 @@ pub(crate) fn run(json: bool, args: &Args) -> CliResult {
             break;
         }
     }
-    told(json, args, &results)?;
+    print_results(json, args, &results)?;
     write(&results, page, &kept)?;
     say!("{}: all of it, with figures", page.display());
     match signals.exit() {
@@ -160,7 +160,7 @@ pub(crate) fn run(json: bool, args: &Args) -> CliResult {
 }
 
 /// All of it; beside a page that was asked for, only what has to be known at once.
-fn told(json: bool, args: &Args, results: &Results) -> CliResult<()> {
+fn print_results(json: bool, args: &Args, results: &Results) -> CliResult<()> {
     match (json, &args.report) {
         (true, _) => print::json(results),
         (false, Some(_)) => print::text(&evidence::brief(results)),
@@ -203,7 +203,7 @@ fn render(json: bool, file: &Path, args: &Args) -> CliResult {
     }
     match args.markdown {
         true => print::text(&evidence::markdown(&results))?,
-        false => told(json, args, &results)?,
+        false => print_results(json, args, &results)?,
     }
     Ok(Exit::Success)
 }
@@ -256,32 +256,33 @@ fn is_program(path: &Path) -> bool {
 
 /// Why an experiment has no results, as the page shows it.
 #[derive(Debug)]
-struct NotRun(String);
+struct NoResultReason(String);
 
-impl NotRun {
+impl NoResultReason {
     fn interrupted() -> Self {
         Self("interrupted".into())
     }
 }
 
-impl std::fmt::Display for NotRun {
+impl std::fmt::Display for NoResultReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-fn about(folder: &Path, name: &str, signals: &Signals) -> Result<About, NotRun> {
+fn about(folder: &Path, name: &str, signals: &Signals) -> Result<ExperimentInfo, NoResultReason> {
     let program = folder.join(format!("{name}.py"));
-    let child = Child::start(&program, &["about".into()]).map_err(|e| NotRun(format!("{e:#}")))?;
+    let child =
+        Child::start(&program, &["about".into()]).map_err(|e| NoResultReason(format!("{e:#}")))?;
     match child.wait(ABOUT, signals) {
-        Ended::Said(text) => serde_json::from_slice(&text).map_err(|e| {
-            NotRun(format!(
+        ChildOutcome::Said(text) => serde_json::from_slice(&text).map_err(|e| {
+            NoResultReason(format!(
                 "the description of {} cannot be read: {e}",
                 program.display()
             ))
         }),
-        Ended::Failed(why) => Err(NotRun(why)),
-        Ended::Interrupted => Err(NotRun::interrupted()),
+        ChildOutcome::Failed(why) => Err(NoResultReason(why)),
+        ChildOutcome::Interrupted => Err(NoResultReason::interrupted()),
     }
 }
 
@@ -339,12 +340,12 @@ fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<E
         false => about.minutes.full,
     };
     let minutes = (minutes * TIMEOUT).clamp(1.0, MAX_MINUTES);
-    let not_run = |NotRun(why): NotRun| Experiment {
+    let not_run = |NoResultReason(why): NoResultReason| Experiment {
         seconds: began.elapsed().as_secs_f64(),
         not_run: Some(why),
         ..about.results(name)
     };
-    let scratch = match Scratch::new(&args.dir, name) {
+    let scratch = match ExperimentFolder::new(&args.dir, name) {
         Ok(scratch) => scratch,
         Err(why) => return Ok(not_run(why)),
     };
@@ -357,12 +358,14 @@ fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<E
     let program = folder.join(format!("{name}.py"));
     let ended = match Child::start(&program, &words) {
         Ok(child) => child.wait(Duration::from_secs_f64(minutes * 60.0), signals),
-        Err(e) => Ended::Failed(format!("{e:#}")),
+        Err(e) => ChildOutcome::Failed(format!("{e:#}")),
     };
     let found = match ended {
-        Ended::Said(text) => Experiment::parse(&text).map_err(|e| NotRun(e.to_string())),
-        Ended::Failed(why) => Err(NotRun(why)),
-        Ended::Interrupted => Err(NotRun::interrupted()),
+        ChildOutcome::Said(text) => {
+            Experiment::parse(&text).map_err(|e| NoResultReason(e.to_string()))
+        }
+        ChildOutcome::Failed(why) => Err(NoResultReason(why)),
+        ChildOutcome::Interrupted => Err(NoResultReason::interrupted()),
     };
     Ok(match found {
         Ok(found) => Experiment {
@@ -375,16 +378,16 @@ fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<E
 }
 
 /// A folder of an experiment, which goes with it.
-struct Scratch(PathBuf);
+struct ExperimentFolder(PathBuf);
 
-impl Scratch {
+impl ExperimentFolder {
     /// Or what is needed to have one.
-    fn new(parent: &Path, experiment: &str) -> Result<Self, NotRun> {
+    fn new(parent: &Path, experiment: &str) -> Result<Self, NoResultReason> {
         // One that cannot be removed is not in the way of the next.
         let name = format!("tarn-reproduce-{}-{experiment}", std::process::id());
         let path = parent.join(name);
         std::fs::create_dir(&path).map_err(|e| {
-            NotRun(format!(
+            NoResultReason(format!(
                 "needs a folder for its files, {} cannot be made: {e}; name another place with --dir",
                 path.display()
             ))
@@ -393,7 +396,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ExperimentFolder {
     fn drop(&mut self) {
         if let Err(e) = Trees::new().remove(&self.0) {
             say!("warning: {e}");

@@ -34,9 +34,9 @@ fn folders() -> MutexGuard<'static, Folders> {
 }
 
 /// A folder of its own, removed with everything in it.
-pub(super) struct Scratch(PathBuf);
+pub(super) struct ScratchFolder(PathBuf);
 
-impl Scratch {
+impl ScratchFolder {
     /// # Errors
     /// When it cannot be made there.
     pub(super) fn new(parent: &Path) -> anyhow::Result<Self> {
@@ -58,7 +58,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         if let Err(e) = Trees::new().remove(&self.0) {
             crate::print::say!("warning: {e}");

@@ -1,8 +1,8 @@
 //! `tarn bench stage`: the mover that `tarn run` uses against `cp -r`, and against two `cp -r` at once that take half of
 //! the tree each. All three run in turns on the same tree, after everything is warm; medians are compared.
 
-use crate::figure::{Figure, median};
-use crate::scratch::Scratch;
+use crate::figure::{BenchFigure, median};
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, bail, ensure};
 use std::fs::File;
 use std::io::Write;
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     dirs: Vec<PathBuf>,
     /// What to measure; all when not given.
     #[arg(long = "case", value_enum)]
-    cases: Vec<Case>,
+    cases: Vec<StageCase>,
     /// Measured rounds of each case.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ROUNDS)))]
     rounds: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 /// A tree and what is done with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Case {
+enum StageCase {
     /// 4 files of 1 GiB, in memory.
     Large,
     /// 10,000 files of 16 KiB in 100 folders, in memory.
@@ -50,32 +50,32 @@ enum Case {
     HundredThousand,
 }
 
-const ALL: [Case; 5] = [
-    Case::Large,
-    Case::Small,
-    Case::LargeDisk,
-    Case::LargeReadback,
-    Case::HundredThousand,
+const ALL: [StageCase; 5] = [
+    StageCase::Large,
+    StageCase::Small,
+    StageCase::LargeDisk,
+    StageCase::LargeReadback,
+    StageCase::HundredThousand,
 ];
 
-impl Case {
+impl StageCase {
     fn name(self) -> &'static str {
         match self {
-            Case::Large => "large (4 x 1 GiB)",
-            Case::Small => "small (10,000 x 16 KiB in 100 folders)",
-            Case::LargeDisk => "large-disk (2 x 1 GiB, synced)",
-            Case::LargeReadback => "large-readback (2 x 1 GiB, synced, read again)",
-            Case::HundredThousand => "hundred-thousand (100,000 x 512 B), peak memory",
+            StageCase::Large => "large (4 x 1 GiB)",
+            StageCase::Small => "small (10,000 x 16 KiB in 100 folders)",
+            StageCase::LargeDisk => "large-disk (2 x 1 GiB, synced)",
+            StageCase::LargeReadback => "large-readback (2 x 1 GiB, synced, read again)",
+            StageCase::HundredThousand => "hundred-thousand (100,000 x 512 B), peak memory",
         }
     }
 
     /// Top-level entries, files in each (0: the entry is the file), bytes of a file.
     fn shape(self) -> (u64, u64, u64) {
         match self {
-            Case::Large => (4, 0, 1 << 30),
-            Case::Small => (100, 100, 16 << 10),
-            Case::LargeDisk | Case::LargeReadback => (2, 0, 1 << 30),
-            Case::HundredThousand => (100, 1000, 512),
+            StageCase::Large => (4, 0, 1 << 30),
+            StageCase::Small => (100, 100, 16 << 10),
+            StageCase::LargeDisk | StageCase::LargeReadback => (2, 0, 1 << 30),
+            StageCase::HundredThousand => (100, 1000, 512),
         }
     }
 
@@ -85,7 +85,7 @@ impl Case {
     }
 
     fn on_disk(self) -> bool {
-        matches!(self, Case::LargeDisk | Case::LargeReadback)
+        matches!(self, StageCase::LargeDisk | StageCase::LargeReadback)
     }
 }
 
@@ -93,8 +93,8 @@ impl Case {
 ///
 /// # Errors
 /// When there is no room, no folder of the right kind, or a copy fails.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let cases: &[Case] = if args.cases.is_empty() {
+pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
+    let cases: &[StageCase] = if args.cases.is_empty() {
         &ALL
     } else {
         &args.cases
@@ -139,28 +139,33 @@ pub(super) fn medium(dir: &Path) -> anyhow::Result<String> {
     })
 }
 
-fn measure(case: Case, dir: &Path, medium: &str, rounds: u32) -> anyhow::Result<Vec<Figure>> {
-    room(case, dir)?;
-    let home = Scratch::new(dir)?;
+fn measure(
+    case: StageCase,
+    dir: &Path,
+    medium: &str,
+    rounds: u32,
+) -> anyhow::Result<Vec<BenchFigure>> {
+    check_space(case, dir)?;
+    let home = ScratchFolder::new(dir)?;
     if !case.on_disk() {
         touch(case.bytes() * 2 + case.bytes() / 8)?;
     }
     let source = home.path().join("source");
     make_tree(case, &source)?;
-    let bench = Bench {
+    let bench = StageBench {
         case,
         source,
         dest: home.path().join("dest"),
         label: format!("{}, {medium}", case.name()),
     };
     match case {
-        Case::HundredThousand => bench.memory(),
+        StageCase::HundredThousand => bench.memory(),
         _ => bench.rates(rounds),
     }
 }
 
 /// Refuses to begin what does not fit.
-fn room(case: Case, dir: &Path) -> anyhow::Result<()> {
+fn check_space(case: StageCase, dir: &Path) -> anyhow::Result<()> {
     let need = case.bytes() * 2 + (256 << 20);
     let stat = rustix::fs::statvfs(dir)?;
     let mut free = stat.f_bavail.saturating_mul(stat.f_frsize);
@@ -196,7 +201,7 @@ pub(super) fn touch(bytes: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn make_tree(case: Case, at: &Path) -> anyhow::Result<()> {
+fn make_tree(case: StageCase, at: &Path) -> anyhow::Result<()> {
     let (entries, files, size) = case.shape();
     std::fs::create_dir_all(at)?;
     let mut block = vec![0u8; size.min(MIB) as usize];
@@ -243,8 +248,8 @@ pub(super) fn make_file(
     Ok(())
 }
 
-struct Bench {
-    case: Case,
+struct StageBench {
+    case: StageCase,
     source: PathBuf,
     dest: PathBuf,
     label: String,
@@ -252,18 +257,18 @@ struct Bench {
 
 /// Who copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Who {
+enum CopyTool {
     Tarn,
     Cp,
     TwoCp,
 }
 
-const CONTENDERS: [Who; 3] = [Who::Tarn, Who::Cp, Who::TwoCp];
+const CONTENDERS: [CopyTool; 3] = [CopyTool::Tarn, CopyTool::Cp, CopyTool::TwoCp];
 
-impl Bench {
-    fn rates(&self, rounds: u32) -> anyhow::Result<Vec<Figure>> {
-        let contenders: &[Who] = match self.case {
-            Case::LargeReadback => &CONTENDERS[..1],
+impl StageBench {
+    fn rates(&self, rounds: u32) -> anyhow::Result<Vec<BenchFigure>> {
+        let contenders: &[CopyTool] = match self.case {
+            StageCase::LargeReadback => &CONTENDERS[..1],
             _ => &CONTENDERS,
         };
         self.warm(contenders)?;
@@ -296,7 +301,7 @@ impl Bench {
             (_, Some(two)) => Some(("two parallel cp -r".to_owned(), two)),
             _ => None,
         };
-        Ok(vec![Figure {
+        Ok(vec![BenchFigure {
             name: self.label.clone(),
             value: rate(0).context("nothing was measured")?,
             unit: "MB/s",
@@ -305,7 +310,7 @@ impl Bench {
     }
 
     /// Rounds that do not count, until two agree for everybody.
-    fn warm(&self, contenders: &[Who]) -> anyhow::Result<()> {
+    fn warm(&self, contenders: &[CopyTool]) -> anyhow::Result<()> {
         let mut before: Option<Vec<f64>> = None;
         for _ in 0..MAX_WARM {
             let now = contenders
@@ -331,12 +336,12 @@ impl Bench {
     }
 
     /// Seconds of one copy; the copy is removed, which is not counted.
-    fn once(&self, who: Who) -> anyhow::Result<f64> {
+    fn once(&self, who: CopyTool) -> anyhow::Result<f64> {
         let start = Instant::now();
         match who {
-            Who::Tarn => self.tarn()?,
-            Who::Cp => self.cp(1)?,
-            Who::TwoCp => self.cp(2)?,
+            CopyTool::Tarn => self.tarn()?,
+            CopyTool::Cp => self.cp(1)?,
+            CopyTool::TwoCp => self.cp(2)?,
         }
         let seconds = start.elapsed().as_secs_f64();
         Trees::new().remove(&self.dest)?;
@@ -354,7 +359,7 @@ impl Bench {
             staging: self.dest.with_extension("staging"),
             replace: false,
             verify: match self.case {
-                Case::LargeReadback => Verify::Readback,
+                StageCase::LargeReadback => Verify::Readback,
                 _ => Verify::Copy,
             },
             sync: self.case.on_disk(),
@@ -404,7 +409,7 @@ impl Bench {
     }
 
     /// The largest resident set of this process while it copies.
-    fn memory(&self) -> anyhow::Result<Vec<Figure>> {
+    fn memory(&self) -> anyhow::Result<Vec<BenchFigure>> {
         // Resets the peak (proc(5)).
         std::fs::write("/proc/self/clear_refs", "5")
             .context("cannot reset the peak of memory use")?;
@@ -415,7 +420,7 @@ impl Bench {
             .and_then(|l| l.split_whitespace().next()?.parse().ok())
             .context("no VmHWM")?;
         Trees::new().remove(&self.dest)?;
-        Ok(vec![Figure {
+        Ok(vec![BenchFigure {
             name: self.label.clone(),
             value: kib / 1024.0,
             unit: "MiB",

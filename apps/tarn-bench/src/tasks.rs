@@ -1,8 +1,8 @@
 //! What a task of tarnd costs that does nothing, through the local socket, beside a bare echo of packets of the same
 //! sizes: the best that requests and replies over such a socket could do.
 
-use crate::figure::{Figure, median};
-use crate::scratch::Scratch;
+use crate::figure::{BenchFigure, median};
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, bail, ensure};
 use rustix::fd::OwnedFd;
 use rustix::net::{
@@ -13,8 +13,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
-use tarn_client::{Client, Until};
-use tarn_proto::local::{End, Kind, MAX_BATCH, MAX_PACKET, Outcome, TaskId, TaskSpec};
+use tarn_client::{Client, WaitCondition};
+use tarn_proto::local::{
+    MAX_BATCH, MAX_PACKET, TaskEnd, TaskId, TaskOperation, TaskOutcome, TaskSpec,
+};
 
 /// The argument with which this program echoes packets.
 pub(crate) const ECHO_ARGUMENT: &str = "__echo";
@@ -29,7 +31,7 @@ const RECORD: usize = 190;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Case {
+pub(crate) enum TaskCase {
     /// Batches of tasks from one client
     Batch,
     /// One task at a time from each of four clients
@@ -48,16 +50,16 @@ pub(crate) struct Setup {
 
 /// Tasks, and seconds that each took its client.
 #[derive(Default)]
-struct Took {
+struct ClientTaskTimes {
     tasks: u64,
     each: Vec<f64>,
     seconds: f64,
 }
 
 /// A process that ends with this.
-struct Server(Child);
+struct ServerProcess(Child);
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -68,25 +70,25 @@ impl Drop for Server {
 ///
 /// # Errors
 /// When tarnd cannot be started or a task fails.
-pub(crate) fn run(case: Case, setup: &Setup) -> anyhow::Result<Vec<Figure>> {
-    let scratch = Scratch::new(&setup.state)?;
+pub(crate) fn run(case: TaskCase, setup: &Setup) -> anyhow::Result<Vec<BenchFigure>> {
+    let scratch = ScratchFolder::new(&setup.state)?;
     let (socket, echo) = (scratch.path().join("tarnd"), scratch.path().join("echo"));
     let _tarnd = start_tarnd(setup, &socket, &scratch.path().join("state"))?;
     let _echo = start_echo(&echo)?;
-    let mut rounds = Rounds::default();
+    let mut rounds = TaskRounds::default();
     for round in 0..setup.rounds {
         match case {
-            Case::Batch => {
+            TaskCase::Batch => {
                 let of_tarn = batches(&socket, false)?;
                 let bare = echoes(&echo, 1, &batch_sizes(), MAX_BATCH as u64)?;
                 rounds.add(&of_tarn, &bare);
             }
-            Case::Single => {
+            TaskCase::Single => {
                 let of_tarn = singles(&socket, CLIENTS, false)?;
                 let bare = echoes(&echo, CLIENTS, &single_sizes(), 1)?;
                 rounds.add(&of_tarn, &bare);
             }
-            Case::Durable => {
+            TaskCase::Durable => {
                 let of_tarn = singles(&socket, CLIENTS, true)?;
                 let bare = syncs(&scratch.path().join("syncs"))?;
                 rounds.add(&of_tarn, &bare);
@@ -100,7 +102,7 @@ pub(crate) fn run(case: Case, setup: &Setup) -> anyhow::Result<Vec<Figure>> {
 
 /// The results of the rounds so far.
 #[derive(Default)]
-struct Rounds {
+struct TaskRounds {
     rate: Vec<f64>,
     bare: Vec<f64>,
     p99: Vec<f64>,
@@ -108,7 +110,7 @@ struct Rounds {
     batch: Vec<f64>,
 }
 
-impl std::fmt::Display for Rounds {
+impl std::fmt::Display for TaskRounds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let last = |v: &[f64]| v.last().copied().unwrap_or(0.0);
         write!(
@@ -120,30 +122,31 @@ impl std::fmt::Display for Rounds {
     }
 }
 
-impl Rounds {
-    fn add(&mut self, of_tarn: &Took, bare: &Took) {
+impl TaskRounds {
+    fn add(&mut self, of_tarn: &ClientTaskTimes, bare: &ClientTaskTimes) {
         self.rate.push(rate(of_tarn));
         self.bare.push(rate(bare));
         self.p99.push(p99(&of_tarn.each) * 1e3);
         self.bare_p99.push(p99(&bare.each) * 1e3);
     }
 
-    fn figures(&self, case: Case) -> Vec<Figure> {
-        let figure = |name: &str, values: &[f64], unit, against: Option<(&str, &[f64])>| Figure {
-            name: name.into(),
-            value: median(values),
-            unit,
-            against: against.map(|(name, values)| (name.into(), median(values))),
-        };
+    fn figures(&self, case: TaskCase) -> Vec<BenchFigure> {
+        let figure =
+            |name: &str, values: &[f64], unit, against: Option<(&str, &[f64])>| BenchFigure {
+                name: name.into(),
+                value: median(values),
+                unit,
+                against: against.map(|(name, values)| (name.into(), median(values))),
+            };
         let echo = "echo of packets of the same sizes";
         match case {
-            Case::Batch => vec![figure(
+            TaskCase::Batch => vec![figure(
                 "tasks-batch",
                 &self.rate,
                 "tasks/s",
                 Some((echo, &self.bare)),
             )],
-            Case::Single => vec![
+            TaskCase::Single => vec![
                 figure(
                     "tasks-single, 4 clients",
                     &self.rate,
@@ -157,7 +160,7 @@ impl Rounds {
                     Some((echo, &self.bare_p99)),
                 ),
             ],
-            Case::Durable => vec![
+            TaskCase::Durable => vec![
                 figure(
                     "tasks-durable, 4 clients, one at a time",
                     &self.rate,
@@ -181,7 +184,7 @@ impl Rounds {
     }
 }
 
-fn rate(took: &Took) -> f64 {
+fn rate(took: &ClientTaskTimes) -> f64 {
     took.tasks as f64 / took.seconds
 }
 
@@ -192,7 +195,7 @@ fn p99(values: &[f64]) -> f64 {
     sorted.get(at).copied().unwrap_or(0.0)
 }
 
-fn start_tarnd(setup: &Setup, socket: &Path, state: &Path) -> anyhow::Result<Server> {
+fn start_tarnd(setup: &Setup, socket: &Path, state: &Path) -> anyhow::Result<ServerProcess> {
     let path = match &setup.tarnd {
         Some(path) => path.clone(),
         None => std::env::current_exe()?.with_file_name("tarnd"),
@@ -210,19 +213,19 @@ fn start_tarnd(setup: &Setup, socket: &Path, state: &Path) -> anyhow::Result<Ser
                 path.display()
             )
         })?;
-    wait_for(Server(child), socket)
+    wait_for(ServerProcess(child), socket)
 }
 
-fn start_echo(socket: &Path) -> anyhow::Result<Server> {
+fn start_echo(socket: &Path) -> anyhow::Result<ServerProcess> {
     let child = Command::new(std::env::current_exe()?)
         .arg(ECHO_ARGUMENT)
         .arg(socket)
         .stdin(Stdio::null())
         .spawn()?;
-    wait_for(Server(child), socket)
+    wait_for(ServerProcess(child), socket)
 }
 
-fn wait_for(mut server: Server, socket: &Path) -> anyhow::Result<Server> {
+fn wait_for(mut server: ServerProcess, socket: &Path) -> anyhow::Result<ServerProcess> {
     let until = Instant::now() + TIMEOUT;
     while dial(socket).is_err() {
         ensure!(
@@ -277,7 +280,7 @@ fn echo(path: &Path) -> anyhow::Result<()> {
 fn task(durable: bool) -> TaskSpec {
     TaskSpec {
         durable,
-        ..TaskSpec::new(Kind::Nothing)
+        ..TaskSpec::new(TaskOperation::Nothing)
     }
 }
 
@@ -293,16 +296,16 @@ fn single_sizes() -> Vec<usize> {
 }
 
 fn sizes(tasks: Vec<TaskSpec>, ids: &[TaskId]) -> Vec<usize> {
-    use tarn_proto::local::{Reply, Request, VERSION, encode};
-    let outcome = |id: &TaskId| Outcome {
+    use tarn_proto::local::{LocalRequest, Reply, VERSION, encode};
+    let outcome = |id: &TaskId| TaskOutcome {
         id: *id,
-        end: End::Done,
+        end: TaskEnd::Done,
         bytes: 0,
         nanos: 0,
         late: false,
         checksum: None,
     };
-    let request = |request: &Request| {
+    let request = |request: &LocalRequest| {
         let mut packet = Vec::new();
         encode(VERSION, 1, request, &mut packet).map_or(0, |()| packet.len())
     };
@@ -310,7 +313,7 @@ fn sizes(tasks: Vec<TaskSpec>, ids: &[TaskId]) -> Vec<usize> {
         let mut packet = Vec::new();
         encode(VERSION, 1, reply, &mut packet).map_or(0, |()| packet.len())
     };
-    let wait = Request::Wait {
+    let wait = LocalRequest::Wait {
         ids: ids.to_vec(),
         any: false,
         timeout: u64::MAX,
@@ -318,16 +321,16 @@ fn sizes(tasks: Vec<TaskSpec>, ids: &[TaskId]) -> Vec<usize> {
     let submitted = Reply::Submitted(ids.iter().copied().map(Ok).collect());
     let outcomes = Reply::Outcomes(ids.iter().map(outcome).collect());
     vec![
-        request(&Request::Submit(tasks)).max(reply(&submitted)),
+        request(&LocalRequest::Submit(tasks)).max(reply(&submitted)),
         request(&wait).max(reply(&outcomes)),
     ]
 }
 
 /// Submits batches and waits for them, one after the other.
-fn batches(socket: &Path, durable: bool) -> anyhow::Result<Took> {
+fn batches(socket: &Path, durable: bool) -> anyhow::Result<ClientTaskTimes> {
     let client = Client::connect(socket, None)?;
     let tasks = vec![task(durable); MAX_BATCH];
-    let mut took = Took::default();
+    let mut took = ClientTaskTimes::default();
     let began = Instant::now();
     while began.elapsed() < ROUND {
         do_tasks(&client, &tasks)?;
@@ -340,15 +343,15 @@ fn batches(socket: &Path, durable: bool) -> anyhow::Result<Took> {
 fn do_tasks(client: &Client, tasks: &[TaskSpec]) -> anyhow::Result<()> {
     let submitted = client.submit(tasks)?;
     let ids = submitted.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let ends = client.wait(&ids, Until::All, None)?;
-    if ends.len() != ids.len() || ends.iter().any(|o| o.end != End::Done) {
+    let ends = client.wait(&ids, WaitCondition::All, None)?;
+    if ends.len() != ids.len() || ends.iter().any(|o| o.end != TaskEnd::Done) {
         bail!("{} of {} tasks were done", ends.len(), ids.len());
     }
     Ok(())
 }
 
 /// Clients that each do one task after the other.
-fn singles(socket: &Path, clients: usize, durable: bool) -> anyhow::Result<Took> {
+fn singles(socket: &Path, clients: usize, durable: bool) -> anyhow::Result<ClientTaskTimes> {
     let tasks = [task(durable)];
     each(clients, || {
         let client = Client::connect(socket, None)?;
@@ -358,7 +361,12 @@ fn singles(socket: &Path, clients: usize, durable: bool) -> anyhow::Result<Took>
 }
 
 /// Clients that send packets of these sizes and get them back; after all of them, so many tasks count as done.
-fn echoes(socket: &Path, clients: usize, sizes: &[usize], tasks: u64) -> anyhow::Result<Took> {
+fn echoes(
+    socket: &Path,
+    clients: usize,
+    sizes: &[usize],
+    tasks: u64,
+) -> anyhow::Result<ClientTaskTimes> {
     let mut took = each(clients, || {
         let fd = dial(socket)?;
         let mut buffer = vec![0; MAX_PACKET];
@@ -376,7 +384,10 @@ fn echoes(socket: &Path, clients: usize, sizes: &[usize], tasks: u64) -> anyhow:
 }
 
 /// Runs what `make` makes in so many threads, again and again, for a round.
-fn each<F>(clients: usize, make: impl Fn() -> anyhow::Result<F> + Sync) -> anyhow::Result<Took>
+fn each<F>(
+    clients: usize,
+    make: impl Fn() -> anyhow::Result<F> + Sync,
+) -> anyhow::Result<ClientTaskTimes>
 where
     F: FnMut() -> anyhow::Result<()> + Send,
 {
@@ -396,9 +407,9 @@ where
         let threads: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
         threads.into_iter().map(|t| t.join()).collect()
     });
-    let mut took = Took {
+    let mut took = ClientTaskTimes {
         seconds: began.elapsed().as_secs_f64(),
-        ..Took::default()
+        ..ClientTaskTimes::default()
     };
     for result in results {
         match result {
@@ -411,10 +422,10 @@ where
 }
 
 /// What durability costs at least, task by task: its two records appended, each synced.
-fn syncs(path: &Path) -> anyhow::Result<Took> {
+fn syncs(path: &Path) -> anyhow::Result<ClientTaskTimes> {
     let mut file = std::fs::File::create(path)?;
     let record = [b'x'; RECORD];
-    let mut took = Took::default();
+    let mut took = ClientTaskTimes::default();
     let began = Instant::now();
     while began.elapsed() < ROUND {
         let before = Instant::now();

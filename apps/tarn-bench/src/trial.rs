@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tarn_engine::plan::{Planner, drive_site};
 use tarn_ports::WorldError;
 use tarn_report::site::{SiteRun, SiteSummary};
-use tarn_simulator::site::Site;
+use tarn_simulator::site::SimulatedSite;
 use tarn_types::codes::Exit;
 use tarn_types::policy::Policy;
 use tarn_types::site::{Machine, Rates, SiteResult, Workload};
 
 /// What is simulated, and whether the planner is held to every rule meanwhile.
-pub(super) struct Trial<'a> {
+pub(super) struct SimulationTrial<'a> {
     pub(super) machine: &'a Machine,
     pub(super) workload: &'a Arc<Workload>,
     pub(super) checked: bool,
@@ -23,7 +23,7 @@ pub(super) struct Trial<'a> {
     pub(super) name: &'a str,
 }
 
-impl Trial<'_> {
+impl SimulationTrial<'_> {
     /// The figures under a policy, without bounds. A job that is taken out is an error: figures of different jobs
     /// cannot be compared.
     pub(super) fn run(&self, policy: &Policy) -> CliResult<SiteSummary> {
@@ -52,7 +52,7 @@ impl Trial<'_> {
 
     fn simulate(&self, policy: &Policy) -> Result<SiteResult, WorldError> {
         let mut planner = Planner::new(self.machine, *policy);
-        let mut site = Site::new(self.machine, self.workload.clone())?;
+        let mut site = SimulatedSite::new(self.machine, self.workload.clone())?;
         if !self.checked {
             drive_site(&mut planner, &mut site, &mut |_, _, _| ())?;
             return Ok(site.into_result());
@@ -109,9 +109,9 @@ pub(super) fn without_io(machine: &Machine) -> Machine {
 
 /// Files that are read once, however often they are asked for.
 #[derive(Default)]
-pub(super) struct Files(Mutex<HashMap<PathBuf, Vec<u8>>>);
+pub(super) struct FileReadCache(Mutex<HashMap<PathBuf, Vec<u8>>>);
 
-impl Files {
+impl FileReadCache {
     pub(super) fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bytes) = known.get(path) {

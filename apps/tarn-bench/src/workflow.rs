@@ -2,10 +2,10 @@
 //! directory, disk and node tier, without and with the page cache, for one pair and for many (Weiland 2018, Tables 1
 //! to 3; Jackson 2019, Table 1); and the same pairs carried by `tarn run`.
 
-use crate::figure::{Figure, median};
-use crate::io::{Cache, IoReport, PAGE};
+use crate::figure::{BenchFigure, median};
+use crate::io::{IoReport, PAGE, PageCacheUse};
 use crate::processes;
-use crate::scratch::{Scratch, file_system};
+use crate::scratch::{ScratchFolder, file_system};
 use anyhow::{Context, bail, ensure};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const MAX_STEPS: u32 = 100_000;
 
 /// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Part {
+enum WorkflowBenchPart {
     /// The papers' producers and consumers.
     Papers,
     /// Steps that do nothing: what a step costs.
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     files: Option<String>,
     /// Only this part of it.
     #[arg(long, value_enum)]
-    case: Option<Part>,
+    case: Option<WorkflowBenchPart>,
     /// Steps of the no-op workflows.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_STEPS)))]
     steps: u32,
@@ -70,7 +70,7 @@ pub(crate) struct Args {
 
 /// Where the files of one case lie.
 #[derive(Debug, Clone)]
-struct Target {
+struct StorageTarget {
     name: String,
     folder: PathBuf,
     /// Bytes a second of all processes together, 0 for no limit.
@@ -79,12 +79,12 @@ struct Target {
 
 /// One line of the papers' tables.
 #[derive(Debug)]
-struct Case {
+struct PaperCase {
     label: String,
     files: u32,
     size: u64,
     /// `None`: by `tarn run` on its node tier.
-    target: Option<(Target, Cache)>,
+    target: Option<(StorageTarget, PageCacheUse)>,
     /// Slowest and fastest pair of each repetition.
     runs: Vec<Timing>,
     method: String,
@@ -105,22 +105,22 @@ struct Timing {
 ///
 /// # Errors
 /// When there is no room, a folder cannot be used, or a process fails.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let mut all = Vec::new();
-    if args.case != Some(Part::Noop) {
+    if args.case != Some(WorkflowBenchPart::Noop) {
         all.extend(papers(args)?);
     }
-    if args.case != Some(Part::Papers) {
+    if args.case != Some(WorkflowBenchPart::Papers) {
         let media = [args.disk.as_path(), args.memory.as_path()];
         all.extend(crate::noop::run(&media, args.steps, args.runs)?);
     }
     Ok(all)
 }
 
-fn papers(args: &Args) -> anyhow::Result<Vec<Figure>> {
+fn papers(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let mut cases = plan(args)?;
-    room(args, &cases)?;
-    let home = Scratch::new(&args.disk)?;
+    check_space(args, &cases)?;
+    let home = ScratchFolder::new(&args.disk)?;
     for turn in 0..args.runs {
         for case in &mut cases {
             let seed = u64::from(turn) + 1;
@@ -144,7 +144,7 @@ fn papers(args: &Args) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// All cases, with the ones of a shape side by side.
-fn plan(args: &Args) -> anyhow::Result<Vec<Case>> {
+fn plan(args: &Args) -> anyhow::Result<Vec<PaperCase>> {
     ensure!(
         args.scale > 0.0 && args.scale <= 100.0,
         "--scale {}: give more than 0 and at most 100",
@@ -159,7 +159,7 @@ fn plan(args: &Args) -> anyhow::Result<Vec<Case>> {
         let pages = (bytes as f64 * args.scale / PAGE as f64).round().max(1.0) as u64;
         let size = pages * PAGE as u64;
         let mut add = |name: String, target| {
-            cases.push(Case {
+            cases.push(PaperCase {
                 label: format!(
                     "{} pair(s) x {files} x {:.3} MB, {name}",
                     args.pairs,
@@ -173,7 +173,10 @@ fn plan(args: &Args) -> anyhow::Result<Vec<Case>> {
             });
         };
         for target in &targets {
-            for (cache, word) in [(Cache::Without, "without"), (Cache::With, "with")] {
+            for (cache, word) in [
+                (PageCacheUse::Without, "without"),
+                (PageCacheUse::With, "with"),
+            ] {
                 add(
                     format!("{}, {word} cache", target.name),
                     Some((target.clone(), cache)),
@@ -185,7 +188,7 @@ fn plan(args: &Args) -> anyhow::Result<Vec<Case>> {
     Ok(cases)
 }
 
-fn targets(args: &Args) -> anyhow::Result<Vec<Target>> {
+fn targets(args: &Args) -> anyhow::Result<Vec<StorageTarget>> {
     let rate = match &args.external_rate {
         Some(text) => parse_rate(text).with_context(|| format!("--external-rate {text}"))?,
         None => 0,
@@ -199,10 +202,10 @@ fn targets(args: &Args) -> anyhow::Result<Vec<Target>> {
             String::new()
         };
         let name = format!("external directory ({}{emulated})", file_system(&folder)?);
-        targets.push(Target { name, folder, rate });
+        targets.push(StorageTarget { name, folder, rate });
     }
     for (what, folder) in [("disk", &args.disk), ("node tier", &args.memory)] {
-        targets.push(Target {
+        targets.push(StorageTarget {
             name: format!("{what} ({})", file_system(folder)?),
             folder: folder.clone(),
             rate: 0,
@@ -212,7 +215,7 @@ fn targets(args: &Args) -> anyhow::Result<Vec<Target>> {
 }
 
 /// Refuses what does not fit: the largest case beside a tenth of what is free.
-fn room(args: &Args, cases: &[Case]) -> anyhow::Result<()> {
+fn check_space(args: &Args, cases: &[PaperCase]) -> anyhow::Result<()> {
     let largest = cases
         .iter()
         .map(|c| u64::from(c.files) * c.size)
@@ -249,8 +252,8 @@ fn available_memory() -> u64 {
 }
 
 /// The arguments of a process of `tarn __io`.
-fn io_arguments(role: &str, case: &Case, cache: Cache, seed: u64) -> Vec<String> {
-    let cache = if cache == Cache::With {
+fn io_arguments(role: &str, case: &PaperCase, cache: PageCacheUse, seed: u64) -> Vec<String> {
+    let cache = if cache == PageCacheUse::With {
         "with"
     } else {
         "without"
@@ -264,13 +267,13 @@ fn io_arguments(role: &str, case: &Case, cache: Cache, seed: u64) -> Vec<String>
 
 /// All producers at once, then all consumers at once, on a target.
 fn direct(
-    case: &Case,
-    target: &Target,
-    cache: Cache,
+    case: &PaperCase,
+    target: &StorageTarget,
+    cache: PageCacheUse,
     pairs: u32,
     seed: u64,
 ) -> anyhow::Result<(Timing, String)> {
-    let scratch = Scratch::new(&target.folder)?;
+    let scratch = ScratchFolder::new(&target.folder)?;
     let own = std::env::current_exe()?;
     let started = Instant::now();
     let all = |role: &str| -> anyhow::Result<Vec<IoReport>> {
@@ -309,13 +312,13 @@ fn direct(
 
 /// The same pairs as a workflow of two steps under `tarn run`.
 fn through_tarn(
-    case: &Case,
+    case: &PaperCase,
     home: &Path,
     tier: &Path,
     pairs: u32,
     seed: u64,
 ) -> anyhow::Result<(Timing, String)> {
-    let scratch = Scratch::new(home)?;
+    let scratch = ScratchFolder::new(home)?;
     let folder = scratch.path().canonicalize()?;
     let own = std::env::current_exe()?;
     std::fs::write(
@@ -353,7 +356,7 @@ fn through_tarn(
 
 /// The workflow file: a producer and a consumer for each pair. Reports are files beside it.
 fn workflow(
-    case: &Case,
+    case: &PaperCase,
     tarn: &Path,
     folder: &Path,
     pairs: u32,
@@ -370,7 +373,7 @@ fn workflow(
         Ok(format!("'{text}'"))
     };
     let command = |role: &str| -> anyhow::Result<String> {
-        let words = io_arguments(role, case, Cache::With, seed).join(" ");
+        let words = io_arguments(role, case, PageCacheUse::With, seed).join(" ");
         let report = quoted(&folder.join(format!("{role}-")))?;
         Ok(format!(
             "{} {words} --dir $TARN_files/$TARN_ITEM --report {report}$TARN_ITEM",
@@ -407,12 +410,12 @@ fn timing(written: &[IoReport], read: &[IoReport], started: Instant) -> Timing {
 }
 
 /// Medians over the repetitions, with the extremes that the papers print.
-fn figures(cases: &[Case], pairs: u32) -> Vec<Figure> {
+fn figures(cases: &[PaperCase], pairs: u32) -> Vec<BenchFigure> {
     let mut figures = Vec::new();
     for case in cases {
         let values = |f: fn(&Timing) -> f64| case.runs.iter().map(f).collect::<Vec<_>>();
         let mut add = |what: &str, value: f64, against| {
-            figures.push(Figure {
+            figures.push(BenchFigure {
                 name: format!("{} ({}): {what}", case.label, case.method),
                 value,
                 unit: "s",
@@ -518,7 +521,9 @@ mod tests {
         };
         assert!(plan(&missing).is_err());
         let huge = args(1024, 100.0, None);
-        let said = room(&huge, &plan(&huge).unwrap()).unwrap_err().to_string();
+        let said = check_space(&huge, &plan(&huge).unwrap())
+            .unwrap_err()
+            .to_string();
         assert!(said.contains("--scale"), "{said}");
     }
 

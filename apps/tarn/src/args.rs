@@ -2,7 +2,7 @@
 
 use crate::globals::Globals;
 use crate::options::{
-    DataCommand, EnterArgs, ExecArgs, MachineArgs, ResumeArgs, RunArgs, StatusArgs, WhichRun,
+    DataCommand, EnterArgs, MachineArgs, NodeExecArgs, ResumeArgs, RunArgs, StatusArgs, WhichRun,
     WhyArgs,
 };
 use clap::{Parser, Subcommand};
@@ -23,11 +23,11 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) globals: Globals,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: TarnCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum TarnCommand {
     /// Run a workflow; what has not changed since an earlier run is not run again
     Run(RunArgs),
     /// Dry run: order, placement, bytes moved and not moved, time, capacity
@@ -92,7 +92,7 @@ pub(crate) enum Command {
         words: Vec<OsString>,
     },
     /// Inside a step: run a command on another of its nodes (mpirun's remote agent)
-    Exec(ExecArgs),
+    Exec(NodeExecArgs),
     /// In a task that srun has started from a step: run a command that sees the step's data
     Enter(EnterArgs),
 }

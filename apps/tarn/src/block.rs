@@ -36,11 +36,11 @@ const MAX_FOLDERS: u32 = 100;
 #[derive(Debug, Subcommand)]
 pub(crate) enum BlockCommand {
     /// Serve a partition by the NBD protocol until SIGTERM or SIGINT; prints the URI for clients
-    Serve(ServeArgs),
+    Serve(BlockServeArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ServeArgs {
+pub(crate) struct BlockServeArgs {
     /// The partition, such as /dev/shm/me/disk; several of one size are one device, block by block in turn
     #[arg(required = true)]
     partitions: Vec<OsString>,
@@ -94,7 +94,7 @@ pub(crate) fn block(globals: &Globals, command: &BlockCommand) -> CliResult {
     let hangup = (!tarn_sys::process::ignores(SIGHUP)).then_some(SIGHUP);
     let watched = [SIGINT, SIGTERM, SIGCHLD].into_iter().chain(hangup);
     let mut signals = Signals::new(watched).exit(Exit::State)?;
-    let mut server = Server::start(args, &plugin, &mut signals)?;
+    let mut server = NbdkitServer::start(args, &plugin, &mut signals)?;
     let uri = server.at.uri();
     if globals.json {
         print::json(&json!({"schema": 1, "uri": uri}))?;
@@ -115,7 +115,7 @@ pub(crate) fn block(globals: &Globals, command: &BlockCommand) -> CliResult {
 }
 
 /// Where it listens.
-enum At {
+enum NbdAddress {
     Socket(PathBuf),
     Tcp {
         address: SocketAddr,
@@ -123,7 +123,7 @@ enum At {
     },
 }
 
-impl At {
+impl NbdAddress {
     /// As clients are told.
     fn uri(&self) -> String {
         match self {
@@ -148,16 +148,16 @@ impl At {
 }
 
 /// nbdkit, which ends with this, and what it needs.
-struct Server {
+struct NbdkitServer {
     nbdkit: Child,
-    at: At,
-    _folder: Folder,
+    at: NbdAddress,
+    _folder: NbdkitFolder,
 }
 
-impl Server {
-    fn start(args: &ServeArgs, plugin: &Path, signals: &mut Signals) -> CliResult<Self> {
+impl NbdkitServer {
+    fn start(args: &BlockServeArgs, plugin: &Path, signals: &mut Signals) -> CliResult<Self> {
         let beside = args.socket.as_deref().map(parent);
-        let folder = Folder::new(beside)?;
+        let folder = NbdkitFolder::new(beside)?;
         let listening = folder.0.join("pid");
         let mut command = Command::new("nbdkit");
         command
@@ -170,12 +170,12 @@ impl Server {
                 let (ip, port) = (address.ip().to_string(), address.port().to_string());
                 command.args(["--ipaddr", &ip, "--port", &port]);
                 let encrypted = !args.insecure;
-                At::Tcp { address, encrypted }
+                NbdAddress::Tcp { address, encrypted }
             }
             None => {
                 let path = folder.0.join("socket");
                 command.arg("--unix").arg(&path);
-                At::Socket(path)
+                NbdAddress::Socket(path)
             }
         };
         if let Some(folder) = &args.tls_certificates {
@@ -207,7 +207,7 @@ impl Server {
             _folder: folder,
         };
         server.listens(&listening, signals)?;
-        if let At::Socket(path) = &mut server.at {
+        if let NbdAddress::Socket(path) = &mut server.at {
             // nbdkit lets others at it; nobody else comes into the folder.
             let own = Permissions::from_mode(0o600);
             std::fs::set_permissions(&*path, own).exit(Exit::State)?;
@@ -246,7 +246,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for NbdkitServer {
     fn drop(&mut self) {
         let until = Instant::now() + GRACE;
         // A process that has ended is there until it was waited for: no other one has its number.
@@ -263,7 +263,7 @@ impl Drop for Server {
             }
             std::thread::sleep(LOOK);
         }
-        if let At::Socket(path) = &self.at
+        if let NbdAddress::Socket(path) = &self.at
             && let Err(e) = std::fs::remove_file(path)
             && e.kind() != ErrorKind::NotFound
         {
@@ -273,9 +273,9 @@ impl Drop for Server {
 }
 
 /// A folder of this user alone, for what nbdkit makes.
-struct Folder(PathBuf);
+struct NbdkitFolder(PathBuf);
 
-impl Folder {
+impl NbdkitFolder {
     fn new(parent: Option<&Path>) -> CliResult<Self> {
         let usual = || {
             std::env::var_os("XDG_RUNTIME_DIR")
@@ -302,7 +302,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for NbdkitFolder {
     fn drop(&mut self) {
         for file in ["pid", "socket"] {
             let _ = std::fs::remove_file(self.0.join(file));
@@ -356,10 +356,10 @@ mod tests {
 
     #[test]
     fn clients_are_told_where() {
-        let socket = At::Socket("/tmp/a b/ä.sock".into());
+        let socket = NbdAddress::Socket("/tmp/a b/ä.sock".into());
         assert_eq!(socket.uri(), "nbd+unix:///?socket=/tmp/a%20b/%C3%A4.sock");
         let address = "[::1]:10809".parse().unwrap();
-        let tcp = |encrypted| At::Tcp { address, encrypted }.uri();
+        let tcp = |encrypted| NbdAddress::Tcp { address, encrypted }.uri();
         assert_eq!(tcp(true), "nbds://[::1]:10809/");
         assert_eq!(tcp(false), "nbd://[::1]:10809/");
     }

@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use tarn_checkpoint_core::{Level, VersionId};
+use tarn_checkpoint_core::{PersistenceLevel, VersionId};
 use tarn_ports::PowerFail;
 use tarn_types::codes::Exit;
 
@@ -29,7 +29,7 @@ pub(crate) enum CkptCommand {
         /// The program's name [default: all]
         run: Option<OsString>,
         #[command(flatten)]
-        place: Place,
+        place: CheckpointLocation,
         /// The program's folder on the external store
         #[arg(long, value_name = "DIR", env = "TARN_PHX_EXTERNAL")]
         external: Option<PathBuf>,
@@ -42,7 +42,7 @@ pub(crate) enum CkptCommand {
         #[arg(value_parser = version)]
         version: Option<VersionId>,
         #[command(flatten)]
-        place: Place,
+        place: CheckpointLocation,
     },
     /// Read every byte and compare it with its checksum
     Verify {
@@ -52,7 +52,7 @@ pub(crate) enum CkptCommand {
         #[arg(value_parser = version)]
         version: Option<VersionId>,
         #[command(flatten)]
-        place: Place,
+        place: CheckpointLocation,
     },
     /// Copy a version of a program that has ended to an external store, which outlives this node
     Drain(drain::DrainArgs),
@@ -64,7 +64,7 @@ pub(crate) enum CkptCommand {
 
 /// Where checkpoints are.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Place {
+pub(crate) struct CheckpointLocation {
     /// The program's folder on the persistent tier
     #[arg(long, value_name = "DIR", env = "TARN_PHX_TIER")]
     tier: PathBuf,
@@ -78,7 +78,7 @@ pub(crate) struct Place {
     memory: PathBuf,
 }
 
-impl Place {
+impl CheckpointLocation {
     /// Where what is staged is not, and what to do.
     fn is_not_in_memory(&self) -> String {
         format!(
@@ -147,12 +147,12 @@ fn no_version(
     CliError::new(Exit::NotFound, format!("`{run}` has {asked} here: {list}"))
 }
 
-fn word(level: Level) -> &'static str {
+fn word(level: PersistenceLevel) -> &'static str {
     match level {
-        Level::Committed => "committed",
-        Level::Durable => "durable",
-        Level::Replicated => "replicated",
-        Level::Flushed => "flushed",
+        PersistenceLevel::Committed => "committed",
+        PersistenceLevel::Durable => "durable",
+        PersistenceLevel::Replicated => "replicated",
+        PersistenceLevel::Flushed => "flushed",
     }
 }
 
@@ -180,8 +180,8 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
 }
 
 /// Why a program has no version to list or verify.
-fn none_here(run: &version_catalog::Run<'_>, is_readable: bool) -> String {
-    use version_catalog::Named;
+fn none_here(run: &version_catalog::RunCheckpoints<'_>, is_readable: bool) -> String {
+    use version_catalog::PrintableName;
     let name = run.printable();
     match is_readable {
         true => format!("`{name}` has not committed a checkpoint on this node yet"),

@@ -1,7 +1,7 @@
 //! The cluster of one machine, or what all nodes of an allocation have in common, from the command line and from what the machine has.
 
 use crate::error::{CliError, CliResult, ExitWith};
-use crate::options::{Bind, Isolation, MachineArgs};
+use crate::options::{BindArg, IsolationArg, MachineArgs};
 use crate::print::say;
 use std::sync::Arc;
 use tarn_mover::Trees;
@@ -64,13 +64,13 @@ fn oversubscribe(cluster: &mut Cluster) {
 }
 
 /// What measures this machine.
-pub(crate) fn meter() -> Arc<tarn_power::Machine> {
-    Arc::new(tarn_power::Machine::new(&tarn_power::sysfs()))
+pub(crate) fn meter() -> Arc<tarn_power::MachineMeter> {
+    Arc::new(tarn_power::MachineMeter::new(&tarn_power::sysfs()))
 }
 
 /// What steps and movement on this machine are bound to.
-fn sockets(bind: Bind) -> Vec<Socket> {
-    if bind == Bind::None {
+fn sockets(bind: BindArg) -> Vec<Socket> {
+    if bind == BindArg::None {
         return Vec::new();
     }
     machine::sockets().unwrap_or_else(|why| {
@@ -106,12 +106,12 @@ pub(crate) fn external(args: &MachineArgs) -> Link {
 }
 
 /// What this way of running can do.
-pub(crate) fn abilities(isolation: Isolation) -> Abilities {
+pub(crate) fn abilities(isolation: IsolationArg) -> Abilities {
     let multi_node = match isolation {
-        Isolation::Off => Err(Inability::new(
+        IsolationArg::Off => Err(Inability::new(
             "--isolation off keeps all steps in one namespace",
         )),
-        Isolation::Auto => multi_node(),
+        IsolationArg::Auto => multi_node(),
     };
     let namespaces = multi_node.clone();
     Abilities {
@@ -147,9 +147,9 @@ pub(crate) fn images(alone: bool) -> Result<(), Inability> {
     probed.map_err(Inability::new)
 }
 
-pub(crate) fn namespaces(isolation: Isolation) -> Namespaces {
+pub(crate) fn namespaces(isolation: IsolationArg) -> Namespaces {
     match isolation {
-        Isolation::Auto => Namespaces::Auto,
-        Isolation::Off => Namespaces::Off,
+        IsolationArg::Auto => Namespaces::Auto,
+        IsolationArg::Off => Namespaces::Off,
     }
 }

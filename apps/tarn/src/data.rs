@@ -16,10 +16,10 @@ use crate::print::{self, out, say};
 use crate::run::{open_catalogue, wall};
 use crate::state;
 use anyhow::Context;
-use held::Held;
+use held::LockedVersion;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use tarn_journal::{Catalogue, Change, ChangeKind, DatasetRow, ReplicaRow, StoredAt};
+use tarn_journal::{Catalogue, ChangeKind, DatasetRow, ReplicaChange, ReplicaRow, StoredAt};
 use tarn_ports::Mover;
 use tarn_types::codes::Exit;
 use tarn_types::object::is_object;
@@ -86,8 +86,11 @@ pub(crate) fn data(globals: &Globals, command: &DataCommand) -> CliResult {
             from,
         } => match dest {
             Some(dest) if !object.object => {
-                let copied =
-                    Held::find_to_read(globals, dataset)?.copy_to(dest, run.as_deref(), false)?;
+                let copied = LockedVersion::find_to_read(globals, dataset)?.copy_to(
+                    dest,
+                    run.as_deref(),
+                    false,
+                )?;
                 let Some(lack) = copied.lacks else {
                     return Ok(Exit::Success);
                 };
@@ -96,7 +99,7 @@ pub(crate) fn data(globals: &Globals, command: &DataCommand) -> CliResult {
             }
             Some(dest) if is_object(dest) => Err(objects::outside(dest)),
             dest => {
-                let which = objects::Which {
+                let which = objects::ObjectSelector {
                     key: dataset,
                     number: *number,
                     from: from.as_deref(),
@@ -126,7 +129,7 @@ pub(crate) fn data(globals: &Globals, command: &DataCommand) -> CliResult {
                 Exit::Usage,
                 "`--number` is of objects (`--object`), and of a site's datasets (`--site`)",
             )),
-            Some(dataset) => Held::find(globals, dataset)?.with_older().remove(),
+            Some(dataset) => LockedVersion::find(globals, dataset)?.with_older().remove(),
             None if *site || site::is_here() && state::here(globals).is_err() => {
                 site::orphans(globals, true)
             }
@@ -139,7 +142,7 @@ pub(crate) fn data(globals: &Globals, command: &DataCommand) -> CliResult {
             site::release(&site::named(dataset)?)
         }
         DataCommand::Pin { dataset } => {
-            let mut held = Held::find(globals, dataset)?;
+            let mut held = LockedVersion::find(globals, dataset)?;
             if held.rows.iter().any(|r| r.is_cached(wall())) {
                 let text = format!(
                     "`{dataset}` is only cached: no run is to keep it, and the next one may remove it; put `keep = \"forever\"` on it in \
@@ -155,12 +158,12 @@ pub(crate) fn data(globals: &Globals, command: &DataCommand) -> CliResult {
             Ok(Exit::Success)
         }
         DataCommand::Release { dataset } => {
-            let mut held = Held::find(globals, dataset)?.with_older();
+            let mut held = LockedVersion::find(globals, dataset)?.with_older();
             held.record(ChangeKind::KeptUntil(Some(wall())))?;
             held.remove()
         }
         DataCommand::Drain { dataset, dest, run } => {
-            let mut held = Held::find(globals, dataset)?;
+            let mut held = LockedVersion::find(globals, dataset)?;
             let copied = held.copy_to(dest, run.as_deref(), true)?;
             // What belongs to no complete version has not been copied: it stays.
             held.rows.retain(|r| copied.parts.contains_key(&r.key));
@@ -173,7 +176,7 @@ pub(crate) fn data(globals: &Globals, command: &DataCommand) -> CliResult {
 /// Whether a site's dataset is meant: `WORKFLOW/DATASET` is one of the runs here, if they have one of that name.
 fn is_sites(globals: &Globals, name: &str) -> CliResult<bool> {
     Ok(site::is_named(name)
-        && !Held::is_of_runs_here(globals, name)?
+        && !LockedVersion::is_of_runs_here(globals, name)?
         && (state::here(globals).is_err() || site::is_known()))
 }
 
@@ -269,7 +272,7 @@ fn leave_out_gone(catalogue: &Catalogue, rows: &mut Vec<DatasetRow>) -> CliResul
 }
 
 fn where_is(globals: &Globals, dataset: &str) -> CliResult {
-    let held = Held::find_to_read(globals, dataset)?;
+    let held = LockedVersion::find_to_read(globals, dataset)?;
     for r in held.of_all_versions() {
         if globals.json {
             let line = serde_json::json!({
@@ -291,8 +294,8 @@ fn where_is(globals: &Globals, dataset: &str) -> CliResult {
     Ok(Exit::Success)
 }
 
-fn changed(row: &ReplicaRow, change: ChangeKind) -> Change {
-    Change {
+fn changed(row: &ReplicaRow, change: ChangeKind) -> ReplicaChange {
+    ReplicaChange {
         wall: wall(),
         key: row.key.clone(),
         at: row.at.clone(),
@@ -419,12 +422,12 @@ pub(crate) fn expire(
         return Ok(());
     }
     let bytes = remove(catalogue, &rows, mover)?;
-    say_freed(bytes, "kept no longer");
+    print_freed(bytes, "kept no longer");
     Ok(())
 }
 
 /// Says what the removal of replicas has freed, if that is anything: those of empty parts take no room.
-fn say_freed(bytes: u64, what: &str) {
+fn print_freed(bytes: u64, what: &str) {
     if bytes > 0 {
         say!("{} freed: {what}", Bytes(bytes));
     }

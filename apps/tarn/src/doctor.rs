@@ -2,10 +2,10 @@
 
 use crate::cluster;
 use crate::error::{CliResult, ExitWith};
-use crate::finding::{self, Finding, finding};
+use crate::finding::{self, CheckFinding, finding};
 use crate::globals::Globals;
 use crate::options::MachineArgs;
-use crate::slurm::{Controller, health};
+use crate::slurm::{ControllerClient, health};
 use clap::Args;
 use std::path::Path;
 use tarn_mover::Trees;
@@ -26,7 +26,7 @@ pub(crate) struct DoctorArgs {
 pub(crate) fn doctor(globals: &Globals, args: &DoctorArgs) -> CliResult {
     if args.site {
         let mut all = health::of_node();
-        if Controller::of_environment().is_here() {
+        if ControllerClient::of_environment().is_here() {
             all.extend(health::of_controller());
         }
         finding::show(globals, &all)?;
@@ -50,7 +50,7 @@ pub(crate) fn doctor(globals: &Globals, args: &DoctorArgs) -> CliResult {
         };
         all.push(finding("sockets", !host.sockets.is_empty(), detail));
     }
-    match tarn_slurm::Allocation::here() {
+    match tarn_slurm::SlurmAllocation::here() {
         Ok(None) => {}
         Ok(Some(job)) => {
             let detail = format!(
@@ -123,7 +123,7 @@ pub(crate) fn doctor(globals: &Globals, args: &DoctorArgs) -> CliResult {
 }
 
 /// What measures this machine, and what is there and does not.
-fn power_findings() -> Vec<Finding> {
+fn power_findings() -> Vec<CheckFinding> {
     let meter = cluster::meter();
     let sensors = meter.sensors();
     let said = match sensors.source() {
@@ -139,7 +139,7 @@ fn power_findings() -> Vec<Finding> {
     std::iter::once(said).chain(closed).collect()
 }
 
-fn tier_finding(tier: &tarn_types::cluster::Tier) -> Finding {
+fn tier_finding(tier: &tarn_types::cluster::Tier) -> CheckFinding {
     let detail = format!(
         "{}: {} at {}, reads {}/s, writes {}/s (measured)",
         tier.name,
@@ -151,7 +151,7 @@ fn tier_finding(tier: &tarn_types::cluster::Tier) -> Finding {
     finding("tier", tier.capacity > 0, detail)
 }
 
-fn folder_finding(what: &str, folder: &Path) -> Finding {
+fn folder_finding(what: &str, folder: &Path) -> CheckFinding {
     match Trees::new().capabilities(folder) {
         Ok(c) => {
             let mark = |name: &str, has: bool| format!("{}{name}", if has { "" } else { "no " });
@@ -168,7 +168,7 @@ fn folder_finding(what: &str, folder: &Path) -> Finding {
 }
 
 /// Images of steps that are alone hold more, and need more of the machine.
-fn images() -> Finding {
+fn images() -> CheckFinding {
     const WHAT: &str = "images";
     if let Err(why) = cluster::images(false) {
         return finding(WHAT, false, format!("{why}; no `restart = \"image\"`"));
@@ -184,7 +184,7 @@ fn images() -> Finding {
     }
 }
 
-fn flush_finding() -> Finding {
+fn flush_finding() -> CheckFinding {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags: Vec<&str> = text
         .lines()
@@ -199,14 +199,14 @@ fn flush_finding() -> Finding {
     finding("flush", !have.is_empty(), have.join(", "))
 }
 
-fn file_finding(what: &str, path: &str, there: impl Fn(&str) -> bool) -> Finding {
+fn file_finding(what: &str, path: &str, there: impl Fn(&str) -> bool) -> CheckFinding {
     match std::fs::read_to_string(path) {
         Ok(value) => finding(what, there(&value), format!("{path} is {}", value.trim())),
         Err(_) => finding(what, false, format!("{path} is not there")),
     }
 }
 
-fn program_finding(program: &str, use_of_it: &str) -> Finding {
+fn program_finding(program: &str, use_of_it: &str) -> CheckFinding {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
         .map(|p| p.join(program))

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
-pub(crate) struct Finding {
+pub(crate) struct CheckFinding {
     /// What.
     pub(crate) what: String,
     /// Whether it is there.
@@ -16,8 +16,8 @@ pub(crate) struct Finding {
     pub(crate) detail: String,
 }
 
-pub(crate) fn finding(what: &str, there: bool, detail: impl Into<String>) -> Finding {
-    Finding {
+pub(crate) fn finding(what: &str, there: bool, detail: impl Into<String>) -> CheckFinding {
+    CheckFinding {
         what: what.into(),
         there,
         detail: detail.into(),
@@ -25,12 +25,12 @@ pub(crate) fn finding(what: &str, there: bool, detail: impl Into<String>) -> Fin
 }
 
 /// What is there, with its detail, or why it is not.
-pub(crate) fn found(what: &str, result: Result<String, String>) -> Finding {
+pub(crate) fn found(what: &str, result: Result<String, String>) -> CheckFinding {
     let there = result.is_ok();
     finding(what, there, result.unwrap_or_else(|why| why))
 }
 
-pub(crate) fn show(globals: &Globals, all: &[Finding]) -> CliResult<()> {
+pub(crate) fn show(globals: &Globals, all: &[CheckFinding]) -> CliResult<()> {
     if globals.json {
         return print::json(&serde_json::json!({"schema": 1, "findings": all}));
     }

@@ -17,7 +17,7 @@ use tarn_types::units::parse_time;
 #[derive(Debug, Subcommand)]
 pub(crate) enum H5Command {
     /// Run a program whose HDF5 files are partitions of storage memory (docs/guide/hdf5.md)
-    Exec(exec::ExecArgs),
+    Exec(exec::H5ExecArgs),
     /// Copy a file out of its partition into an ordinary .h5
     Export {
         /// The partition; several that hold the file block by block, in their order, with commas between them

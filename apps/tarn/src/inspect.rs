@@ -4,7 +4,7 @@ use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::options::{WhichRun, WhyArgs};
 use crate::print::{self, out, say};
-use crate::run::changes::Changes;
+use crate::run::changes::StepChanges;
 use crate::run::history_of;
 use crate::state;
 use anyhow::Context;
@@ -27,7 +27,7 @@ pub(crate) fn why(globals: &Globals, args: &WhyArgs) -> CliResult {
     let records = state::records(&dir, &run)?;
     let answers = tarn_report::why(&records, &args.what).exit(Exit::NotFound)?;
     let step = args.what.split('[').next().unwrap_or_default();
-    let again = Changes::read(&dir.run(&run)).of(step);
+    let again = StepChanges::read(&dir.run(&run)).of(step);
     if globals.json {
         print::json(
             &serde_json::json!({"schema": 1, "run": run, "answers": answers, "changed": again}),

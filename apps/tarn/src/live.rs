@@ -10,7 +10,7 @@ use tarn_journal::live;
 use tarn_ports::Progress;
 use tarn_types::bounds::MAX_LIVE;
 use tarn_types::layout::StateDir;
-use tarn_types::nodes::{LIVE_FORMAT, Live};
+use tarn_types::nodes::{LIVE_FORMAT, LiveRunStatus};
 use tarn_types::units::Time;
 
 /// How often it is said. A run that is over before has nothing to say.
@@ -44,7 +44,7 @@ impl StatusFile {
                     let _ = rustix::process::kill_process(own, rustix::process::Signal::TERM);
                 }
                 let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                let mut said = Live {
+                let mut said = LiveRunStatus {
                     format: LIVE_FORMAT,
                     pid: std::process::id(),
                     beat,

@@ -32,7 +32,7 @@ mod verbs;
 mod watch;
 mod workflow;
 
-use args::{Cli, Command};
+use args::{Cli, TarnCommand};
 use clap::{CommandFactory, Parser};
 use error::{CliError, CliResult};
 use print::say;
@@ -105,36 +105,36 @@ fn has_options(words: usize) -> bool {
 fn dispatch(cli: &Cli) -> CliResult {
     let globals = &cli.globals;
     match &cli.command {
-        Command::Run(args) => run::run(globals, args),
-        Command::Plan(args) => plan::plan(globals, args),
-        Command::Sim(args) => sim::sim(globals, args),
-        Command::Resume(args) => run::resume(globals, args),
-        Command::Status(args) => watch::status(globals, args),
-        Command::Why(args) => inspect::why(globals, args),
-        Command::Cancel(which) => inspect::cancel(globals, which),
-        Command::Data(command) => data::data(globals, command),
-        Command::Key(command) => key::key(globals, command),
-        Command::Ckpt(command) => ckpt::ckpt(globals, command),
-        Command::Block(command) => block::block(globals, command),
-        Command::H5(command) => h5::h5(globals, command),
-        Command::Verbs(command) => verbs::verbs(command),
-        Command::Partition(command) => partition::partition(globals, command),
-        Command::Mode(command) => mode::mode(globals, command),
-        Command::Usage(args) => usage::usage(globals, args),
-        Command::Submit(args) => slurm::submit(globals, args),
-        Command::Slurm(command) => slurm::slurm(globals, command),
-        Command::Nodes(machine) => nodes::nodes(globals, machine),
-        Command::Doctor(machine) => doctor::doctor(globals, machine),
-        Command::Bench { words } => measure::start(globals, &[], words),
-        Command::Reproduce { words } => measure::start(globals, &["reproduce"], words),
-        Command::Exec(args) => Err(CliError::new(
+        TarnCommand::Run(args) => run::run(globals, args),
+        TarnCommand::Plan(args) => plan::plan(globals, args),
+        TarnCommand::Sim(args) => sim::sim(globals, args),
+        TarnCommand::Resume(args) => run::resume(globals, args),
+        TarnCommand::Status(args) => watch::status(globals, args),
+        TarnCommand::Why(args) => inspect::why(globals, args),
+        TarnCommand::Cancel(which) => inspect::cancel(globals, which),
+        TarnCommand::Data(command) => data::data(globals, command),
+        TarnCommand::Key(command) => key::key(globals, command),
+        TarnCommand::Ckpt(command) => ckpt::ckpt(globals, command),
+        TarnCommand::Block(command) => block::block(globals, command),
+        TarnCommand::H5(command) => h5::h5(globals, command),
+        TarnCommand::Verbs(command) => verbs::verbs(command),
+        TarnCommand::Partition(command) => partition::partition(globals, command),
+        TarnCommand::Mode(command) => mode::mode(globals, command),
+        TarnCommand::Usage(args) => usage::usage(globals, args),
+        TarnCommand::Submit(args) => slurm::submit(globals, args),
+        TarnCommand::Slurm(command) => slurm::slurm(globals, command),
+        TarnCommand::Nodes(machine) => nodes::nodes(globals, machine),
+        TarnCommand::Doctor(machine) => doctor::doctor(globals, machine),
+        TarnCommand::Bench { words } => measure::start(globals, &[], words),
+        TarnCommand::Reproduce { words } => measure::start(globals, &["reproduce"], words),
+        TarnCommand::Exec(args) => Err(CliError::new(
             Exit::Usage,
             format!(
                 "tarn exec {} works inside a step of several nodes",
                 args.node
             ),
         )),
-        Command::Enter(_) => Err(CliError::new(
+        TarnCommand::Enter(_) => Err(CliError::new(
             Exit::Usage,
             "tarn enter works in processes that a step of several nodes starts",
         )),

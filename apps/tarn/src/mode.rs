@@ -11,7 +11,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::time::{Duration, Instant};
-use tarn_memory_modes::{Ask, Destroy, Inventory, NamespaceMode, Plan, Rule, Target, ToolState};
+use tarn_memory_modes::{
+    DestroyPermission, Inventory, ModeChangePlan, ModeChangeRequest, ModeChangeTarget,
+    NamespaceMode, Rule, ToolState,
+};
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
@@ -43,7 +46,7 @@ pub(crate) struct ShowArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ChangeArgs {
     /// 1lm, 2lm, mixed5 to mixed95 (per cent that become memory), or of one device devdax, system-ram
-    target: Target,
+    target: ModeChangeTarget,
     /// The DAX device, such as dax0.0 [default: the only one]
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
@@ -60,7 +63,7 @@ pub(crate) struct ChangeArgs {
     accept: Vec<Accepted>,
     /// Once the mode is there: make a namespace in each region that has none
     #[arg(long, value_enum, value_name = "KIND", env = "TARN_MODE_NAMESPACES")]
-    namespaces: Option<Kind>,
+    namespaces: Option<NamespaceModeArg>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -72,7 +75,7 @@ enum Accepted {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Kind {
+enum NamespaceModeArg {
     /// For file systems
     Fsdax,
     /// For programs that map a device
@@ -80,24 +83,24 @@ enum Kind {
 }
 
 impl ChangeArgs {
-    fn ask(&self) -> Ask {
+    fn ask(&self) -> ModeChangeRequest {
         let (idle, named): (BTreeSet<String>, _) =
             self.destroy.iter().cloned().partition(|n| n == "idle");
         let accept = self.accept.iter().map(|a| match a {
             Accepted::Ratio => Rule::Ratio,
             Accepted::Layout => Rule::Layout,
         });
-        Ask {
+        ModeChangeRequest {
             target: self.target,
             device: self.device.clone(),
-            destroy: Destroy {
+            destroy: DestroyPermission {
                 idle: !idle.is_empty(),
                 named,
             },
             accept: accept.collect(),
             namespaces: self.namespaces.map(|k| match k {
-                Kind::Fsdax => NamespaceMode::Fsdax,
-                Kind::Devdax => NamespaceMode::Devdax,
+                NamespaceModeArg::Fsdax => NamespaceMode::Fsdax,
+                NamespaceModeArg::Devdax => NamespaceMode::Devdax,
             }),
         }
     }
@@ -125,7 +128,7 @@ pub(crate) fn summary() -> String {
     if let Some(pending) = inventory.pending() {
         text += &format!(", {pending} after a reboot");
     }
-    if !inventory.told_by_ipmctl() {
+    if !inventory.is_from_ipmctl() {
         text += " (as the kernel shows it)";
     }
     let persistent = inventory.persistent_bytes();
@@ -155,7 +158,7 @@ fn show(globals: &Globals, args: &ShowArgs) -> CliResult {
     }
     if globals.json {
         print::json(&serde_json::json!({
-            "schema": 1, "mode": present, "told_by": told_by(&inventory),
+            "schema": 1, "mode": present, "told_by": mode_source(&inventory),
             "pending": inventory.pending(), "persistent": inventory.persistent_bytes(),
             "sockets": inventory.sockets(), "inventory": inventory,
         }))?;
@@ -163,7 +166,7 @@ fn show(globals: &Globals, args: &ShowArgs) -> CliResult {
     }
     out!(
         "mode        {present} (according to {})",
-        told_by(&inventory)
+        mode_source(&inventory)
     )?;
     if let Some(pending) = inventory.pending() {
         out!("pending     {pending}: a reboot makes it so")?;
@@ -216,14 +219,14 @@ fn show(globals: &Globals, args: &ShowArgs) -> CliResult {
     Ok(Exit::Success)
 }
 
-fn told_by(inventory: &Inventory) -> &'static str {
-    match inventory.told_by_ipmctl() {
+fn mode_source(inventory: &Inventory) -> &'static str {
+    match inventory.is_from_ipmctl() {
         true => "ipmctl",
         false => "the kernel",
     }
 }
 
-fn print_plan(globals: &Globals, plan: &Plan) -> CliResult<()> {
+fn print_plan(globals: &Globals, plan: &ModeChangePlan) -> CliResult<()> {
     if globals.json {
         let mut value = serde_json::to_value(plan).exit(Exit::Internal)?;
         if let Some(fields) = value.as_object_mut() {

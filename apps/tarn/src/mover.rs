@@ -4,5 +4,5 @@ use tarn_mover::Trees;
 
 /// The mover of this process.
 pub(crate) fn trees() -> Trees {
-    Trees::new().with_store(tarn_s3::Client::of_environment().shared())
+    Trees::new().with_store(tarn_s3::S3Client::of_environment().shared())
 }

@@ -5,18 +5,18 @@ use crate::error::{CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::options::MachineArgs;
 use crate::print::{self, out};
-use crate::run::allocation::{Purpose, Reached};
+use crate::run::allocation::{AllocationRequest, ConnectedAllocation};
 use serde::Serialize;
 use tarn_types::cluster::{Cluster, Node, Socket, Tier};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Warmth};
 use tarn_types::layout::StateDir;
-use tarn_types::nodes::Room;
+use tarn_types::nodes::NodeTierUsage;
 use tarn_types::units::Bytes;
 
 /// A tier of a node, as it is now.
 #[derive(Debug, Serialize)]
-struct Row {
+struct TierRow {
     node: String,
     cores: u32,
     memory: u64,
@@ -38,8 +38,8 @@ struct Row {
     warmth: Option<Warmth>,
 }
 
-impl Row {
-    fn lent_by(&self) -> String {
+impl TierRow {
+    fn exporter_label(&self) -> String {
         let lender = self.lender.as_ref();
         lender.map_or_else(String::new, |lender| format!(" (borrowed from {lender})"))
     }
@@ -68,7 +68,7 @@ impl Row {
 
 /// How fast a node reads from another one.
 #[derive(Debug, Serialize)]
-struct Between {
+struct NodeLinkRate {
     to: String,
     from: String,
     /// Bytes a second; none where it could not be measured.
@@ -76,11 +76,11 @@ struct Between {
 }
 
 /// What there is, and how it is now.
-struct Found {
+struct NodeSurvey {
     cluster: Cluster,
-    rooms: Vec<Room>,
+    rooms: Vec<NodeTierUsage>,
     /// The links that were looked at.
-    between: Vec<Between>,
+    between: Vec<NodeLinkRate>,
     /// Whether the nodes are other machines than this one.
     elsewhere: bool,
 }
@@ -88,7 +88,7 @@ struct Found {
 pub(crate) fn nodes(globals: &Globals, args: &MachineArgs) -> CliResult {
     let state = globals.state.clone().unwrap_or_else(|| ".tarn".into());
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
-    let Found {
+    let NodeSurvey {
         cluster: found,
         rooms,
         between,
@@ -99,7 +99,7 @@ pub(crate) fn nodes(globals: &Globals, args: &MachineArgs) -> CliResult {
         let host = found.hosts.get(n.host as usize);
         host.map_or_else(Draw::default, |h| h.draw)
     };
-    let rows: Vec<Row> = nodes
+    let rows: Vec<TierRow> = nodes
         .flat_map(|(n, room)| rows(n, room, draw(n), &found.nodes))
         .collect();
     if globals.json {
@@ -142,7 +142,7 @@ pub(crate) fn nodes(globals: &Globals, args: &MachineArgs) -> CliResult {
             warm,
             by,
             match elsewhere {
-                true => format!("  {}{}", r.root, r.lent_by()),
+                true => format!("  {}{}", r.root, r.exporter_label()),
                 false => String::new(),
             }
         )?;
@@ -152,7 +152,7 @@ pub(crate) fn nodes(globals: &Globals, args: &MachineArgs) -> CliResult {
             out!("{}: {}", host.name, described(socket))?;
         }
     }
-    for Between { to, from, rate } in &between {
+    for NodeLinkRate { to, from, rate } in &between {
         match rate {
             Some(rate) => out!("{to} reads from {from}: {}/s", Bytes(*rate))?,
             None => out!("{to} reads from {from}: not known")?,
@@ -199,22 +199,22 @@ fn ranges(numbers: &[u32]) -> String {
 }
 
 /// The nodes of the allocation that this process is in, each by its own account; or this machine.
-fn look(args: &MachineArgs, state: &StateDir) -> CliResult<Found> {
-    let purpose = Purpose {
+fn look(args: &MachineArgs, state: &StateDir) -> CliResult<NodeSurvey> {
+    let purpose = AllocationRequest {
         state,
         workflow: None,
         margin: 0,
         log: None,
     };
-    if let Some(reached) = Reached::here(args, &purpose)? {
+    if let Some(reached) = ConnectedAllocation::here(args, &purpose)? {
         let rooms = reached.rooms()?;
         let between = reached.between().iter().cloned();
-        let between = between.map(|b| Between {
+        let between = between.map(|b| NodeLinkRate {
             to: b.to,
             from: b.from,
             rate: b.rate.ok(),
         });
-        return Ok(Found {
+        return Ok(NodeSurvey {
             cluster: reached.cluster().clone(),
             rooms,
             between: between.collect(),
@@ -226,9 +226,9 @@ fn look(args: &MachineArgs, state: &StateDir) -> CliResult<Found> {
     let rooms = found
         .nodes
         .iter()
-        .map(|n| tarn_node::machine::room(&roots(n)));
+        .map(|n| tarn_node::machine::held_space(&roots(n)));
     let rooms = rooms.collect();
-    Ok(Found {
+    Ok(NodeSurvey {
         cluster: found,
         rooms,
         between: Vec::new(),
@@ -236,9 +236,9 @@ fn look(args: &MachineArgs, state: &StateDir) -> CliResult<Found> {
     })
 }
 
-fn rows(node: &Node, room: &Room, draw: Draw, all: &[Node]) -> Vec<Row> {
+fn rows(node: &Node, room: &NodeTierUsage, draw: Draw, all: &[Node]) -> Vec<TierRow> {
     let tiers = node.tiers.iter().zip(&room.held);
-    let row = |(tier, held): (&Tier, &u64)| Row {
+    let row = |(tier, held): (&Tier, &u64)| TierRow {
         node: node.name.clone(),
         cores: node.cores,
         memory: node.memory,

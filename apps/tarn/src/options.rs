@@ -4,7 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tarn_data_plane::Transport;
 use tarn_types::event::Verify;
-use tarn_types::named::{Named, Whose};
+use tarn_types::named::{NamedDataset, Whose};
 use tarn_types::policy::Policy;
 use tarn_types::units::{parse_rate, parse_size, parse_time};
 
@@ -44,12 +44,12 @@ pub(crate) struct MachineArgs {
     pub(crate) without_tier: WithoutTier,
     /// Whether steps get their own namespaces: `off` keeps them in the caller's, and refuses steps of
     /// several nodes
-    #[arg(long, value_enum, default_value_t = Isolation::Auto)]
-    pub(crate) isolation: Isolation,
+    #[arg(long, value_enum, default_value_t = IsolationArg::Auto)]
+    pub(crate) isolation: IsolationArg,
     /// Where a machine has several processor sockets: whether steps get their own cores, of one socket, and tarn moves
     /// data near the tier that it is on
-    #[arg(long, value_enum, default_value_t = Bind::Socket)]
-    pub(crate) bind: Bind,
+    #[arg(long, value_enum, default_value_t = BindArg::Socket)]
+    pub(crate) bind: BindArg,
     /// In an allocation: how nodes read each other's files: tcp; sealed: TCP encrypted by AES-256-GCM; or libfabric[:PROVIDER]
     /// [default provider: tcp;ofi_rxm], which needs libtarnfabric.so beside tarnd or in ../lib/tarn
     #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Tcp)]
@@ -57,7 +57,7 @@ pub(crate) struct MachineArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Bind {
+pub(crate) enum BindArg {
     /// Nothing is bound
     None,
     /// Steps and movement are
@@ -73,7 +73,7 @@ pub(crate) enum WithoutTier {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Isolation {
+pub(crate) enum IsolationArg {
     /// Where the system allows it
     Auto,
     /// Never
@@ -145,8 +145,8 @@ pub(crate) struct ResumeArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     /// As for `tarn run`
-    #[arg(long, value_enum, default_value_t = Isolation::Auto)]
-    pub(crate) isolation: Isolation,
+    #[arg(long, value_enum, default_value_t = IsolationArg::Auto)]
+    pub(crate) isolation: IsolationArg,
     /// As for `tarn run` [default: sealed if the run began so, else tcp]
     #[arg(long, value_name = "TRANSPORT")]
     pub(crate) transport: Option<Transport>,
@@ -207,26 +207,26 @@ pub(crate) enum DataCommand {
     /// A dataset of a site: its versions, where they are stored and for how long, who may read it
     Show {
         /// The dataset: `foam/mesh`, `alice/foam/mesh`, `@climate/forcing`
-        dataset: Named,
+        dataset: NamedDataset,
     },
     /// Let a user or a group read a dataset of a site
     Grant {
         /// The dataset
-        dataset: Named,
+        dataset: NamedDataset,
         /// Who: `bob`, `@climate`
         who: Whose,
     },
     /// Take the right to read a dataset of a site from a user or a group; jobs that have started keep it
     Revoke {
         /// The dataset
-        dataset: Named,
+        dataset: NamedDataset,
         /// Who
         who: Whose,
     },
     /// Keep a dataset of a site for some time from now on
     Keep {
         /// The dataset
-        dataset: Named,
+        dataset: NamedDataset,
         /// A time such as 7d, or `forever`
         time: String,
     },
@@ -377,7 +377,7 @@ pub(crate) struct EnterArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct ExecArgs {
+pub(crate) struct NodeExecArgs {
     /// The node
     pub(crate) node: String,
     /// The command

@@ -7,7 +7,7 @@ use crate::print::{self, out, say};
 use clap::Subcommand;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use tarn_partitions::{Code, Grant, Info, Partition, Refusal, Who};
+use tarn_partitions::{Code, Grant, Grantee, Partition, PartitionDetails, RequestError};
 use tarn_sys::users;
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
@@ -73,7 +73,7 @@ pub(crate) fn partition(globals: &Globals, command: &PartitionCommand) -> CliRes
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct PartitionRow<'a> {
     schema: u32,
     name: &'a str,
     bytes: u64,
@@ -90,7 +90,7 @@ fn ls(globals: &Globals, folder: &Path) -> CliResult {
     }
     for info in &all {
         match globals.json {
-            true => print::json(&Line {
+            true => print::json(&PartitionRow {
                 schema: 1,
                 name: &info.name,
                 bytes: info.size,
@@ -105,14 +105,14 @@ fn ls(globals: &Globals, folder: &Path) -> CliResult {
     Ok(Exit::Success)
 }
 
-fn line(info: &Info) -> CliResult<()> {
+fn line(info: &PartitionDetails) -> CliResult<()> {
     if let Some(why) = &info.damaged {
         return out!("{:<32} damaged: {why}", info.name);
     }
     let grants = info.grants.iter().map(|grant| {
         let (what, id) = match grant.who {
-            Who::User(id) => ("user", id),
-            Who::Group(id) => ("group", id),
+            Grantee::User(id) => ("user", id),
+            Grantee::Group(id) => ("group", id),
         };
         format!(" {what}:{id}{}", if grant.write { ":rw" } else { "" })
     });
@@ -130,7 +130,7 @@ fn line(info: &Info) -> CliResult<()> {
 }
 
 /// What a refusal of a partition is to who has called.
-pub(crate) fn refused(why: Refusal) -> CliError {
+pub(crate) fn refused(why: RequestError) -> CliError {
     let exit = match why.code {
         Code::Invalid => Exit::Usage,
         Code::NotFound => Exit::NotFound,
@@ -172,8 +172,8 @@ fn grant(text: &str) -> Result<Grant, String> {
         found.ok_or_else(|| format!("there is no {what} `{name}` here"))
     };
     let who = match what {
-        "user" => Who::User(id(users::user)?),
-        "group" => Who::Group(id(users::group)?),
+        "user" => Grantee::User(id(users::user)?),
+        "group" => Grantee::Group(id(users::group)?),
         other => return Err(format!("`{other}`: give user:NAME or group:NAME")),
     };
     Ok(Grant { who, write })
@@ -186,9 +186,9 @@ mod tests {
     #[test]
     fn grants_name_users_and_groups() {
         let of = |who, write| Ok(Grant { who, write });
-        assert_eq!(grant("user:root"), of(Who::User(0), false));
-        assert_eq!(grant("group:root:rw"), of(Who::Group(0), true));
-        assert_eq!(grant("user:1234:rw"), of(Who::User(1234), true));
+        assert_eq!(grant("user:root"), of(Grantee::User(0), false));
+        assert_eq!(grant("group:root:rw"), of(Grantee::Group(0), true));
+        assert_eq!(grant("user:1234:rw"), of(Grantee::User(1234), true));
         for bad in [
             "root",
             "user:",

@@ -5,11 +5,11 @@ use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::options::RunArgs;
 use crate::print::{self, out, say};
-use crate::run::allocation::{Purpose, Reached};
-use crate::run::changes::{self, Changes};
+use crate::run::allocation::{AllocationRequest, ConnectedAllocation};
+use crate::run::changes::{self, StepChanges};
 use crate::run::check::Check;
 use crate::run::dropped::Dropped;
-use crate::run::others::Others;
+use crate::run::others::PriorDatasets;
 use crate::{cluster, state, workflow};
 use entries::Supposed;
 use serde::Serialize;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_engine::Engine;
-use tarn_node::Reading;
+use tarn_node::RereadScope;
 use tarn_ports::{Journal, JournalError, Record};
 use tarn_report::Summary;
 use tarn_simulator::{Estimates, SimEntry, Simulation};
@@ -48,9 +48,9 @@ const BLOCK: u64 = 4096;
 /// What the nodes of an allocation make in the state folder.
 const HOSTS: &str = "hosts";
 
-struct Memory(Vec<Record>);
+struct PlanJournal(Vec<Record>);
 
-impl Journal for Memory {
+impl Journal for PlanJournal {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         self.0.extend_from_slice(records);
         Ok(())
@@ -89,7 +89,7 @@ impl SignOfLife {
 
 /// What earlier runs showed of a step and its outputs.
 #[derive(Debug, Clone, Default)]
-struct Seen {
+struct EarlierObservations {
     run_times: BTreeMap<String, (Nanos, u64)>,
     outputs: BTreeMap<String, (u64, u64, u64)>,
 }
@@ -145,14 +145,14 @@ pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
     let workspace = state::workspace(&parsed.workflow.name, &dir);
     crate::run::lock::could_lock(&dir, &parsed.workflow.name)?;
     let unmade = Unmade::of(&dir);
-    let purpose = Purpose {
+    let purpose = AllocationRequest {
         state: &dir,
         workflow: Some(&parsed.workflow),
         margin: 0,
         log: globals.logged(),
     };
     // Their tarnds end here: a plan starts nothing.
-    let reached = Reached::here(&args.machine, &purpose)?.map(|r| r.cluster().clone());
+    let reached = ConnectedAllocation::here(&args.machine, &purpose)?.map(|r| r.cluster().clone());
     drop(unmade);
     let elsewhere = reached.is_some();
     let found = match reached {
@@ -178,17 +178,17 @@ pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
                 .exit(Exit::State)?;
             crate::run::prior::held_still(&mut prior, &found, &workspace, &dir, elsewhere);
             let dests = crate::run::prior::prior_dests(&catalogue, &parsed.workflow, &dir, &mover)?;
-            crate::run::prior::tell_of_dests(&parsed.workflow, &workspace, &dir, &mover);
+            crate::run::prior::report_missing_dests(&parsed.workflow, &workspace, &dir, &mover);
             (prior, dests)
         }
         false => (Vec::new(), Vec::new()),
     };
     let others = match dir.0.is_dir() || parsed.workflow.data.iter().any(|d| d.of.is_some()) {
-        true => Others::find(&dir, &parsed.workflow, &found, elsewhere)?,
-        false => Others::default(),
+        true => PriorDatasets::find(&dir, &parsed.workflow, &found, elsewhere)?,
+        false => PriorDatasets::default(),
     };
-    let looks = changes::looks(&parsed.workflow, &dir, &workspace, Reading::All, &mover);
-    let changes = Changes::since_last(&dir, &parsed, &files, (&looks, &others.data));
+    let looks = changes::looks(&parsed.workflow, &dir, &workspace, RereadScope::All, &mover);
+    let changes = StepChanges::since_last(&dir, &parsed, &files, (&looks, &others.data));
     let mut start = Start {
         run: format!("{}-plan", parsed.workflow.name),
         workspace,
@@ -216,7 +216,7 @@ pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
     crate::run::others::set_aside(&mut start.cluster, &mut start.prior_data);
     let seen = seen(&dir, &start.workflow);
     let mut world = Simulation::new(&start, estimates(&start, seen, &looks));
-    let mut journal = Memory(Vec::new());
+    let mut journal = PlanJournal(Vec::new());
     let first = Event::Started(Box::new(start.clone()));
     let mut alive = SignOfLife::new();
     let outcome = tarn_engine::drive(
@@ -247,8 +247,8 @@ pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
 }
 
 /// Run times and sizes from the newest run that has them.
-fn seen(dir: &StateDir, w: &Workflow) -> Seen {
-    let mut seen = Seen::default();
+fn seen(dir: &StateDir, w: &Workflow) -> EarlierObservations {
+    let mut seen = EarlierObservations::default();
     let Ok(Some(run)) = tarn_journal::runs::newest(dir, Some(&w.name)) else {
         return seen;
     };
@@ -283,7 +283,7 @@ fn seen(dir: &StateDir, w: &Workflow) -> Seen {
     seen
 }
 
-fn estimates(start: &Start, seen: Seen, looks: &changes::Looks) -> Estimates {
+fn estimates(start: &Start, seen: EarlierObservations, looks: &changes::Looks) -> Estimates {
     let w = &start.workflow;
     let listed = looks.iter();
     let listed = listed.map(|(id, look)| (*id, list(w.dataset(*id), look)));
@@ -359,7 +359,7 @@ fn list(
 
 /// One line of the plan.
 #[derive(Debug, Serialize)]
-struct Line {
+struct PlanRow {
     at_ns: Nanos,
     step: String,
     nodes: Vec<String>,
@@ -377,7 +377,7 @@ fn show(
     start: &Start,
     records: &[Record],
     world: &Simulation,
-    changes: &Changes,
+    changes: &StepChanges,
 ) -> CliResult<()> {
     let mut history = History::new();
     let mut dropped = Dropped::default();
@@ -389,7 +389,7 @@ fn show(
         history.apply(r.now, &r.event, &r.actions);
         for action in &r.actions {
             if let Some(id) = dropped.see(action) {
-                lines.retain(|l: &Line| l.reused != Some(id));
+                lines.retain(|l: &PlanRow| l.reused != Some(id));
             }
             match &action.what {
                 Do::Assign { instance, .. } => {
@@ -397,7 +397,7 @@ fn show(
                 }
                 Do::Run(run) => {
                     runs.insert(run.instance.step);
-                    lines.push(Line {
+                    lines.push(PlanRow {
                         at_ns: r.now,
                         step: history.instance_name(run.instance),
                         nodes: run
@@ -405,12 +405,12 @@ fn show(
                             .iter()
                             .map(|s| nodes[s.node.at()].clone())
                             .collect(),
-                        partitions: tarn_report::lent(start, &run.partitions),
+                        partitions: tarn_report::partition_texts(start, &run.partitions),
                         why: placed.get(&run.instance).cloned().unwrap_or_default(),
                         reused: None,
                     });
                 }
-                Do::Reuse { instance, .. } => lines.push(Line {
+                Do::Reuse { instance, .. } => lines.push(PlanRow {
                     at_ns: r.now,
                     step: history.instance_name(*instance),
                     nodes: Vec::new(),

@@ -1,7 +1,7 @@
 //! What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, events as JSON.
 
 use crate::print::{self, say};
-use crate::run::changes::Changes;
+use crate::run::changes::StepChanges;
 use crate::run::dropped::Dropped;
 use crate::run_log;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tarn_ports::Progress;
 use tarn_ports::Record;
 use tarn_types::action::{Do, Subject};
-use tarn_types::event::{Ended, Event, Imaged, Output, Start};
+use tarn_types::event::{AttemptOutcome, Event, Imaged, Output, Start};
 use tarn_types::history::{History, NodeLoss};
 use tarn_types::id::{DataId, InstanceId, StepId};
 use tarn_types::reason::Reason;
@@ -29,7 +29,7 @@ pub(crate) struct Watcher {
     json: bool,
     history: History,
     bars: Option<Bars>,
-    changes: Changes,
+    changes: StepChanges,
     dropped: Dropped,
     /// Steps of which it was said why they run again.
     told: BTreeSet<StepId>,
@@ -50,14 +50,14 @@ impl Watcher {
             json,
             history,
             bars,
-            changes: Changes::default(),
+            changes: StepChanges::default(),
             dropped: Dropped::default(),
             told: BTreeSet::new(),
         }
     }
 
     /// When a step runs, why it runs again is told.
-    pub(crate) fn tells(&mut self, changes: Changes, w: &Workflow) {
+    pub(crate) fn report_changes(&mut self, changes: StepChanges, w: &Workflow) {
         if !self.json {
             for note in changes.notes(w, &BTreeSet::new()) {
                 say!("note: {note}");
@@ -74,16 +74,16 @@ impl Watcher {
     pub(crate) fn see(&mut self, record: &Record) {
         self.history
             .apply(record.now, &record.event, &record.actions);
-        run_log::tell(&self.history, record);
+        run_log::log_record(&self.history, record);
         if self.json {
             // What cannot be printed does not stop the run; its end tells.
             let _ = print::json(record);
             return;
         }
         if let Some(line) = self.event_line(&record.event) {
-            self.say(record.now, &line);
+            self.print_line(record.now, &line);
         }
-        let again = self.tell_again(record);
+        let again = self.report_reruns(record);
         let told = failure_of(&record.event);
         for action in &record.actions {
             if is_of_those(&action.what, &again) {
@@ -95,7 +95,7 @@ impl Watcher {
                 continue;
             }
             if let Some(line) = self.action_line(&action.what, &action.why) {
-                self.say(record.now, &line);
+                self.print_line(record.now, &line);
             }
         }
         if let Some(bars) = &self.bars {
@@ -111,7 +111,7 @@ impl Watcher {
         }
     }
 
-    fn say(&self, now: u64, line: &str) {
+    fn print_line(&self, now: u64, line: &str) {
         let text = format!("[{:>8.2} s] {line}", now as f64 / SECOND as f64);
         match &self.bars {
             Some(bars) => bars.steps.println(print::plain(&text)),
@@ -120,7 +120,7 @@ impl Watcher {
     }
 
     /// Says which steps run again, and why, before they do; those of whose earlier results nothing is left.
-    fn tell_again(&mut self, record: &Record) -> BTreeSet<InstanceId> {
+    fn report_reruns(&mut self, record: &Record) -> BTreeSet<InstanceId> {
         let actions = record.actions.iter();
         let again = actions.filter_map(|a| self.dropped.see(a)).collect();
         let Some(start) = &self.history.start else {
@@ -137,7 +137,9 @@ impl Watcher {
                 lines.extend(why.map(|why| format!("{name} runs again: {why}")));
             }
         }
-        lines.iter().for_each(|line| self.say(record.now, line));
+        lines
+            .iter()
+            .for_each(|line| self.print_line(record.now, line));
         again
     }
 
@@ -166,7 +168,7 @@ impl Watcher {
             } => {
                 let name = self.history.instance_name(*instance);
                 Some(match ended {
-                    Ended::Committed {
+                    AttemptOutcome::Committed {
                         undeclared,
                         outputs,
                     } if undeclared.files > 0 => format!(
@@ -177,12 +179,12 @@ impl Watcher {
                         Bytes(undeclared.bytes),
                         undeclared.names.join(", ")
                     ),
-                    Ended::Committed { outputs, .. } => format!(
+                    AttemptOutcome::Committed { outputs, .. } => format!(
                         "{name} done in {}{}",
                         Elapsed(usage.wall),
                         self.barren(outputs)
                     ),
-                    Ended::Failed {
+                    AttemptOutcome::Failed {
                         failure, log_tail, ..
                     } => {
                         let quoted: String =
@@ -323,7 +325,7 @@ fn is_of_those(what: &Do, again: &BTreeSet<InstanceId>) -> bool {
 fn failure_of(event: &Event) -> Option<&str> {
     match event {
         Event::Ended {
-            ended: Ended::Failed { failure, .. },
+            ended: AttemptOutcome::Failed { failure, .. },
             ..
         }
         | Event::TransferFailed { failure, .. } => Some(&failure.message),
@@ -340,7 +342,7 @@ impl Bars {
         let stop = Arc::new(AtomicBool::new(false));
         let (bar, flag) = (steps.clone(), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
-            let mut rate = Rate::default();
+            let mut rate = SmoothedRate::default();
             while !flag.load(Ordering::Relaxed) {
                 bar.set_message(rate.describe(&progress, &names));
                 bar.tick();
@@ -357,12 +359,12 @@ impl Bars {
 
 /// The rate of all transfers together, smoothed over about a second.
 #[derive(Default)]
-struct Rate {
+struct SmoothedRate {
     done: u64,
     per_second: f64,
 }
 
-impl Rate {
+impl SmoothedRate {
     fn describe(&mut self, progress: &Progress, names: &[String]) -> String {
         let moving = progress.transfers();
         let (done, total) = moving

@@ -4,20 +4,20 @@ use crate::data::missing::{Missing, how_kept};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::live::StatusFile;
-use crate::options::{Isolation, ResumeArgs, RunArgs};
+use crate::options::{IsolationArg, ResumeArgs, RunArgs};
 use crate::print::{self, out, say};
 use crate::progress::Watcher;
 use crate::{cluster, run_log, state, workflow};
-use allocation::{Found, Purpose, Reached};
+use allocation::{AllocationRequest, ConnectedAllocation, ResumeLocation};
 use anyhow::Context;
-use changes::Changes;
+use changes::StepChanges;
 use check::Check;
-use energy::Metered;
-use files::Files;
+use energy::SlurmMeteredWorld;
+use files::RunFiles;
 use lock::lock;
 use margin::Margin;
-use opened::Watched;
-use others::Others;
+use opened::FolderWatcher;
+use others::PriorDatasets;
 use serde::Serialize;
 use stale::Stale;
 use std::borrow::Cow;
@@ -29,9 +29,9 @@ use tarn_data_plane::Transport;
 use tarn_engine::Engine;
 use tarn_fault::{CrashPoint, FaultJournal, FaultWorld};
 use tarn_journal::{Catalogue, LogWriter, RunLock, runs};
-use tarn_node::{Config, Local, Reading};
-use tarn_ports::{Mover, Nodes};
-use tarn_report::{Emulated, Links, Summary};
+use tarn_node::{Config, Local, RereadScope};
+use tarn_ports::{Mover, NodeWorld};
+use tarn_report::{Emulated, PageLinks, Summary};
 use tarn_spec::{Abilities, Inability, Parsed};
 use tarn_types::action::Outcome;
 use tarn_types::cluster::Cluster;
@@ -40,7 +40,7 @@ use tarn_types::event::{Event, Options, Start};
 use tarn_types::history::{History, TransferEnd};
 use tarn_types::id::StepId;
 use tarn_types::layout::StateDir;
-use tarn_types::nodes::{Own, Staying};
+use tarn_types::nodes::{OwnedNodes, Staying};
 use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::reason::Reason;
 use tarn_types::units::Time;
@@ -69,10 +69,10 @@ mod variables;
 const CRASH_VARIABLE: &str = "TARN_CRASH_AT";
 
 /// One run, ready to be driven.
-struct Session {
+struct PreparedRun {
     state: StateDir,
     engine: Engine,
-    world: Box<dyn Nodes>,
+    world: Box<dyn NodeWorld>,
     journal: LogWriter,
     first: Event,
     seq: u64,
@@ -80,24 +80,24 @@ struct Session {
     history: History,
     margin: Margin,
     /// What Slurm knows of its energy.
-    energy: Option<allocation::Energy>,
+    energy: Option<allocation::SlurmEnergy>,
     /// Of a run that begins.
-    seen: Option<Seen>,
+    seen: Option<ObservedFiles>,
     _lock: RunLock,
     /// Data of other workflows stays as long as this is there.
-    _others: Others,
+    _others: PriorDatasets,
 }
 
 /// What a run sees of the files that its steps read beside datasets.
-struct Seen {
-    files: Files,
-    changes: Changes,
-    watched: Option<Watched>,
+struct ObservedFiles {
+    files: RunFiles,
+    changes: StepChanges,
+    watched: Option<FolderWatcher>,
     /// The folder of the run before.
     before: Option<PathBuf>,
 }
 
-impl Seen {
+impl ObservedFiles {
     /// After the run: what its steps opened, and what they changed of what their commands name.
     fn end(self, start: &Start, history: &History, run: &Path) {
         let w = &start.workflow;
@@ -131,19 +131,19 @@ pub(crate) fn run(globals: &Globals, args: &RunArgs) -> CliResult {
 pub(crate) fn start(
     globals: &Globals,
     parsed: &Parsed,
-    files: Files,
+    files: RunFiles,
     state: &StateDir,
     args: &RunArgs,
 ) -> CliResult {
     let workspace = state::workspace(&parsed.workflow.name, state);
     let lock = lock(state, &parsed.workflow.name)?;
-    let purpose = Purpose {
+    let purpose = AllocationRequest {
         state,
         workflow: Some(&parsed.workflow),
         margin: args.margin,
         log: globals.logged(),
     };
-    let reached = Reached::here(&args.machine, &purpose)?;
+    let reached = ConnectedAllocation::here(&args.machine, &purpose)?;
     let found = match &reached {
         Some(reached) => reached.cluster().clone(),
         None => cluster::discover(&args.machine, state)?,
@@ -159,7 +159,7 @@ pub(crate) fn start(
         mover: mover.as_ref(),
     }
     .check(args)?;
-    let others = Others::find(state, &parsed.workflow, &found, reached.is_some())?;
+    let others = PriorDatasets::find(state, &parsed.workflow, &found, reached.is_some())?;
     let mut catalogue = open_catalogue(state)?;
     if reached.is_none() {
         crate::data::expire(&mut catalogue, &parsed.workflow.name, mover.as_ref())?;
@@ -168,20 +168,20 @@ pub(crate) fn start(
         .prior(&parsed.workflow, &workspace, &found, reached.is_some())
         .exit(Exit::State)?;
     let prior_dest = prior::prior_dests(&catalogue, &parsed.workflow, state, mover.as_ref())?;
-    prior::tell_of_dests(&parsed.workflow, &workspace, state, mover.as_ref());
+    prior::report_missing_dests(&parsed.workflow, &workspace, state, mover.as_ref());
     let before = runs::newest(state, Some(&parsed.workflow.name)).exit(Exit::State)?;
     let changes = match before {
         // Nothing has run that could run again.
-        None => Changes::default(),
+        None => StepChanges::default(),
         Some(_) => {
             let looks = changes::looks(
                 &parsed.workflow,
                 state,
                 &workspace,
-                Reading::UntilChanged,
+                RereadScope::UntilChanged,
                 mover.as_ref(),
             );
-            Changes::since_last(state, parsed, &files, (&looks, &others.data))
+            StepChanges::since_last(state, parsed, &files, (&looks, &others.data))
         }
     };
     if reached.is_some()
@@ -213,13 +213,13 @@ pub(crate) fn start(
     pinned::keep(&catalogue, &mut start)?;
     files.write(&state.run(&name))?;
     changes.write(&state.run(&name));
-    let seen = Seen {
+    let seen = ObservedFiles {
         files: files.clone(),
         changes,
         // Steps of other machines open files there.
         watched: match reached.is_some() {
             true => None,
-            false => Watched::new(&parsed.workflow, &state.0, &start.cluster),
+            false => FolderWatcher::new(&parsed.workflow, &state.0, &start.cluster),
         },
         before: before.map(|b| state.run(&b.name)),
     };
@@ -232,7 +232,7 @@ pub(crate) fn start(
         isolation: args.machine.isolation,
         margin: margin.clone(),
     };
-    let energy = reached.as_ref().and_then(Reached::energy);
+    let energy = reached.as_ref().and_then(ConnectedAllocation::energy);
     let mut world = open_world(state, &start, world_options, reached)?;
     let multi_node = world.multi_node().map_err(Inability::new);
     let abilities = Abilities {
@@ -251,7 +251,7 @@ pub(crate) fn start(
     start.prior_data = others.whole(state, &start.workspace, &mut *world)?;
     others::set_aside(&mut start.cluster, &mut start.prior_data);
     kept::keep_what_is_there(&mut start, &mut *world, &mut catalogue)?;
-    let session = Session {
+    let session = PreparedRun {
         journal: LogWriter::create(&state.log(&name)).exit(Exit::State)?,
         engine: Engine::new(),
         first: Event::Started(Box::new(start.clone())),
@@ -293,10 +293,10 @@ pub(crate) fn resume(globals: &Globals, args: &ResumeArgs) -> CliResult {
             ),
         ));
     }
-    let files = Files::read(&state.run(&name));
-    let reached = match Reached::again(&begun, &state, args, globals.logged())? {
-        Found::Same(reached) => reached.map(|r| *r),
-        Found::Other(why) => {
+    let files = RunFiles::read(&state.run(&name));
+    let reached = match ConnectedAllocation::again(&begun, &state, args, globals.logged())? {
+        ResumeLocation::Same(reached) => reached.map(|r| *r),
+        ResumeLocation::Other(why) => {
             say!(
                 "{why}: a new run does the rest; it takes over the results of {name} that can still be reached"
             );
@@ -316,7 +316,7 @@ pub(crate) fn resume(globals: &Globals, args: &ResumeArgs) -> CliResult {
     files.check_for_resume(&begun.workflow, &history, &mut stale)?;
     changes::check_sources_for_resume(&begun, &state, &history, mover.as_ref(), &mut stale)?;
     places::takes(&begun.workflow, &begun.workspace, mover.as_ref())?;
-    let others = Others::again(&state, &begun)?;
+    let others = PriorDatasets::again(&state, &begun)?;
     let margin = Margin::new(args.margin);
     let world_options = WorldOptions {
         files,
@@ -326,7 +326,7 @@ pub(crate) fn resume(globals: &Globals, args: &ResumeArgs) -> CliResult {
         isolation: args.isolation,
         margin: margin.clone(),
     };
-    let energy = reached.as_ref().and_then(Reached::energy);
+    let energy = reached.as_ref().and_then(ConnectedAllocation::energy);
     let mut world = open_world(&state, &begun, world_options, reached)?;
     let known = history.parts.iter();
     let known = known.map(|(part, info)| (*part, info.clone()));
@@ -342,7 +342,7 @@ pub(crate) fn resume(globals: &Globals, args: &ResumeArgs) -> CliResult {
         let again = as_it_was.runs_again(now, there, &pinned);
         stale.check(&begun.workflow, &again)?;
     }
-    stale.tell();
+    stale.print_notes();
     let key = |part: &PartRef| history.parts.get(part).map(|info| info.key.clone());
     let keep = found
         .iter()
@@ -353,7 +353,7 @@ pub(crate) fn resume(globals: &Globals, args: &ResumeArgs) -> CliResult {
         .flat_map(|t| &t.order.parts)
         .filter_map(|m| key(&m.part))
         .collect();
-    let mut left = kept::Left::of(&catalogue, &begun)?;
+    let mut left = kept::LeftReplicas::of(&catalogue, &begun)?;
     let staying = Staying {
         keep,
         resumable,
@@ -365,7 +365,7 @@ pub(crate) fn resume(globals: &Globals, args: &ResumeArgs) -> CliResult {
     let cleaned = kept::tidy(&mut *world, &mut catalogue, &mut left, &staying)?;
     let set_aside = kept::aside_again(&mut begun, &cleaned);
     found.extend(others::replicas(&whole));
-    let session = Session {
+    let session = PreparedRun {
         journal: opened.writer,
         engine,
         first: Event::Resumed {
@@ -395,7 +395,7 @@ fn out_of_reach(history: &History) -> impl Iterator<Item = (PartRef, StoreKey, P
     useful.map(|((key, place), lies)| (lies.part, key.clone(), place.clone()))
 }
 
-impl Session {
+impl PreparedRun {
     fn drive(self, globals: &Globals, report: Option<&Path>) -> CliResult {
         let Self {
             state,
@@ -423,10 +423,10 @@ impl Session {
         let status_file = StatusFile::new(&state, &start.run, world.progress(), world.now());
         let changes = seen.as_ref().map(|s| s.changes.clone());
         let mut watcher = Watcher::new(globals.json, &start, history, world.progress());
-        watcher.tells(changes.unwrap_or_default(), &start.workflow);
+        watcher.report_changes(changes.unwrap_or_default(), &start.workflow);
         let crash = crash_point()?;
         let asked = energy.as_mut().and_then(|e| e.asked.take());
-        let world = Metered::new(world, asked, &start.workflow);
+        let world = SlurmMeteredWorld::new(world, asked, &start.workflow);
         let mut world = FaultWorld::new(world, crash.clone());
         let mut journal = FaultJournal::new(journal, crash);
         let driven = tarn_engine::drive(
@@ -449,7 +449,7 @@ impl Session {
         }
         drop((journal, status_file));
         if let Some(energy) = energy {
-            energy.say_sum();
+            energy.print_energy_sum();
         }
         let outcome = driven.exit(Exit::State)?;
         finish(
@@ -464,10 +464,10 @@ impl Session {
 }
 
 /// The links of a page at `page` about the run with folder `run`.
-fn links(page: &Path, run: &Path) -> Links {
+fn links(page: &Path, run: &Path) -> PageLinks {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let page = absolute(page);
-    Links::new(page.parent().unwrap_or(&page), &absolute(run))
+    PageLinks::new(page.parent().unwrap_or(&page), &absolute(run))
 }
 
 fn finish(
@@ -476,7 +476,7 @@ fn finish(
     start: &Start,
     outcome: Outcome,
     report: Option<&Path>,
-    mut world: Box<dyn Nodes>,
+    mut world: Box<dyn NodeWorld>,
 ) -> CliResult {
     let mut catalogue = open_catalogue(state)?;
     catalogue.index(&start.run).exit(Exit::State)?;
@@ -516,7 +516,7 @@ fn finish(
             })
     };
     let history = history_of(&records);
-    say_rescued(start, &history);
+    print_rescued(start, &history);
     if outcome == Outcome::Done {
         for note in unkept::notes(state, start, &history) {
             say!("note: {note}");
@@ -561,7 +561,7 @@ struct PrintedSummary<'a> {
 }
 
 /// Says where a run that has not ended well has put what was to be saved since it was last resumed, and whether that is all of it.
-fn say_rescued(start: &Start, history: &History) {
+fn print_rescued(start: &Start, history: &History) {
     let mut said = BTreeSet::new();
     let since = history.resumptions.last().copied().unwrap_or(0);
     for transfer in history.transfers.values().rev() {
@@ -628,12 +628,12 @@ pub(crate) fn history_of(records: &[tarn_ports::Record]) -> History {
 
 /// How a world is opened.
 struct WorldOptions {
-    files: Files,
+    files: RunFiles,
     mover: Arc<dyn Mover>,
     /// With all of its tiers, whatever others take of them.
     cluster: Cluster,
     now: Time,
-    isolation: Isolation,
+    isolation: IsolationArg,
     margin: Margin,
 }
 
@@ -641,16 +641,16 @@ fn open_world(
     state: &StateDir,
     start: &Start,
     world_options: WorldOptions,
-    reached: Option<Reached>,
-) -> CliResult<Box<dyn Nodes>> {
+    reached: Option<ConnectedAllocation>,
+) -> CliResult<Box<dyn NodeWorld>> {
     let all = std::env::vars_os();
     let caller_env: Vec<_> = match &reached {
         Some(_) => all.filter(|(name, _)| !is_of_step(name)).collect(),
         None => all.collect(),
     };
     let own = match &reached {
-        Some(_) => Own::Some(BTreeSet::new()),
-        None => Own::All,
+        Some(_) => OwnedNodes::Some(BTreeSet::new()),
+        None => OwnedNodes::All,
     };
     // The nodes have it from here: what is `bash` for one is so for all.
     let mut workflow = start.workflow.clone();

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use tarn_ports::Record;
 use tarn_types::action::{Action, Do};
 use tarn_types::codes::Exit;
-use tarn_types::event::{Ended, Event, Imaged};
+use tarn_types::event::{AttemptOutcome, Event, Imaged};
 use tarn_types::history::History;
 use tarn_types::id::{DataId, TierRef, TransferId};
 use tarn_types::layout::StateDir;
@@ -60,7 +60,7 @@ fn log<W: for<'a> MakeWriter<'a> + Send + Sync + 'static>(logged: Logged, to: W)
 }
 
 /// Logs a record; `history` has it already.
-pub(crate) fn tell(history: &History, record: &Record) {
+pub(crate) fn log_record(history: &History, record: &Record) {
     if tracing::level_filters::LevelFilter::current() == tracing::level_filters::LevelFilter::OFF {
         return;
     }
@@ -108,8 +108,10 @@ fn event(history: &History, at: f64, event: &Event) {
             let step = history.instance_name(*instance);
             let wall = seconds(usage.wall);
             match ended {
-                Ended::Committed { .. } => info!(at, step, attempt, wall, "step committed"),
-                Ended::Failed { failure, .. } => {
+                AttemptOutcome::Committed { .. } => {
+                    info!(at, step, attempt, wall, "step committed")
+                }
+                AttemptOutcome::Failed { failure, .. } => {
                     warn!(at, step, attempt, wall, kind = ?failure.kind, why = failure.message, "step failed");
                 }
             }

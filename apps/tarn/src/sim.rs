@@ -20,7 +20,7 @@ use tarn_engine::bound::{Bounds, lower_bound};
 use tarn_engine::plan::{Planner, drive_site};
 use tarn_ports::WorldError;
 use tarn_report::site::{Chart, SiteRun, SiteSummary, page, table};
-use tarn_simulator::site::Site;
+use tarn_simulator::site::SimulatedSite;
 use tarn_spec::site::read_workloads;
 use tarn_types::codes::Exit;
 use tarn_types::policy::Policy;
@@ -31,7 +31,7 @@ const STROKE: u64 = 1 << 12;
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Output<'a> {
+struct SimOutput<'a> {
     schema: u32,
     runs: &'a [SiteSummary],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,7 +67,7 @@ fn compare(globals: &Globals, args: &SimArgs) -> CliResult {
         let name = policy.to_string();
         let run = simulated.site_run(&name, &result, wall_s);
         let summary = SiteSummary::of(&run);
-        tell_refused(&summary);
+        print_rejected_jobs(&summary);
         let chart = args.report.is_some().then(|| Chart::of(&run));
         runs.push((summary, chart));
         last = Some(result);
@@ -79,7 +79,7 @@ fn compare(globals: &Globals, args: &SimArgs) -> CliResult {
     let advice = last.filter(|_| args.advice);
     let advice = advice.map(|result| advice::of(args, &machine, &workload, &result));
     if globals.json {
-        print::json(&Output {
+        print::json(&SimOutput {
             schema: 1,
             runs: &summaries,
             advice: advice.map(|a| a.json()),
@@ -154,7 +154,7 @@ fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
     Ok(loaded.workload)
 }
 
-fn tell_refused(summary: &SiteSummary) {
+fn print_rejected_jobs(summary: &SiteSummary) {
     for job in &summary.refused_jobs {
         say!(
             "note: {}: {}{} was taken out: {}",
@@ -194,12 +194,12 @@ impl<'a> Simulated<'a> {
     }
 
     fn simulate(&self, policy: Policy) -> Result<SiteResult, WorldError> {
-        let mut site = Site::new(self.machine, self.workload.clone())?;
+        let mut site = SimulatedSite::new(self.machine, self.workload.clone())?;
         if self.args.report.is_some() {
             site = site.with_spans();
         }
         let mut planner = Planner::new(self.machine, policy);
-        let mut progress = Progress::new(policy, self.workload.jobs.len());
+        let mut progress = SimProgress::new(policy, self.workload.jobs.len());
         let mut watch = |_, _: &_, actions: &[SiteAction]| progress.see(actions);
         if self.args.check {
             let mut checked = site.checked();
@@ -239,13 +239,13 @@ fn write_page(
 }
 
 /// A bar on a terminal: jobs that have released their nodes.
-struct Progress {
+struct SimProgress {
     bar: ProgressBar,
     events: u64,
     released: u64,
 }
 
-impl Progress {
+impl SimProgress {
     fn new(policy: Policy, jobs: usize) -> Self {
         let bar = ProgressBar::new(jobs as u64).with_prefix(policy.to_string());
         let style = "{prefix} {wide_bar} {pos}/{len} jobs, {per_sec}, {eta} left";
@@ -269,7 +269,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for SimProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

@@ -10,7 +10,7 @@ mod queued;
 mod reason;
 mod submit;
 
-pub(crate) use controller::Controller;
+pub(crate) use controller::ControllerClient;
 pub(crate) use submit::{SubmitArgs, submit};
 
 use crate::error::{CliError, CliResult};
@@ -19,8 +19,10 @@ use crate::print::{self, out};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Ask, Chain, Job, Said, Stage, Staging, Submitted};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{
+    Chain, ControllerReply, ControllerRequest, JobSubmission, SlurmJobId, Stage, Staging,
+};
 use tarn_types::codes::Exit;
 use tarn_types::energy::Draw;
 use tarn_types::units::{Bytes, Elapsed};
@@ -50,34 +52,34 @@ pub(crate) enum SlurmCommand {
     /// Register a job
     Setup {
         /// The job
-        job: Job,
+        job: SlurmJobId,
         #[command(flatten)]
         submitted: SubmittedArgs,
     },
     /// Before a job has nodes
     DataIn {
         /// The job
-        job: Job,
+        job: SlurmJobId,
     },
     /// The gate: returns when all data that a job reads is on its nodes
     PreRun {
         /// The job
-        job: Job,
+        job: SlurmJobId,
     },
     /// A job's script has ended: its output is published
     PostRun {
         /// The job
-        job: Job,
+        job: SlurmJobId,
     },
     /// Data with a `dest` is copied there
     DataOut {
         /// The job
-        job: Job,
+        job: SlurmJobId,
     },
     /// A job is over: its data that nobody needs is removed
     Teardown {
         /// The job
-        job: Job,
+        job: SlurmJobId,
         /// Wait for nothing
         #[arg(long)]
         hurry: bool,
@@ -85,7 +87,7 @@ pub(crate) enum SlurmCommand {
     /// The end of a workflow with --workflow-... options was named: its first job is released
     Whole {
         /// The job before the last one
-        prior: Job,
+        prior: SlurmJobId,
         /// Their user
         #[arg(long, value_name = "UID")]
         user: u32,
@@ -109,7 +111,7 @@ pub(crate) enum SlurmCommand {
     /// The state of a job's data, and why it waits
     Why {
         /// The job
-        job: Job,
+        job: SlurmJobId,
     },
 }
 
@@ -136,9 +138,9 @@ pub(crate) struct SubmittedArgs {
 }
 
 pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
-    let controller = Controller::of_environment;
-    let stage = |job: Job, stage: Stage| -> CliResult {
-        let ask = Ask::Stage(Staging { job, stage });
+    let controller = ControllerClient::of_environment;
+    let stage = |job: SlurmJobId, stage: Stage| -> CliResult {
+        let ask = ControllerRequest::Stage(Staging { job, stage });
         done(controller().ask(&ask, TIMEOUT))
     };
     match command {
@@ -151,7 +153,7 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
             match read(*job, submitted, &about)? {
                 Some(read) => {
                     let before = job::before(*job, submitted.user)?;
-                    set_up(&controller(), *job, Submitted { before, ..read })
+                    set_up(&controller(), *job, JobSubmission { before, ..read })
                 }
                 None => Ok(Exit::Success),
             }
@@ -167,12 +169,12 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
         }
         SlurmCommand::PostRun { job } => {
             let ok = job::about(*job)?.ended_well()?;
-            let ask = Ask::Stage(Staging {
+            let ask = ControllerRequest::Stage(Staging {
                 job: *job,
                 stage: Stage::PostRun { ok },
             });
             let said = controller().ask(&ask, TIMEOUT)?;
-            if let Said::Advices(advices) = &said {
+            if let ControllerReply::Advices(advices) = &said {
                 for (reader, advice) in advices {
                     // It may run already: then it is where it is.
                     let _ = job::advise(*reader, advice);
@@ -188,7 +190,7 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
             Ok(Exit::Success)
         }
         SlurmCommand::End { workflow } => {
-            let ask = Ask::End {
+            let ask = ControllerRequest::End {
                 user: rustix::process::getuid().as_raw(),
                 workflow: workflow.clone(),
             };
@@ -196,7 +198,7 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
         }
         SlurmCommand::RotateKey { drop, force } => {
             let (drop, force) = (*drop, *force);
-            done(controller().ask(&Ask::RotateKey { drop, force }, TIMEOUT))
+            done(controller().ask(&ControllerRequest::RotateKey { drop, force }, TIMEOUT))
         }
         SlurmCommand::Status => status(&controller()),
         SlurmCommand::Why { job } => why(globals, &controller(), *job),
@@ -240,13 +242,17 @@ fn found(workflow: &Workflow) -> String {
     parts.join("; ")
 }
 
-fn read(job: Job, args: &SubmittedArgs, about: &job::About) -> CliResult<Option<Submitted>> {
+fn read(
+    job: SlurmJobId,
+    args: &SubmittedArgs,
+    about: &job::SlurmJobInfo,
+) -> CliResult<Option<JobSubmission>> {
     let Some((script, chain)) = job::read_of(job, about, &args.script)? else {
         return Ok(None);
     };
     let workflow = script.parsed.workflow;
     let named = workflow.data.iter().filter_map(|d| d.of.as_ref());
-    Ok(Some(Submitted {
+    Ok(Some(JobSubmission {
         user: args.user,
         group: args.group,
         groups: people::groups_of(args.user, args.group)?,
@@ -263,24 +269,24 @@ fn read(job: Job, args: &SubmittedArgs, about: &job::About) -> CliResult<Option<
 }
 
 /// Register a job, and has Slurm know what it waits for, and where it would best run.
-fn set_up(controller: &Controller, job: Job, submitted: Submitted) -> CliResult {
+fn set_up(controller: &ControllerClient, job: SlurmJobId, submitted: JobSubmission) -> CliResult {
     let stage = Stage::Setup(Box::new(submitted));
-    let ask = Ask::Stage(Staging { job, stage });
+    let ask = ControllerRequest::Stage(Staging { job, stage });
     match controller.ask(&ask, TIMEOUT)? {
-        Said::Advice(advice) => job::advise(job, &advice).map(|()| Exit::Success),
+        ControllerReply::Advice(advice) => job::advise(job, &advice).map(|()| Exit::Success),
         said => done(Ok(said)),
     }
 }
 
-pub(crate) fn done(said: CliResult<Said>) -> CliResult {
+pub(crate) fn done(said: CliResult<ControllerReply>) -> CliResult {
     match said? {
-        Said::Done => Ok(Exit::Success),
-        Said::Refused(why) => Err(refused(&why)),
+        ControllerReply::Done => Ok(Exit::Success),
+        ControllerReply::Refused(why) => Err(refused(&why)),
         other => Err(unexpected(&other)),
     }
 }
 
-pub(crate) fn refused(why: &Refusal) -> CliError {
+pub(crate) fn refused(why: &RequestError) -> CliError {
     let exit = match why.code {
         Code::NoSpace | Code::Quota => Exit::NoRoom,
         Code::NotFound => Exit::NotFound,
@@ -292,7 +298,7 @@ pub(crate) fn refused(why: &Refusal) -> CliError {
     CliError::new(exit, &why.text)
 }
 
-pub(crate) fn unexpected(said: &Said) -> CliError {
+pub(crate) fn unexpected(said: &ControllerReply) -> CliError {
     CliError::new(
         Exit::Internal,
         format!("the controller sent an unexpected reply: {said:?}"),
@@ -312,10 +318,10 @@ fn drawn(draw: &Draw) -> String {
     watts.unwrap_or_default() + &warm.unwrap_or_default()
 }
 
-fn status(controller: &Controller) -> CliResult {
-    let nodes = match controller.ask_once(&Ask::Nodes, TIMEOUT)? {
-        Said::Nodes(nodes) => nodes,
-        Said::Refused(why) => return Err(refused(&why)),
+fn status(controller: &ControllerClient) -> CliResult {
+    let nodes = match controller.ask_once(&ControllerRequest::Nodes, TIMEOUT)? {
+        ControllerReply::Nodes(nodes) => nodes,
+        ControllerReply::Refused(why) => return Err(refused(&why)),
         other => return Err(unexpected(&other)),
     };
     for node in nodes {
@@ -356,10 +362,10 @@ fn lasts(is_persistent: bool) -> &'static str {
     }
 }
 
-fn why(globals: &Globals, controller: &Controller, job: Job) -> CliResult {
-    let info = match controller.ask_once(&Ask::Job(job), TIMEOUT)? {
-        Said::Job(info) => info,
-        Said::Refused(why) => return Err(refused(&why)),
+fn why(globals: &Globals, controller: &ControllerClient, job: SlurmJobId) -> CliResult {
+    let info = match controller.ask_once(&ControllerRequest::Job(job), TIMEOUT)? {
+        ControllerReply::Job(info) => info,
+        ControllerReply::Refused(why) => return Err(refused(&why)),
         other => return Err(unexpected(&other)),
     };
     if globals.json {

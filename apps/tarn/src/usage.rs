@@ -4,12 +4,12 @@ use crate::date::days;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::print::{self, out, say};
-use crate::slurm::people::Names;
-use crate::slurm::{Controller, TIMEOUT, refused, unexpected};
+use crate::slurm::people::OwnerNames;
+use crate::slurm::{ControllerClient, TIMEOUT, refused, unexpected};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use std::time::SystemTime;
-use tarn_proto::site::{Ask, Owner, Said};
+use tarn_proto::site::{ControllerReply, ControllerRequest, Owner};
 use tarn_types::codes::Exit;
 use tarn_types::units::{Bytes, SECOND, Time, parse_time};
 
@@ -20,7 +20,7 @@ const DAY: u64 = 24 * 3600;
 pub(crate) struct UsageArgs {
     /// Users only, or projects only [default: both]
     #[arg(long, value_enum)]
-    by: Option<By>,
+    by: Option<UsageGrouping>,
     /// Since the beginning of that day (UTC): a date such as 2026-11-01, or a time back from now such as 30d [default: all
     /// that the controller knows]
     #[arg(long, value_name = "WHEN")]
@@ -28,7 +28,7 @@ pub(crate) struct UsageArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum By {
+enum UsageGrouping {
     /// Users
     User,
     /// Projects, which are groups
@@ -40,19 +40,21 @@ pub(crate) fn usage(globals: &Globals, args: &UsageArgs) -> CliResult {
         Some(text) => when(text, now()).map_err(|why| CliError::new(Exit::Usage, why))?,
         None => 0,
     };
-    let mut used = match Controller::of_environment().ask_once(&Ask::Usage(since), TIMEOUT)? {
-        Said::Usage(used) => used,
-        Said::Refused(why) => return Err(refused(&why)),
+    let mut used = match ControllerClient::of_environment()
+        .ask_once(&ControllerRequest::Usage(since), TIMEOUT)?
+    {
+        ControllerReply::Usage(used) => used,
+        ControllerReply::Refused(why) => return Err(refused(&why)),
         other => return Err(unexpected(&other)),
     };
     used.retain(|u| {
         let kind = match u.owner {
-            Owner::User(_) => By::User,
-            Owner::Project(_) => By::Project,
+            Owner::User(_) => UsageGrouping::User,
+            Owner::Project(_) => UsageGrouping::Project,
         };
         args.by.is_none_or(|by| by == kind)
     });
-    let mut names = Names::default();
+    let mut names = OwnerNames::default();
     let node_hours = |seconds: u64| seconds as f64 / HOUR;
     let gib_hours = |mib_seconds: u64| mib_seconds as f64 / 1024.0 / HOUR;
     if globals.json {

@@ -28,40 +28,40 @@ const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 #[derive(Debug, Subcommand)]
 pub(crate) enum VerbsCommand {
     /// Run a program of RDMA verbs, which finds the device tarn0 (docs/guide/verbs.md)
-    Exec(ExecArgs),
+    Exec(VerbsExecArgs),
     /// Serve partitions to such programs until SIGTERM or SIGINT
-    Serve(ServeArgs),
+    Serve(VerbsServeArgs),
 }
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct ExecArgs {
+pub(crate) struct VerbsExecArgs {
     /// Serve this partition while the program runs; $TARN_VERBS_PEER is the socket of the exchange then
     #[arg(long = "partition", value_name = "PARTITION")]
     partitions: Vec<OsString>,
     #[command(flatten)]
-    how: How,
+    how: VerbsPeerOptions,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true)]
     command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct ServeArgs {
+pub(crate) struct VerbsServeArgs {
     /// The socket of the exchange
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     #[command(flatten)]
-    how: How,
+    how: VerbsPeerOptions,
     /// The partitions, such as /dev/shm/me/field, fast/field, n2:fast/field
     #[arg(required = true)]
     partitions: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Args)]
-struct How {
+struct VerbsPeerOptions {
     /// When a write to a partition is complete
     #[arg(long, value_enum, default_value_t)]
-    level: Level,
+    level: VerbsWriteLevel,
     /// Persistent data may be in memory, which outlives programs only
     #[arg(long)]
     volatile: bool,
@@ -72,7 +72,7 @@ struct How {
 
 /// As in dsa.h, `enum dsa_level`.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Level {
+enum VerbsWriteLevel {
     /// Every later read sees it
     #[default]
     Visible = 2,
@@ -100,7 +100,7 @@ pub(crate) fn verbs(command: &VerbsCommand) -> CliResult {
 }
 
 /// What `tarn doctor` says.
-pub(crate) fn finding() -> crate::finding::Finding {
+pub(crate) fn finding() -> crate::finding::CheckFinding {
     let found = folder().map_err(|e| e.to_string());
     let found = found.map(|folder| {
         format!(
@@ -125,7 +125,12 @@ fn folder() -> CliResult<PathBuf> {
 }
 
 /// Becomes the storage peer, which runs the program, if there is one.
-fn serve(socket: &Path, how: &How, partitions: &[OsString], program: &[OsString]) -> CliResult {
+fn serve(
+    socket: &Path,
+    how: &VerbsPeerOptions,
+    partitions: &[OsString],
+    program: &[OsString],
+) -> CliResult {
     let folder = folder()?;
     let path = folder.join(SERVE);
     let flag = |set: bool| if set { "1" } else { "0" };

@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use tarn_journal::live::LiveReader;
 use tarn_journal::{LogFollower, RunLock, runs};
-use tarn_report::{LiveStatus, OutcomeName, Status};
+use tarn_report::{LiveStatus, OutcomeName, RunStatus};
 use tarn_types::codes::Exit;
 use tarn_types::event::Start;
 use tarn_types::layout::StateDir;
@@ -22,7 +22,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 const TABLE_LINES: (usize, usize) = (20, 2);
 
 pub(crate) fn status(globals: &Globals, args: &StatusArgs) -> CliResult {
-    let mut look = Look::open(globals, args)?;
+    let mut look = WatchedRun::open(globals, args)?;
     let mut screen = Screen::default();
     let draws = !globals.json && std::io::stdout().is_terminal();
     loop {
@@ -49,7 +49,7 @@ pub(crate) fn status(globals: &Globals, args: &StatusArgs) -> CliResult {
 }
 
 /// A run that is looked at.
-struct Look {
+struct WatchedRun {
     dir: StateDir,
     run: String,
     begun: Start,
@@ -60,7 +60,7 @@ struct Look {
     said: Option<(Time, Instant)>,
 }
 
-impl Look {
+impl WatchedRun {
     fn open(globals: &Globals, args: &StatusArgs) -> CliResult<Self> {
         let dir = state::here(globals)?;
         let run = state::which(&dir, args.which.name())?;
@@ -75,7 +75,7 @@ impl Look {
         })
     }
 
-    fn again(&mut self) -> CliResult<Status> {
+    fn again(&mut self) -> CliResult<RunStatus> {
         // Before the log is read: of a run that has ended it is whole then.
         let holder =
             RunLock::holder(&self.dir.lock(&self.begun.workflow.name)).exit(Exit::State)?;
@@ -128,7 +128,7 @@ struct Screen {
 }
 
 impl Screen {
-    fn draw(&mut self, status: &Status) -> CliResult<()> {
+    fn draw(&mut self, status: &RunStatus) -> CliResult<()> {
         let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
         let (rows, columns) = size.map_or((0, 0), |s| (s.ws_row.into(), s.ws_col.into()));
         let or = |n: usize, usual| if n == 0 { usual } else { n };

@@ -2,13 +2,13 @@
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, say};
-use crate::run::files::Files;
+use crate::run::files::RunFiles;
 use anyhow::Context;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use tarn_spec::{Code, Note, Parsed, Rejected, Script};
+use tarn_spec::{FindingCode, Note, Parsed, Rejected, SbatchScript};
 use tarn_types::bounds::MAX_WORKFLOW_BYTES;
 use tarn_types::codes::Exit;
 use tarn_types::hash::Hash;
@@ -29,7 +29,7 @@ pub(crate) fn load(paths: &[PathBuf]) -> CliResult<Parsed> {
 pub(crate) fn load_with_files(
     paths: &[PathBuf],
     folder: Option<&Path>,
-) -> CliResult<(Parsed, Files)> {
+) -> CliResult<(Parsed, RunFiles)> {
     let mut texts = Vec::with_capacity(paths.len());
     for path in paths {
         let absolute = std::path::absolute(path)
@@ -46,12 +46,12 @@ pub(crate) fn load_with_files(
             let folder = path.parent().unwrap_or(Path::new(""));
             let name = paths[0].display().to_string();
             let parsed = tarn_spec::parse(&name, text, folder).map_err(rejected)?;
-            (parsed, Files::of(path.clone(), text.as_bytes()))
+            (parsed, RunFiles::of(path.clone(), text.as_bytes()))
         }
         texts => of_scripts(texts, folder)?,
     };
     for note in &parsed.notes {
-        if !(note.kind() == Code::NoteUnsetVariable && is_set_around(note)) {
+        if !(note.kind() == FindingCode::NoteUnsetVariable && is_set_around(note)) {
             say!("note: {note}");
         }
     }
@@ -109,7 +109,7 @@ pub(crate) fn is_set_in(name: &str, value_of: &dyn Fn(&str) -> Option<OsString>)
     is_set(name) || (name.starts_with('S') && is_set("SLURM_JOB_ID"))
 }
 
-fn of_scripts(texts: &[(PathBuf, String)], folder: Option<&Path>) -> CliResult<(Parsed, Files)> {
+fn of_scripts(texts: &[(PathBuf, String)], folder: Option<&Path>) -> CliResult<(Parsed, RunFiles)> {
     let folder = match folder {
         Some(folder) => folder.to_path_buf(),
         None => std::env::current_dir().exit(Exit::State)?,
@@ -119,11 +119,11 @@ fn of_scripts(texts: &[(PathBuf, String)], folder: Option<&Path>) -> CliResult<(
     let names: Vec<String> = names.collect();
     let scripts = texts.iter().zip(&names);
     let scripts: Vec<_> = scripts
-        .map(|((_, text), name)| Script { name, text })
+        .map(|((_, text), name)| SbatchScript { name, text })
         .collect();
     let parsed = tarn_spec::parse_scripts(&scripts, &folder).map_err(rejected)?;
     let paths = texts.iter().map(|(path, _)| path.clone());
-    Ok((parsed, Files::of_scripts(paths.collect())))
+    Ok((parsed, RunFiles::of_scripts(paths.collect())))
 }
 
 /// A path from a folder on, both absolute: as it is found there if both are moved to another place together.

@@ -11,18 +11,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tarn_checkpoint_core::manifest::CHUNK;
 use tarn_checkpoint_core::{
-    Arena, Header, Level, Manifest, Object, Piece, Place, Shape, Start, VersionId,
+    Arena, ArenaHeader, Object, ObjectPiece, PersistenceLevel, PieceLocation, ProgramStart,
+    RankManifest, Shape, VersionId,
 };
-use tarn_media::Mapped;
-use tarn_ports::{Medium, Window};
-use tarn_types::block::{self, Kind};
+use tarn_media::MappedFile;
+use tarn_ports::{Medium, MediumWindow};
+use tarn_types::block::{self, BlockKind};
 use tarn_types::crc::crc;
 
 const SIZE: u64 = 4 << 20;
 /// Where staged pieces begin.
 const STAGED: u64 = 64 << 10;
 /// Of which all versions of these tests are.
-const START: Start = Start {
+const START: ProgramStart = ProgramStart {
     generation: 1,
     identity: 1,
 };
@@ -46,12 +47,12 @@ fn content(rank: u32, number: u64) -> Vec<u8> {
     (0..LENGTH).map(byte).collect()
 }
 
-fn object(key: &[u8], bytes: &[u8], place: Place) -> Object {
+fn object(key: &[u8], bytes: &[u8], place: PieceLocation) -> Object {
     Object {
         key: key.into(),
         unit: 4,
         shape: Shape::Own,
-        pieces: vec![Piece {
+        pieces: vec![ObjectPiece {
             length: bytes.len() as u64,
             place,
             sums: bytes.chunks(CHUNK as usize).map(crc).collect(),
@@ -71,10 +72,10 @@ impl Kept {
         let folder = self.site.path("tier").join("phx").join(run).join("1");
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join(format!("{rank}.arena"));
-        let mut mapped = Mapped::create(&path, SIZE).unwrap();
+        let mut mapped = MappedFile::create(&path, SIZE).unwrap();
         let mut windows = mapped.windows(std::slice::from_ref(&(0..SIZE))).unwrap();
         let window = &mut windows[0];
-        let header = Header {
+        let header = ArenaHeader {
             identity: identity(rank),
             run: run.as_bytes().into(),
             start: START,
@@ -87,13 +88,13 @@ impl Kept {
             let at = arena.places(window, &[bytes.len() as u64]).unwrap()[0];
             window.write(at, &bytes).unwrap();
             window.persist().unwrap();
-            let mut objects = vec![object(b"a", &bytes, Place::Arena(at))];
-            let mut level = Level::Durable;
+            let mut objects = vec![object(b"a", &bytes, PieceLocation::Arena(at))];
+            let mut level = PersistenceLevel::Durable;
             if staged == Some(number) {
-                objects.push(object(b"b", &bytes, Place::Staged(STAGED)));
-                level = Level::Committed;
+                objects.push(object(b"b", &bytes, PieceLocation::Staged(STAGED)));
+                level = PersistenceLevel::Committed;
             }
-            let new = Some((id(number), level, Manifest::of(objects)));
+            let new = Some((id(number), level, RankManifest::of(objects)));
             arena.publish(window, new, |_| true).unwrap();
         }
         path
@@ -105,7 +106,7 @@ impl Kept {
         let folder = self.site.path("memory").join(user).join(run);
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join(format!("{rank}.{what}"));
-        let mut bytes = block::seal(Kind::Staging, identity(rank), 0, &[], 4096);
+        let mut bytes = block::seal(BlockKind::Staging, identity(rank), 0, &[], 4096);
         bytes.resize(STAGED as usize, 0);
         bytes.extend(content(rank, number));
         fs::write(&path, bytes).unwrap();
@@ -280,9 +281,9 @@ fn shapes_and_odd_names_are_shown_and_obeyed_by_no_terminal() {
     let folder = kept.site.path("tier").join("phx").join(run).join("1");
     fs::create_dir_all(&folder).unwrap();
     let path = folder.join("0.arena");
-    let mut mapped = Mapped::create(&path, SIZE).unwrap();
+    let mut mapped = MappedFile::create(&path, SIZE).unwrap();
     let mut windows = mapped.windows(std::slice::from_ref(&(0..SIZE))).unwrap();
-    let header = Header {
+    let header = ArenaHeader {
         identity: 9,
         run: run.as_bytes().into(),
         start: START,
@@ -292,7 +293,7 @@ fn shapes_and_odd_names_are_shown_and_obeyed_by_no_terminal() {
     let mut arena = Arena::format(&mut windows[0], header).unwrap();
     let shaped = |key: &[u8], shape| Object {
         shape,
-        ..object(key, &[], Place::Staged(STAGED))
+        ..object(key, &[], PieceLocation::Staged(STAGED))
     };
     let objects = vec![
         shaped(b"all", Shape::Replicated),
@@ -300,7 +301,7 @@ fn shapes_and_odd_names_are_shown_and_obeyed_by_no_terminal() {
         shaped(b"box", Shape::Block(vec![[100, 49, 51, 1], [7, 0, 7, 0]])),
         shaped(b"rows", Shape::Irregular(24)),
     ];
-    let new = Some((id(1), Level::Durable, Manifest::of(objects)));
+    let new = Some((id(1), PersistenceLevel::Durable, RankManifest::of(objects)));
     arena.publish(&mut windows[0], new, |_| true).unwrap();
     for arguments in [
         &["ls"][..],
@@ -422,7 +423,7 @@ fn what_is_committed_meanwhile_is_no_damage() {
     let kept = Kept::new();
     let path = kept.arena("heat", 0, 1..3, None);
     let ended = AtomicBool::new(false);
-    let commits = |mut mapped: Mapped| {
+    let commits = |mut mapped: MappedFile| {
         let mut windows = mapped.windows(std::slice::from_ref(&(0..SIZE))).unwrap();
         let window = &mut windows[0];
         let mut arena = Arena::resume(window).unwrap();
@@ -433,15 +434,19 @@ fn what_is_committed_meanwhile_is_no_damage() {
             let at = arena.places(window, &[bytes.len() as u64]).unwrap()[0];
             window.write(at, &bytes).unwrap();
             window.persist().unwrap();
-            let objects = vec![object(b"a", &bytes, Place::Arena(at))];
-            let new = Some((id(number), Level::Durable, Manifest::of(objects)));
+            let objects = vec![object(b"a", &bytes, PieceLocation::Arena(at))];
+            let new = Some((
+                id(number),
+                PersistenceLevel::Durable,
+                RankManifest::of(objects),
+            ));
             arena
                 .publish(window, new, |v| v.id.number + 2 > number)
                 .unwrap();
         }
         number
     };
-    let mapped = Mapped::open(&path).unwrap();
+    let mapped = MappedFile::open(&path).unwrap();
     let number = std::thread::scope(|scope| {
         let writer = scope.spawn(|| commits(mapped));
         let found: Vec<Ran> = (0..5).map(|_| kept.tarn(&["verify", "heat"])).collect();

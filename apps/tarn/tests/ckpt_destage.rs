@@ -4,7 +4,7 @@ mod common;
 
 use common::{Ran, Site};
 use std::fs;
-use tarn_checkpoint::{Options, Properties, Session, Staging, VersionId};
+use tarn_checkpoint::{CheckpointSession, Options, Properties, StagingShare, VersionId};
 
 struct Node {
     site: Site,
@@ -18,12 +18,12 @@ impl Node {
     }
 
     /// A program of one rank that has this version, and has committed the next one.
-    fn begin(&self, run: &str, from: Option<u64>) -> Session {
-        let mut session = Session::begin(Options {
+    fn begin(&self, run: &str, from: Option<u64>) -> CheckpointSession {
+        let mut session = CheckpointSession::begin(Options {
             run: Some(run.into()),
             tier: Some(self.site.path("tier")),
             memory: Some(self.site.path("memory")),
-            staging: Some(Staging::All),
+            staging: Some(StagingShare::All),
             helper: false,
             ..Options::default()
         })

@@ -8,7 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
-use tarn_checkpoint::{Fault, Level, Options, Properties, Session, Shape, Staging, VersionId};
+use tarn_checkpoint::{
+    CheckpointError, CheckpointSession, Options, PersistenceLevel, Properties, Shape, StagingShare,
+    VersionId,
+};
 use tarn_checkpoint_core::{arena, flush};
 use tarn_media::ExternalFolder;
 
@@ -31,14 +34,14 @@ impl Program {
         Self { site }
     }
 
-    fn begin(&self, rank: u32, ranks: u32, flush_every: Option<u64>) -> Session {
-        let mut session = Session::begin(Options {
+    fn begin(&self, rank: u32, ranks: u32, flush_every: Option<u64>) -> CheckpointSession {
+        let mut session = CheckpointSession::begin(Options {
             rank,
             ranks,
             run: Some("heat".into()),
             tier: Some(self.site.path("tier")),
             memory: Some(self.site.path("memory")),
-            staging: Some(Staging::All),
+            staging: Some(StagingShare::All),
             helper: flush_every.is_some(),
             external: Some(self.site.path("store")),
             flush_every,
@@ -64,7 +67,7 @@ impl Program {
         ranks: u32,
         from: Option<VersionId>,
         steps: u64,
-        each: impl Fn(Session) + Sync,
+        each: impl Fn(CheckpointSession) + Sync,
     ) {
         std::thread::scope(|scope| {
             for rank in 0..ranks {
@@ -117,7 +120,7 @@ impl Program {
     }
 
     /// What `latest` names is whole, all of it.
-    fn latest(&self) -> Result<Option<VersionId>, Fault> {
+    fn latest(&self) -> Result<Option<VersionId>, CheckpointError> {
         let store = self.store();
         let Some(latest) = flush::latest(&store)? else {
             return Ok(None);
@@ -207,7 +210,9 @@ fn nodes_drain_one_after_the_other_and_come_to_a_version_that_all_have() {
     let other = program.site.path("other/phx/heat/1");
     fs::create_dir_all(&other).unwrap();
     program.start(2, None, 2, |mut session| {
-        session.wait(id(1, 2), Level::Durable, None).unwrap();
+        session
+            .wait(id(1, 2), PersistenceLevel::Durable, None)
+            .unwrap();
         let _ = fs::copy(&arena, other.join("1.arena"));
         session.commit().unwrap();
         session.end().unwrap();
@@ -242,7 +247,9 @@ fn a_running_program_is_left_to_flush_itself() {
     let program = Program::new();
     let mut session = program.begin(0, 1, Some(1));
     let committed = session.commit().unwrap().id;
-    session.wait(committed, Level::Flushed, None).unwrap();
+    session
+        .wait(committed, PersistenceLevel::Flushed, None)
+        .unwrap();
     let busy = program.tarn(&["drain", "heat"]).exits(6);
     busy.says(&format!("process {}", std::process::id()));
     session.end().unwrap();

@@ -6,11 +6,11 @@ use rustix::net::SendFlags;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use tarn_proto::local::{Code, JobId, Refusal, RegionId, Uid};
+use tarn_proto::local::{Code, JobId, RegionId, RequestError, UserId};
 use tarn_sys::fdpass::send_packet;
 
 /// Which connection; never used twice.
-pub(crate) type Key = u64;
+pub(crate) type ProgramConnectionId = u64;
 
 /// Bytes of replies that a program has not read, beyond what its socket holds; with more, it is not listened to.
 const MAX_UNREAD: usize = 256 << 10;
@@ -19,7 +19,7 @@ const MAX_REGIONS: usize = 64;
 
 /// Memory of a program.
 #[derive(Debug, Clone)]
-pub(crate) struct Region {
+pub(crate) struct ProgramRegion {
     pub(crate) fd: Arc<OwnedFd>,
     /// Bytes that may be used.
     pub(crate) length: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Region {
 
 /// A reply that waits: for what is in the journal before it, or for the program to read.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct PendingReply {
     /// Records that must be durable first.
     pub(crate) after: u64,
     pub(crate) packet: Vec<u8>,
@@ -37,9 +37,9 @@ pub(crate) struct Outgoing {
 
 /// A program's connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ProgramConnection {
     fd: OwnedFd,
-    pub(crate) user: Uid,
+    pub(crate) user: UserId,
     pub(crate) pid: i32,
     /// The groups of another user than tarnd's, who may have partitions and nothing else.
     pub(crate) guest: Option<Vec<u32>>,
@@ -50,16 +50,16 @@ pub(crate) struct Connection {
     pub(crate) greeted: bool,
     /// It is closed once all replies are out.
     pub(crate) closing: bool,
-    regions: BTreeMap<RegionId, Region>,
+    regions: BTreeMap<RegionId, ProgramRegion>,
     next_region: RegionId,
-    unread: VecDeque<Outgoing>,
+    unread: VecDeque<PendingReply>,
     unread_bytes: usize,
     /// What the server waits for here: (readable, writable).
     pub(crate) interest: (bool, bool),
 }
 
-impl Connection {
-    pub(crate) fn new(fd: OwnedFd, user: Uid, pid: i32) -> Self {
+impl ProgramConnection {
+    pub(crate) fn new(fd: OwnedFd, user: UserId, pid: i32) -> Self {
         Self {
             fd,
             user,
@@ -88,7 +88,7 @@ impl Connection {
     }
 
     /// Replies in order: one that may go now goes now, unless others wait before it.
-    pub(crate) fn send(&mut self, reply: Outgoing, durable: u64) -> io::Result<()> {
+    pub(crate) fn send(&mut self, reply: PendingReply, durable: u64) -> io::Result<()> {
         if self.unread.is_empty() && reply.after <= durable && self.try_send(&reply)? {
             return Ok(());
         }
@@ -114,7 +114,7 @@ impl Connection {
         self.unread.front().is_some_and(|r| r.after <= durable)
     }
 
-    fn try_send(&self, reply: &Outgoing) -> io::Result<bool> {
+    fn try_send(&self, reply: &PendingReply) -> io::Result<bool> {
         let fd = reply.fd.as_ref().map(AsFd::as_fd);
         match send_packet(&self.fd, &reply.packet, fd, SendFlags::DONTWAIT) {
             Ok(()) => Ok(true),
@@ -128,8 +128,8 @@ impl Connection {
         &mut self,
         fd: Option<OwnedFd>,
         length: u64,
-    ) -> Result<RegionId, Refusal> {
-        let invalid = |text: &str| Refusal::new(Code::Invalid, text);
+    ) -> Result<RegionId, RequestError> {
+        let invalid = |text: &str| RequestError::new(Code::Invalid, text);
         let fd = fd.ok_or_else(|| invalid("no descriptor came with the request: pass a memfd"))?;
         // Only what the kernel keeps in memory and nobody can unlink or mount over has seals.
         rustix::fs::fcntl_get_seals(&fd)
@@ -141,7 +141,7 @@ impl Connection {
             )));
         }
         if self.regions.len() >= MAX_REGIONS {
-            return Err(Refusal::new(
+            return Err(RequestError::new(
                 Code::Busy,
                 format!("a connection has at most {MAX_REGIONS} regions; unregister one"),
             ));
@@ -149,14 +149,14 @@ impl Connection {
         let id = self.next_region;
         self.next_region = id.wrapping_add(1);
         let fd = Arc::new(fd);
-        self.regions.insert(id, Region { fd, length });
+        self.regions.insert(id, ProgramRegion { fd, length });
         Ok(id)
     }
 
-    pub(crate) fn unregister(&mut self, id: RegionId) -> Result<(), Refusal> {
+    pub(crate) fn unregister(&mut self, id: RegionId) -> Result<(), RequestError> {
         let region = self.region(id)?;
         if Arc::strong_count(&region.fd) > 1 {
-            return Err(Refusal::new(
+            return Err(RequestError::new(
                 Code::Busy,
                 format!("tasks that have not ended use region {id}; wait for them or cancel them"),
             ));
@@ -165,9 +165,9 @@ impl Connection {
         Ok(())
     }
 
-    pub(crate) fn region(&self, id: RegionId) -> Result<&Region, Refusal> {
+    pub(crate) fn region(&self, id: RegionId) -> Result<&ProgramRegion, RequestError> {
         self.regions.get(&id).ok_or_else(|| {
-            Refusal::new(
+            RequestError::new(
                 Code::NotFound,
                 format!("this connection has no region {id}"),
             )
@@ -175,7 +175,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for ProgramConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

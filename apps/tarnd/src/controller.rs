@@ -9,24 +9,25 @@ mod log;
 mod nodes;
 mod slurm;
 
-use crate::{Fault, options};
+use crate::{TarndError, options};
 use anyhow::Context;
 use clap::Parser;
-use log::Log;
-use nodes::Nodes;
+use log::ControllerLog;
+use nodes::NodeSessions;
 use serde::Deserialize;
-use slurm::{Teller, Waiting};
+use slurm::{SlurmNotifier, WaitingJob};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant, SystemTime};
 use tarn_journal::RunLock;
-use tarn_proto::local::{Code, Refusal};
+use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
-    Ask, Capacity, Command, Holding, Job, NODE_PORT, NodeInfo, Owner, Report, Said, Store, Uid,
+    ControllerReply, ControllerRequest, Holding, NODE_PORT, NodeInfo, NodeStoreReport,
+    NumberedOrder, Owner, Report, SlurmJobId, StoreCapacity, Uid,
 };
-use tarn_site::{Action, Asked, Config, Event, Site, Token};
+use tarn_site::{Config, Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Source};
 use tarn_types::units::{Time, parse_size, parse_time};
@@ -66,14 +67,14 @@ pub(crate) struct Options {
     #[arg(long, default_value = "info")]
     pub(crate) log_level: tracing::Level,
     /// How
-    #[arg(long, value_enum, default_value_t = options::LogFormat::Text)]
-    pub(crate) log_format: options::LogFormat,
+    #[arg(long, value_enum, default_value_t = options::DaemonLogFormat::Text)]
+    pub(crate) log_format: options::DaemonLogFormat,
 }
 
 /// The configuration file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-struct File {
+struct ControllerConfigFile {
     /// The nodes, if not all that Slurm knows.
     nodes: Option<Vec<String>>,
     /// Whether Slurm is told what room nodes have.
@@ -105,14 +106,14 @@ struct File {
 }
 
 /// What happens to the controller.
-pub(crate) enum Input {
+pub(crate) enum ControllerInput {
     /// Somebody asks.
     Asked {
         user: Uid,
         groups: Vec<u32>,
         trusted: bool,
-        ask: Ask,
-        reply: SyncSender<Said>,
+        ask: ControllerRequest,
+        reply: SyncSender<ControllerReply>,
     },
     /// A node takes orders, in a session of this number.
     Opened {
@@ -122,12 +123,12 @@ pub(crate) enum Input {
         changes: u64,
         /// Keys there may be wrapped with an older one.
         is_behind: bool,
-        capacity: Capacity,
-        stores: Vec<Store>,
+        capacity: StoreCapacity,
+        stores: Vec<NodeStoreReport>,
         holds: Vec<(Uid, Holding)>,
         partial: Vec<Owner>,
-        jobs: Vec<Job>,
-        orders: Sender<Command>,
+        jobs: Vec<SlurmJobId>,
+        orders: Sender<NumberedOrder>,
     },
     /// A session is over.
     Closed { node: String, session: u64 },
@@ -143,10 +144,10 @@ pub(crate) enum Input {
 }
 
 /// Runs until it is killed: nothing is lost then.
-pub(crate) fn run(options: &Options) -> Result<(), Fault> {
-    let state = |e: anyhow::Error| Fault::new(Exit::State, e);
+pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
+    let state = |e: anyhow::Error| TarndError::new(Exit::State, e);
     crate::server::raise_descriptors();
-    let (config, file, sleep) = read(options).map_err(|e| Fault::new(Exit::Usage, e))?;
+    let (config, file, sleep) = read(options).map_err(|e| TarndError::new(Exit::Usage, e))?;
     std::fs::create_dir_all(&options.state)
         .with_context(|| format!("cannot make {}", options.state.display()))
         .map_err(state)?;
@@ -159,7 +160,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
             lock.map_err(|e| state(e.into()))?
         }
     };
-    let (log, site) = Log::open(&options.state, config).map_err(state)?;
+    let (log, site) = ControllerLog::open(&options.state, config).map_err(state)?;
     let epoch = log::next_epoch(&options.state, site.epoch()).map_err(state)?;
     let secrets = keys::read(&options.state).map_err(state)?;
     let (sender, inputs) = channel();
@@ -172,7 +173,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         munge: munge.clone(),
     };
     slurm::ask_what_is_drawn(sender.clone());
-    let mut nodes = Nodes::new(epoch, (secrets, munge), port, sender);
+    let mut nodes = NodeSessions::new(epoch, (secrets, munge), port, sender);
     let known: Vec<String> = site.nodes().map(str::to_owned).collect();
     let names = match &file.nodes {
         Some(names) => names.clone(),
@@ -188,14 +189,14 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         nodes,
         replies: BTreeMap::new(),
         next: 0,
-        clock: Clock::start(),
+        clock: ControllerClock::start(),
         rooms: slurm::rooms(file.sinfo.unwrap_or(true)),
         exclusions: slurm::exclusions(),
         sleepers: slurm::sleepers(sleep),
         drawn: BTreeMap::new(),
     };
     controller
-        .happened(vec![Event::Began { epoch }])
+        .happened(vec![SiteServiceEvent::Began { epoch }])
         .map_err(state)?;
     clients::serve(&options.socket, options.listen, listener)?;
     tracing::info!(
@@ -212,20 +213,20 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
 struct Controller {
     state: PathBuf,
     site: Site,
-    log: Log,
-    nodes: Nodes,
-    replies: BTreeMap<Token, SyncSender<Said>>,
+    log: ControllerLog,
+    nodes: NodeSessions,
+    replies: BTreeMap<Token, SyncSender<ControllerReply>>,
     next: Token,
-    clock: Clock,
-    rooms: Teller<Vec<NodeInfo>>,
-    exclusions: Teller<Vec<Waiting>>,
-    sleepers: Teller<Vec<String>>,
+    clock: ControllerClock,
+    rooms: SlurmNotifier<Vec<NodeInfo>>,
+    exclusions: SlurmNotifier<Vec<WaitingJob>>,
+    sleepers: SlurmNotifier<Vec<String>>,
     /// What Slurm has said last that nodes draw.
     drawn: BTreeMap<String, u64>,
 }
 
 impl Controller {
-    fn serve(&mut self, inputs: &Receiver<Input>) -> anyhow::Result<()> {
+    fn serve(&mut self, inputs: &Receiver<ControllerInput>) -> anyhow::Result<()> {
         let mut looked = Instant::now();
         // Slurm is not told yet of what there is now.
         let mut is_behind = false;
@@ -250,32 +251,34 @@ impl Controller {
             }
             if looked.elapsed() >= pause {
                 looked = Instant::now();
-                events.push(Event::Passed);
+                events.push(SiteServiceEvent::Passed);
             }
             if !events.is_empty() {
                 self.happened(events)?;
             }
-            is_behind = !self.rooms.tell(|| self.site.node_infos());
-            is_behind |= !self.exclusions.tell(|| self.site.excluded());
+            is_behind = !self.rooms.notify_if_due(|| self.site.node_infos());
+            is_behind |= !self.exclusions.notify_if_due(|| self.site.excluded());
             // How long they have been idle is seen by looking again.
-            self.sleepers.tell(|| self.site.spare());
+            self.sleepers.notify_if_due(|| self.site.spare());
             is_behind |= self.sleepers.is_there();
         }
     }
 
     /// What the log is to hold of an input. What changes nothing is answered at once.
-    fn event(&mut self, input: Input) -> Option<Event> {
+    fn event(&mut self, input: ControllerInput) -> Option<SiteServiceEvent> {
         match input {
-            Input::Asked {
+            ControllerInput::Asked {
                 user,
                 groups,
                 trusted,
                 ask,
                 reply,
             } => {
-                if let Ask::RotateKey { drop, force } = ask {
+                if let ControllerRequest::RotateKey { drop, force } = ask {
                     let done = self.rotate_key(user, drop, force);
-                    let _ = reply.try_send(done.map_or_else(Said::Refused, |()| Said::Done));
+                    let _ = reply.try_send(
+                        done.map_or_else(ControllerReply::Refused, |()| ControllerReply::Done),
+                    );
                     return None;
                 }
                 if let Some(said) = self.site.answer(user, &groups, trusted, &ask) {
@@ -284,7 +287,7 @@ impl Controller {
                 }
                 self.next += 1;
                 self.replies.insert(self.next, reply);
-                Some(Event::Asked(Asked {
+                Some(SiteServiceEvent::Asked(SiteRequest {
                     token: self.next,
                     user,
                     groups,
@@ -292,7 +295,7 @@ impl Controller {
                     ask,
                 }))
             }
-            Input::Opened {
+            ControllerInput::Opened {
                 node,
                 session,
                 changes,
@@ -306,7 +309,7 @@ impl Controller {
             } => {
                 self.nodes
                     .opened(&node, (session, changes), is_behind, orders);
-                Some(Event::Opened {
+                Some(SiteServiceEvent::Opened {
                     node,
                     capacity,
                     stores,
@@ -315,7 +318,7 @@ impl Controller {
                     jobs,
                 })
             }
-            Input::Reported {
+            ControllerInput::Reported {
                 node,
                 session,
                 number: 0,
@@ -326,15 +329,15 @@ impl Controller {
                 }
                 None
             }
-            Input::Drawn(milliwatts) => {
+            ControllerInput::Drawn(milliwatts) => {
                 self.drawn = milliwatts;
                 None
             }
-            Input::Closed { node, session } => self
+            ControllerInput::Closed { node, session } => self
                 .nodes
                 .closed(&node, session)
-                .then_some(Event::Closed { node }),
-            Input::Reported {
+                .then_some(SiteServiceEvent::Closed { node }),
+            ControllerInput::Reported {
                 node,
                 session,
                 number,
@@ -342,7 +345,7 @@ impl Controller {
             } => self
                 .nodes
                 .is_current(&node, session)
-                .then_some(Event::Reported {
+                .then_some(SiteServiceEvent::Reported {
                     order: number,
                     report,
                 }),
@@ -360,11 +363,11 @@ impl Controller {
     }
 
     /// The keys of encrypted data get another secret, and the older ones are forgotten if that is asked for and loses nothing.
-    fn rotate_key(&mut self, user: Uid, drop: bool, force: bool) -> Result<(), Refusal> {
-        let failed = |e: anyhow::Error| Refusal::new(Code::Io, format!("{e:#}"));
+    fn rotate_key(&mut self, user: Uid, drop: bool, force: bool) -> Result<(), RequestError> {
+        let failed = |e: anyhow::Error| RequestError::new(Code::Io, format!("{e:#}"));
         if user != 0 {
             let text = "only root changes the site's secrets";
-            return Err(Refusal::new(Code::Denied, text));
+            return Err(RequestError::new(Code::Denied, text));
         }
         let secrets = self.nodes.secrets();
         if !drop {
@@ -386,7 +389,7 @@ impl Controller {
                 "the encrypted data on {} would be lost: no session with it has begun since the last rotation, or its log names the keys that could not be wrapped again. Start it, or wait a moment, and try again; or give it up with `--force`",
                 behind.join(", ")
             );
-            return Err(Refusal::new(Code::Busy, text));
+            return Err(RequestError::new(Code::Busy, text));
         }
         let secrets = keys::drop_old(&self.state, &secrets).map_err(failed)?;
         tracing::info!(lost = ?behind, "the older secrets of encrypted data are forgotten");
@@ -395,8 +398,8 @@ impl Controller {
     }
 
     /// Events become durable, then what is to be done about them is done.
-    fn happened(&mut self, events: Vec<Event>) -> anyhow::Result<()> {
-        let events: Vec<(Time, Event)> = events
+    fn happened(&mut self, events: Vec<SiteServiceEvent>) -> anyhow::Result<()> {
+        let events: Vec<(Time, SiteServiceEvent)> = events
             .into_iter()
             .map(|event| (self.clock.now(), event))
             .collect();
@@ -407,13 +410,13 @@ impl Controller {
         }
         for action in actions {
             match action {
-                Action::Order {
+                SiteServiceAction::Order {
                     node,
                     number,
                     order,
                 } => self.nodes.order(&node, number, order),
-                Action::Tell { owner, text } => tracing::info!(%owner, "{text}"),
-                Action::Answer { token, said } => {
+                SiteServiceAction::Tell { owner, text } => tracing::info!(%owner, "{text}"),
+                SiteServiceAction::Answer { token, said } => {
                     if let Some(reply) = self.replies.remove(&token) {
                         let _ = reply.try_send(said);
                     }
@@ -431,12 +434,12 @@ impl Controller {
 }
 
 /// Nanoseconds since 1970 that never go back.
-struct Clock {
+struct ControllerClock {
     began: Instant,
     at: Time,
 }
 
-impl Clock {
+impl ControllerClock {
     fn start() -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let at = since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
@@ -453,7 +456,7 @@ impl Clock {
 }
 
 /// What the site wants; nothing of its own without a file.
-fn read(options: &Options) -> anyhow::Result<(Config, File, Option<slurm::Sleep>)> {
+fn read(options: &Options) -> anyhow::Result<(Config, ControllerConfigFile, Option<slurm::Sleep>)> {
     let path = options.config.as_deref();
     let place = path.map_or_else(String::new, |path| path.display().to_string());
     let text = match path {
@@ -462,7 +465,7 @@ fn read(options: &Options) -> anyhow::Result<(Config, File, Option<slurm::Sleep>
         }
         None => String::new(),
     };
-    let file: File = toml::from_str(&text).with_context(|| place.clone())?;
+    let file: ControllerConfigFile = toml::from_str(&text).with_context(|| place.clone())?;
     let mut config = Config::default();
     let about = |what: &str| format!("{place}: {what}");
     if let Some(lease) = &file.lease {

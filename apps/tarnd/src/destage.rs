@@ -4,13 +4,13 @@
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tarn_checkpoint::destage::{Destager, Left, What};
+use tarn_checkpoint::destage::{DestageOutcome, DestagedArena, Destager};
 
 /// From one look to the next.
 const EVERY: Duration = Duration::from_secs(2);
 
 /// A tier that is looked after.
-struct Tier {
+struct DestageTier {
     path: PathBuf,
     memory: PathBuf,
     destager: Destager,
@@ -20,13 +20,13 @@ struct Tier {
 
 /// Begins, if there are tiers to look after.
 pub(crate) fn start(tiers: &[(PathBuf, PathBuf)]) -> std::io::Result<()> {
-    let tiers = tiers.iter().map(|(path, memory)| Tier {
+    let tiers = tiers.iter().map(|(path, memory)| DestageTier {
         path: path.clone(),
         memory: memory.clone(),
         destager: Destager::new(path, memory),
         readable: true,
     });
-    let mut all: Vec<Tier> = tiers.collect();
+    let mut all: Vec<DestageTier> = tiers.collect();
     if all.is_empty() {
         return Ok(());
     }
@@ -38,7 +38,7 @@ pub(crate) fn start(tiers: &[(PathBuf, PathBuf)]) -> std::io::Result<()> {
     thread.spawn(look).map(drop)
 }
 
-fn look(tier: &mut Tier) {
+fn look(tier: &mut DestageTier) {
     let runs = tier.destager.runs();
     let was = std::mem::replace(&mut tier.readable, runs.is_ok());
     if let (Err(e), true) = (&runs, was) {
@@ -48,7 +48,7 @@ fn look(tier: &mut Tier) {
         return;
     };
     for run in runs {
-        let mut tell = |left| tell(&tier.path, &tier.memory, left);
+        let mut tell = |left| log_destaged(&tier.path, &tier.memory, left);
         // Those of other users are theirs.
         if let Err(why) = tier.destager.run(&run, &mut tell) {
             tracing::debug!(run = %run.display(), "{why}");
@@ -56,10 +56,10 @@ fn look(tier: &mut Tier) {
     }
 }
 
-fn tell(tier: &Path, memory: &Path, left: Left) {
+fn log_destaged(tier: &Path, memory: &Path, left: DestagedArena) {
     let (path, rank) = (left.path.display(), left.rank);
     match left.what {
-        What::Brought(versions) => {
+        DestageOutcome::Brought(versions) => {
             for (id, bytes) in versions {
                 tracing::info!(
                     rank,
@@ -68,7 +68,7 @@ fn tell(tier: &Path, memory: &Path, left: Left) {
                 );
             }
         }
-        What::Lacking(ids) => {
+        DestageOutcome::Lacking(ids) => {
             let (tier, memory) = (tier.display(), memory.display());
             for id in ids {
                 tracing::warn!(
@@ -77,7 +77,7 @@ fn tell(tier: &Path, memory: &Path, left: Left) {
                 );
             }
         }
-        What::Failed(fault) => tracing::warn!(rank, "{path}: {fault}"),
-        What::Running(_) | What::Busy => {}
+        DestageOutcome::Failed(fault) => tracing::warn!(rank, "{path}: {fault}"),
+        DestageOutcome::Running(_) | DestageOutcome::Busy => {}
     }
 }

@@ -1,7 +1,7 @@
 //! The program that a tarnd was started for (`tarnd ... -- COMMAND`), and the step of a run that it may be
 //! (`tarnd --step -- COMMAND`): then everything is named as the step sees it, in its own namespaces.
 
-use crate::Fault;
+use crate::TarndError;
 use crate::options::Options;
 use anyhow::{Context, anyhow};
 use rustix::fs::{StatVfsMountFlags, statvfs};
@@ -29,12 +29,12 @@ const SCRATCH: &str = "scratch";
 const MAX_SOCKET: usize = 100;
 
 /// The program.
-pub(crate) struct Guest {
+pub(crate) struct ChildProgram {
     pid: Pid,
     ended: Arc<OnceLock<ExitStatus>>,
 }
 
-impl Guest {
+impl ChildProgram {
     /// Starts it, with `$TARN_SOCKET`; a byte is written to `wake` when it has ended.
     pub(crate) fn start(
         command: &[OsString],
@@ -79,9 +79,9 @@ impl Guest {
 }
 
 /// Folders of a step's tarnd; removed at its end.
-pub(crate) struct Home(Vec<PathBuf>);
+pub(crate) struct StepFolders(Vec<PathBuf>);
 
-impl Drop for Home {
+impl Drop for StepFolders {
     fn drop(&mut self) {
         for folder in &self.0 {
             let _ = std::fs::remove_dir_all(folder);
@@ -90,8 +90,8 @@ impl Drop for Home {
 }
 
 /// The options of a step's tarnd: socket, state and dataspaces follow from the step's environment.
-pub(crate) fn of_step(mut options: Options) -> Result<(Options, Home), Fault> {
-    let usage = |text: &str| Fault::new(Exit::Usage, anyhow!(text.to_owned()));
+pub(crate) fn of_step(mut options: Options) -> Result<(Options, StepFolders), TarndError> {
+    let usage = |text: &str| TarndError::new(Exit::Usage, anyhow!(text.to_owned()));
     if options.command.is_empty() {
         return Err(usage("--step needs a command: tarnd --step -- COMMAND"));
     }
@@ -99,7 +99,7 @@ pub(crate) fn of_step(mut options: Options) -> Result<(Options, Home), Fault> {
     let scratch = scratch.ok_or_else(|| {
         usage("this is no step of a run (TARN_SCRATCH is not set); `tarnd --step` is for commands of workflow files")
     })?;
-    let state = |e: anyhow::Error| Fault::new(Exit::State, e);
+    let state = |e: anyhow::Error| TarndError::new(Exit::State, e);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let own = format!(
         "{}-{:x}",
@@ -108,7 +108,7 @@ pub(crate) fn of_step(mut options: Options) -> Result<(Options, Home), Fault> {
     );
     // Hidden from programs' tasks, as all that begins so.
     let folder = scratch.join(format!(".tarn-step-{own}"));
-    let mut home = Home(Vec::new());
+    let mut home = StepFolders(Vec::new());
     make(&folder).map_err(state)?;
     home.0.push(folder.clone());
     if let Ok(node) = std::env::var("TARN_NODE") {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tarn_journal::lines::{LineReader, LineWriter, sync_folder};
-use tarn_tasks::Record;
+use tarn_tasks::TaskLogRecord;
 
 /// Name and version of the format: the first line.
 const FORMAT: &str = "tarn-tasks 1";
@@ -18,7 +18,7 @@ const MAX_JOURNAL_BYTES: u64 = 64 << 20;
 
 /// What the thread is asked to do.
 #[derive(Default)]
-struct Queue {
+struct JournalQueue {
     /// Records that wait, as text.
     lines: Vec<Vec<u8>>,
     /// What a new journal begins with, in place of all that came before.
@@ -28,8 +28,8 @@ struct Queue {
     over: bool,
 }
 
-struct Shared {
-    queue: Mutex<Queue>,
+struct JournalWriterState {
+    queue: Mutex<JournalQueue>,
     more: Condvar,
     /// Records that are durable.
     durable: AtomicU64,
@@ -41,15 +41,15 @@ struct Shared {
 }
 
 /// The journal, open for append.
-pub(crate) struct Journal {
-    shared: Arc<Shared>,
+pub(crate) struct TaskJournal {
+    shared: Arc<JournalWriterState>,
     handed: u64,
     thread: Option<JoinHandle<()>>,
     /// A rewrite was asked for at this length.
     rewritten: u64,
 }
 
-fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+fn lock(queue: &Mutex<JournalQueue>) -> MutexGuard<'_, JournalQueue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -58,7 +58,7 @@ fn path_in(state: &Path) -> PathBuf {
 }
 
 /// The records of the journal in a state folder; none when there is no journal.
-pub(crate) fn read(state: &Path) -> anyhow::Result<Vec<Record>> {
+pub(crate) fn read(state: &Path) -> anyhow::Result<Vec<TaskLogRecord>> {
     let path = path_in(state);
     let mut lines = match LineReader::open(&path, FORMAT) {
         Err(e) if e.is_missing() => return Ok(Vec::new()),
@@ -74,7 +74,7 @@ pub(crate) fn read(state: &Path) -> anyhow::Result<Vec<Record>> {
     Ok(records)
 }
 
-fn encode(records: &[Record]) -> anyhow::Result<Vec<Vec<u8>>> {
+fn encode(records: &[TaskLogRecord]) -> anyhow::Result<Vec<Vec<u8>>> {
     let line = |r| serde_json::to_vec(r).context("a record cannot be written");
     records.iter().map(line).collect()
 }
@@ -97,12 +97,12 @@ fn begin(path: &Path, lines: &[Vec<u8>]) -> anyhow::Result<LineWriter> {
     Ok(writer)
 }
 
-impl Journal {
+impl TaskJournal {
     /// Begins a new journal with these records, durably, in place of an older one.
-    pub(crate) fn open(state: &Path, records: &[Record]) -> anyhow::Result<Self> {
+    pub(crate) fn open(state: &Path, records: &[TaskLogRecord]) -> anyhow::Result<Self> {
         let path = path_in(state);
         let writer = begin(&path, &encode(records)?)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(JournalWriterState {
             queue: Mutex::default(),
             more: Condvar::new(),
             durable: AtomicU64::new(0),
@@ -125,7 +125,7 @@ impl Journal {
 
     /// Hands over records that belong together; they are durable once [`Journal::durable`] has come to the number
     /// returned.
-    pub(crate) fn append(&mut self, records: &[Record]) -> anyhow::Result<u64> {
+    pub(crate) fn append(&mut self, records: &[TaskLogRecord]) -> anyhow::Result<u64> {
         let lines = encode(records)?;
         self.handed += records.len() as u64;
         let mut queue = lock(&self.shared.queue);
@@ -162,7 +162,7 @@ impl Journal {
     }
 
     /// Replaces all that was handed over by this.
-    pub(crate) fn rewrite(&mut self, snapshot: &[Record]) -> anyhow::Result<()> {
+    pub(crate) fn rewrite(&mut self, snapshot: &[TaskLogRecord]) -> anyhow::Result<()> {
         let lines = encode(snapshot)?;
         self.rewritten = lines.iter().map(|l| l.len() as u64).sum();
         // Not asked for again before this is done.
@@ -175,7 +175,7 @@ impl Journal {
     }
 }
 
-impl Drop for Journal {
+impl Drop for TaskJournal {
     /// Writes what waits.
     fn drop(&mut self) {
         lock(&self.shared.queue).over = true;
@@ -186,7 +186,7 @@ impl Drop for Journal {
     }
 }
 
-fn write_all(shared: &Shared, path: &Path, mut writer: LineWriter) {
+fn write_all(shared: &JournalWriterState, path: &Path, mut writer: LineWriter) {
     loop {
         let (lines, anew, handed) = {
             let mut queue = lock(&shared.queue);
@@ -229,20 +229,20 @@ fn write_all(shared: &Shared, path: &Path, mut writer: LineWriter) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tarn_proto::local::{Kind, TaskSpec};
+    use tarn_proto::local::{TaskOperation, TaskSpec};
 
-    fn record(id: u64) -> Record {
-        Record::Submitted {
+    fn record(id: u64) -> TaskLogRecord {
+        TaskLogRecord::Submitted {
             id,
             user: 1,
             job: None,
             at: 5,
             deadline: None,
-            spec: TaskSpec::new(Kind::Nothing),
+            spec: TaskSpec::new(TaskOperation::Nothing),
         }
     }
 
-    fn wait(journal: &Journal, number: u64) {
+    fn wait(journal: &TaskJournal, number: u64) {
         while journal.durable() < number {
             std::thread::yield_now();
         }
@@ -252,7 +252,7 @@ mod tests {
     fn records_come_back_also_after_a_rewrite() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), []);
-        let mut journal = Journal::open(dir.path(), &[record(0)]).unwrap();
+        let mut journal = TaskJournal::open(dir.path(), &[record(0)]).unwrap();
         let number = journal.append(&[record(1), record(2)]).unwrap();
         wait(&journal, number);
         assert_eq!(read(dir.path()).unwrap(), [record(0), record(1), record(2)]);
@@ -261,7 +261,7 @@ mod tests {
         wait(&journal, number);
         assert_eq!(read(dir.path()).unwrap(), [record(2), record(3)]);
         drop(journal);
-        drop(Journal::open(dir.path(), &[record(7)]).unwrap());
+        drop(TaskJournal::open(dir.path(), &[record(7)]).unwrap());
         assert_eq!(read(dir.path()).unwrap(), [record(7)]);
     }
 
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_torn_tail_at_every_byte() {
         let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(dir.path(), &[]).unwrap();
+        let mut journal = TaskJournal::open(dir.path(), &[]).unwrap();
         let mut ends = vec![std::fs::read(path_in(dir.path())).unwrap().len()];
         let all: Vec<_> = (0..4).map(record).collect();
         for record in &all {

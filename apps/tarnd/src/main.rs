@@ -21,7 +21,7 @@ mod waits;
 mod work;
 
 use clap::{CommandFactory, Parser};
-use options::{LogFormat, Options};
+use options::{DaemonLogFormat, Options};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use tarn_types::codes::Exit;
@@ -33,12 +33,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Why tarnd ends, and with which exit code.
 #[derive(Debug)]
-struct Fault {
+struct TarndError {
     exit: Exit,
     error: anyhow::Error,
 }
 
-impl Fault {
+impl TarndError {
     fn new(exit: Exit, error: impl Into<anyhow::Error>) -> Self {
         let error = error.into();
         Self { exit, error }
@@ -58,22 +58,22 @@ fn main() -> ExitCode {
         Some(word) if word == "--controller" => {
             parsed().and_then(|options: controller::Options| {
                 start_logs(options.log_level, options.log_format, None);
-                told(controller::run(&options).map(|()| Exit::Success as u8))
+                log_exit_error(controller::run(&options).map(|()| Exit::Success as u8))
             })
         }
         Some(word) if word == "--site" => parsed().and_then(|options: site::Options| {
             start_logs(options.log_level, options.log_format, None);
-            told(site::run(&options).map(|()| Exit::Success as u8))
+            log_exit_error(site::run(&options).map(|()| Exit::Success as u8))
         }),
         Some(word) if word == "--worker" => {
-            start_logs(Level::INFO, LogFormat::Text, None);
-            told(site::work().map(|()| Exit::Success as u8))
+            start_logs(Level::INFO, DaemonLogFormat::Text, None);
+            log_exit_error(site::work().map(|()| Exit::Success as u8))
         }
         _ => parsed().and_then(|options: Options| {
             // What the nodes of a run say comes together in one file.
             let node = options.node.then(|| options.node_name.clone()).flatten();
             start_logs(options.log_level, options.log_format, node);
-            told(run(options))
+            log_exit_error(run(options))
         }),
     };
     ExitCode::from(ended.unwrap_or_else(|code| code))
@@ -88,7 +88,7 @@ fn parsed<T: Parser>() -> Result<T, u8> {
 }
 
 /// Says why it ends.
-fn told(ended: Result<u8, Fault>) -> Result<u8, u8> {
+fn log_exit_error(ended: Result<u8, TarndError>) -> Result<u8, u8> {
     ended.map_err(|fault| {
         tracing::error!("{:#}", fault.error);
         fault.exit as u8
@@ -96,7 +96,7 @@ fn told(ended: Result<u8, Fault>) -> Result<u8, u8> {
 }
 
 /// Until the end; with which exit code.
-fn run(options: Options) -> Result<u8, Fault> {
+fn run(options: Options) -> Result<u8, TarndError> {
     if options.node {
         return node::run(&options).map(|()| Exit::Success as u8);
     }
@@ -107,12 +107,12 @@ fn run(options: Options) -> Result<u8, Fault> {
     server::run(&options)
 }
 
-fn start_logs(level: Level, format: LogFormat, node: Option<String>) {
+fn start_logs(level: Level, format: DaemonLogFormat, node: Option<String>) {
     let logs = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_target(false)
         .with_ansi(false)
-        .with_writer(move || Named {
+        .with_writer(move || PrefixedStderr {
             node: node.clone(),
             format,
         });
@@ -121,36 +121,36 @@ fn start_logs(level: Level, format: LogFormat, node: Option<String>) {
         .with_target("tarn", level)
         .with_default(level.min(Level::WARN));
     match format {
-        LogFormat::Text => logs.finish().with(own).init(),
-        LogFormat::Json => logs.json().flatten_event(true).finish().with(own).init(),
+        DaemonLogFormat::Text => logs.finish().with(own).init(),
+        DaemonLogFormat::Json => logs.json().flatten_event(true).finish().with(own).init(),
     }
 }
 
 /// Standard error; each line begins with the node's name, if it has one.
-struct Named {
+struct PrefixedStderr {
     node: Option<String>,
-    format: LogFormat,
+    format: DaemonLogFormat,
 }
 
-impl Write for Named {
+impl Write for PrefixedStderr {
     /// Is given whole lines. What others have worded in them forges none.
     fn write(&mut self, whole: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(whole.strip_suffix(b"\n").unwrap_or(whole));
         let mut line = match self.format {
-            LogFormat::Text => plain(&text).into_owned(),
-            LogFormat::Json => plain_json(&text),
+            DaemonLogFormat::Text => plain(&text).into_owned(),
+            DaemonLogFormat::Json => plain_json(&text),
         };
         line.push('\n');
         let line = line.as_bytes();
         let mut all = Vec::with_capacity(line.len() + 64);
         match (&self.node, self.format) {
             (None, _) => all.extend_from_slice(line),
-            (Some(node), LogFormat::Text) => {
+            (Some(node), DaemonLogFormat::Text) => {
                 all.extend_from_slice(node.as_bytes());
                 all.push(b' ');
                 all.extend_from_slice(line);
             }
-            (Some(node), LogFormat::Json) => {
+            (Some(node), DaemonLogFormat::Json) => {
                 all.extend_from_slice(br#"{"node":"#);
                 serde_json::to_writer(&mut all, node)?;
                 all.push(b',');

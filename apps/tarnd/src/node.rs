@@ -13,7 +13,7 @@ mod step_inbox;
 mod step_sender;
 mod talk;
 
-use crate::Fault;
+use crate::TarndError;
 use crate::options::Options;
 use anyhow::{Context, anyhow, bail};
 use loans::Loans;
@@ -25,11 +25,11 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use talk::Host;
+use talk::NodeRun;
 use tarn_data_plane::Transport;
 use tarn_node::machine::host_name;
-use tarn_proto::node::{Start, Started};
-use tarn_sessions::{RunKeys, Server, Timeouts};
+use tarn_proto::node::{NodeStartInput, NodeStartReport};
+use tarn_sessions::{RunKeys, SessionServer, SessionTimeouts};
 use tarn_types::codes::Exit;
 
 /// Bytes of the line that starts a run: keys take a few thousand.
@@ -56,13 +56,13 @@ enum Notice {
 }
 
 /// Serves one run until it is over.
-pub(crate) fn run(options: &Options) -> Result<(), Fault> {
+pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     crate::server::raise_descriptors();
-    let start = read_start(io::stdin().lock()).map_err(|e| Fault::new(Exit::Usage, e))?;
-    serve(options, start).map_err(|e| Fault::new(Exit::State, e))
+    let start = read_start(io::stdin().lock()).map_err(|e| TarndError::new(Exit::Usage, e))?;
+    serve(options, start).map_err(|e| TarndError::new(Exit::State, e))
 }
 
-fn read_start(from: impl BufRead) -> anyhow::Result<Start> {
+fn read_start(from: impl BufRead) -> anyhow::Result<NodeStartInput> {
     let mut line = Vec::new();
     from.take(MAX_START).read_until(b'\n', &mut line)?;
     // What serde_json says may quote the keys.
@@ -75,7 +75,7 @@ fn read_start(from: impl BufRead) -> anyhow::Result<Start> {
     })
 }
 
-fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
+fn serve(options: &Options, start: NodeStartInput) -> anyhow::Result<()> {
     let node = options.node_name.clone().unwrap_or_else(host_name);
     let keys: RunKeys = serde_json::from_value(start.keys)
         .map_err(|_| anyhow!("the keys of the run are not of this release of tarn"))?;
@@ -87,13 +87,13 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     let replicas = Replicas::new(start.data, way.clone()).context("no keys can be made")?;
     let data = replicas::serve(EVERYWHERE, &replicas).context("cannot serve files to peers")?;
     let listener = TcpListener::bind(EVERYWHERE).context("cannot listen")?;
-    let started = Started {
+    let started = NodeStartReport {
         node: node.clone(),
         control: listener.local_addr().context("cannot listen")?.port(),
         data: data.address().port(),
     };
     let (notify, notices) = channel();
-    let host = Host::new(
+    let host = NodeRun::new(
         started.clone(),
         start.run,
         helper.with_file_name("tarn"),
@@ -103,15 +103,15 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     );
     let host = Arc::new(host);
     let millis = Duration::from_millis;
-    let timeout = Timeouts {
+    let timeout = SessionTimeouts {
         heartbeat: millis(start.timeouts.0.max(1)),
         lost: millis(start.timeouts.1.max(1)),
-        ..Timeouts::default()
+        ..SessionTimeouts::default()
     };
     let handler = talk::Sessions(Arc::clone(&host));
-    let server = Server::start(listener, &keys, timeout, Arc::new(handler))?;
+    let server = SessionServer::start(listener, &keys, timeout, Arc::new(handler))?;
     watch_signals(notify.clone()).context("cannot watch signals")?;
-    say(&started).context("cannot report where tarnd listens")?;
+    print_started(&started).context("cannot report where tarnd listens")?;
     std::thread::Builder::new()
         .name("tarn-stdin".into())
         .spawn(move || {
@@ -131,7 +131,7 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
         "tarnd ends: {why}"
     );
     // Not every tarnd that ends is a lost node: whoever cancels a job tells all of them to.
-    let heard = why == SIGNALLED && host.tell_end();
+    let heard = why == SIGNALLED && host.notify_ending();
     let stopped = host.stop();
     if heard {
         wait_for_leave(&notices);
@@ -146,7 +146,7 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn say(started: &Started) -> anyhow::Result<()> {
+fn print_started(started: &NodeStartReport) -> anyhow::Result<()> {
     let mut line = serde_json::to_string(started)?;
     line.push('\n');
     let mut out = io::stdout().lock();
@@ -170,7 +170,7 @@ fn watch_signals(notify: Sender<Notice>) -> io::Result<()> {
 }
 
 /// Waits for the end; why it is one.
-fn wait(host: &Host, notices: &Receiver<Notice>, keep_for: Duration) -> &'static str {
+fn wait(host: &NodeRun, notices: &Receiver<Notice>, keep_for: Duration) -> &'static str {
     let mut alone = Some(Instant::now());
     loop {
         let notice = match alone {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tarn_data_plane::Transport;
-use tarn_proto::local::{Access, SpaceSpec, Uid};
+use tarn_proto::local::{Access, SpaceSpec, UserId};
 use tarn_types::units::{parse_rate, parse_size};
 
 /// Serves the programs of this node: copies, moves and removes files for them, between dataspaces, memory and outside.
@@ -56,7 +56,7 @@ pub(crate) struct Options {
     pub(crate) checkpoints: Vec<(PathBuf, PathBuf)>,
     /// A user's share, if it is not 1. May be given several times
     #[arg(long = "weight", value_name = "UID=N", value_parser = weight)]
-    pub(crate) weights: Vec<(Uid, u32)>,
+    pub(crate) weights: Vec<(UserId, u32)>,
     /// Other users may connect too, but only to open the partitions whose access lists name them: docs/guide/direct-access.md
     #[arg(long, conflicts_with_all = ["node", "step"])]
     pub(crate) guests: bool,
@@ -70,8 +70,8 @@ pub(crate) struct Options {
     #[arg(long, default_value = "info")]
     pub(crate) log_level: tracing::Level,
     /// How
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
-    pub(crate) log_format: LogFormat,
+    #[arg(long, value_enum, default_value_t = DaemonLogFormat::Text)]
+    pub(crate) log_format: DaemonLogFormat,
     /// Starts this with $TARN_SOCKET, and ends when it has ended and its tasks have; with its exit code
     #[arg(last = true, conflicts_with = "node")]
     pub(crate) command: Vec<OsString>,
@@ -91,7 +91,7 @@ impl Options {
 
 /// How the log looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum LogFormat {
+pub(crate) enum DaemonLogFormat {
     /// A line for people
     Text,
     /// A JSON object a line
@@ -156,7 +156,7 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-fn weight(text: &str) -> Result<(Uid, u32), String> {
+fn weight(text: &str) -> Result<(UserId, u32), String> {
     let (user, weight) = text.split_once('=').ok_or("give UID=N, such as 1000=2")?;
     let number = |text: &str| text.parse::<u32>().map_err(|e| format!("{text}: {e}"));
     match number(weight)? {

@@ -2,9 +2,9 @@
 
 mod host;
 
-pub(crate) use host::{Host, fingerprint, handed};
+pub(crate) use host::{PeerHost, fingerprint, handed};
 
-use crate::work::told;
+use crate::work::to_request_error;
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -17,13 +17,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_data_plane::{
-    Client, Key, Limits, Line, MAX_ADDRESSES, RemoteTree, RunId, Server, Timeouts, Transport, Tree,
-    Way,
+    CallStream, ContentTransport, DataClient, DataClientTimeouts, DataServer, Key, Limits,
+    MAX_ADDRESSES, RemoteTree, RunId, Transport, Tree,
 };
 use tarn_mover::throttle::Limiter;
 use tarn_ports::{Control, Watch};
 use tarn_proto::local::{
-    Ask, Code, FarPartition, PathBytes, Refusal, Said, WindowUse, pack, unpack,
+    Code, FarPartition, PathBytes, PeerTarndReply, PeerTarndRequest, RequestError, WindowUse, pack,
+    unpack,
 };
 use tarn_types::manifest::Manifest;
 use tarn_types::units::parse_rate;
@@ -42,7 +43,7 @@ const SLOTS: u32 = 4;
 /// The file, as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct PeersFile {
     key: String,
     nodes: BTreeMap<String, WrittenNode>,
 }
@@ -57,7 +58,7 @@ struct WrittenNode {
 
 /// Another node.
 #[derive(Debug, Clone)]
-struct Peer {
+struct PeerNode {
     /// Host name or address, and port.
     address: String,
     slots: u32,
@@ -70,7 +71,7 @@ struct Peer {
 #[derive(Debug, Default)]
 struct Calls {
     followed: usize,
-    line: Option<(Arc<Client>, Line)>,
+    line: Option<(Arc<DataClient>, CallStream)>,
 }
 
 /// A task of another node's is followed.
@@ -90,15 +91,15 @@ impl Drop for Following {
 
 /// This node among others.
 #[derive(Debug, Clone)]
-pub(crate) struct Peers {
+pub(crate) struct PeerTable {
     /// This node's name.
     pub(crate) own: String,
     port: u16,
     run: RunId,
     key: Key,
-    others: BTreeMap<String, Peer>,
+    others: BTreeMap<String, PeerNode>,
     /// libfabric, if it is used.
-    way: Way,
+    way: ContentTransport,
 }
 
 fn key_of(digits: &str) -> Option<[u8; 32]> {
@@ -113,7 +114,7 @@ fn key_of(digits: &str) -> Option<[u8; 32]> {
     Some(key)
 }
 
-impl Peers {
+impl PeerTable {
     /// Reads the file of peers; `own` is this node's name in it.
     pub(crate) fn read(path: &Path, own: &str) -> anyhow::Result<Self> {
         let shown = path.display();
@@ -141,7 +142,7 @@ impl Peers {
 
     fn parse(text: &str, own: &str) -> anyhow::Result<Self> {
         // What toml says of an error quotes the line, which may be the key's.
-        let written: Written = toml::from_str(text).map_err(|e| {
+        let written: PeersFile = toml::from_str(text).map_err(|e| {
             let line = e.span().map_or(0, |s| 1 + text[..s.start].matches('\n').count());
             anyhow::anyhow!("line {line}: {}; it needs `key` and a table `[nodes.NAME]` with `address` for each node", e.message())
         })?;
@@ -160,7 +161,7 @@ impl Peers {
             run: *run.0.first_chunk().context("a key is too short")?,
             key: Key::derive(&secret, b"tarn tasks data")?,
             others: BTreeMap::new(),
-            way: Way::Clear,
+            way: ContentTransport::Clear,
         };
         for (name, node) in written.nodes {
             tarn_tasks::check_name("node", &name).map_err(|why| anyhow::anyhow!(why.text))?;
@@ -185,7 +186,7 @@ impl Peers {
                 peers.port = port;
                 continue;
             }
-            let peer = Peer {
+            let peer = PeerNode {
                 address: node.address,
                 slots,
                 link: rate.map(|rate| Limiter::new(rate, 0)),
@@ -218,58 +219,67 @@ impl Peers {
     }
 
     /// Answers other nodes, on all addresses: who has no key gets no answer.
-    pub(crate) fn serve(&self, host: &Arc<Host>) -> std::io::Result<Server> {
+    pub(crate) fn serve(&self, host: &Arc<PeerHost>) -> std::io::Result<DataServer> {
         let registry = Arc::clone(host);
         let limits = Limits::default();
         // Both kinds of addresses where the kernel has both.
         let same = Arc::clone(&registry) as _;
-        match Server::start(("::", self.port), same, limits, self.way.clone()) {
+        match DataServer::start(("::", self.port), same, limits, self.way.clone()) {
             Err(e) if e.kind() != std::io::ErrorKind::AddrInUse => {
-                Server::start(("0.0.0.0", self.port), registry, limits, self.way.clone())
+                DataServer::start(("0.0.0.0", self.port), registry, limits, self.way.clone())
             }
             served => served,
         }
     }
 
-    fn client(&self, node: &str) -> Result<Arc<Client>, Refusal> {
+    fn client(&self, node: &str) -> Result<Arc<DataClient>, RequestError> {
         let unknown = || {
             let text = format!("node `{node}` is not one that this tarnd knows");
-            Refusal::new(Code::Unsupported, text)
+            RequestError::new(Code::Unsupported, text)
         };
         let peer = self.others.get(node).ok_or_else(unknown)?;
         let address = &peer.address;
         let io = |why: String| {
             let text = format!("node {node} cannot be reached at {address}: {why}");
-            Refusal::new(Code::Io, text)
+            RequestError::new(Code::Io, text)
         };
         let found = address.to_socket_addrs().map_err(|e| io(e.to_string()));
         let mut found = found?;
         let first = found.next().ok_or_else(|| io("no such host".into()))?;
-        Ok(Arc::new(Client {
+        Ok(Arc::new(DataClient {
             node: node.to_owned(),
             address: first,
             others: found.take(MAX_ADDRESSES).collect(),
             run: self.run,
             key: self.key.clone(),
-            timeout: Timeouts::default(),
+            timeout: DataClientTimeouts::default(),
             way: match &self.way {
                 // Only partitions are read by windows.
-                Way::Windows(_) => Way::Clear,
+                ContentTransport::Windows(_) => ContentTransport::Clear,
                 way => way.clone(),
             },
         }))
     }
 
     /// Asks a node.
-    pub(crate) fn ask(&self, node: &str, ask: &Ask, watch: &dyn Watch) -> Result<Said, Refusal> {
-        let internal = |why: String| Refusal::new(Code::Internal, why);
+    pub(crate) fn ask(
+        &self,
+        node: &str,
+        ask: &PeerTarndRequest,
+        watch: &dyn Watch,
+    ) -> Result<PeerTarndReply, RequestError> {
+        let internal = |why: String| RequestError::new(Code::Internal, why);
         let body = pack(ask).map_err(internal)?;
-        said(node, &self.call(node, &body, watch)?)
+        decode_reply(node, &self.call(node, &body, watch)?)
     }
 
     /// Has a node open a partition: what it says of it, and the stream that it has given over to that.
-    pub(crate) fn lend(&self, node: &str, ask: &Ask) -> Result<(FarPartition, OwnedFd), Refusal> {
-        lent_by(&*self.client(node)?, &self.way, ask, &Control::default())
+    pub(crate) fn open_partition(
+        &self,
+        node: &str,
+        ask: &PeerTarndRequest,
+    ) -> Result<(FarPartition, OwnedFd), RequestError> {
+        open_partition_at(&*self.client(node)?, &self.way, ask, &Control::default())
     }
 
     /// A task there is followed from now on: calls share one stream meanwhile. With many nodes none is kept, as each node
@@ -286,7 +296,7 @@ impl Peers {
         Following(calls.cloned())
     }
 
-    fn call(&self, node: &str, body: &[u8], watch: &dyn Watch) -> Result<Vec<u8>, Refusal> {
+    fn call(&self, node: &str, body: &[u8], watch: &dyn Watch) -> Result<Vec<u8>, RequestError> {
         let calls = self.others.get(node).map(|peer| &peer.calls);
         // While another call is under way on it, this one has a stream of its own.
         if let Some(Ok(mut calls)) = calls.map(|c| c.try_lock())
@@ -297,17 +307,17 @@ impl Peers {
                 Some(kept) => kept,
                 None => {
                     let client = self.client(node)?;
-                    let line = client.line(watch).map_err(|e| told(&e, &[]))?;
+                    let line = client.line(watch).map_err(|e| to_request_error(&e, &[]))?;
                     (client, line)
                 }
             };
             let reply = client.call_on(&mut line, body, watch);
-            let reply = reply.map_err(|e| told(&e, &[]))?;
+            let reply = reply.map_err(|e| to_request_error(&e, &[]))?;
             calls.line = Some((client, line));
             return Ok(reply);
         }
         let reply = self.client(node)?.call(body, watch);
-        reply.map_err(|e| told(&e, &[]))
+        reply.map_err(|e| to_request_error(&e, &[]))
     }
 
     /// What a place of another node holds.
@@ -316,13 +326,13 @@ impl Peers {
         (node, space, path): (&str, &str, &[u8]),
         hashes: bool,
         control: &Control,
-    ) -> Result<Far, Refusal> {
-        let ask = Ask::List {
+    ) -> Result<PeerEndpoint, RequestError> {
+        let ask = PeerTarndRequest::List {
             space: space.to_owned(),
             path: path.into(),
             hashes,
         };
-        let Said::Listed {
+        let PeerTarndReply::Listed {
             single,
             manifest,
             print,
@@ -331,7 +341,7 @@ impl Peers {
             return Err(unexpected(node));
         };
         let list = Manifest::decode(&manifest)
-            .map_err(|e| Refusal::new(Code::Io, format!("node {node} sent no list: {e}")))?;
+            .map_err(|e| RequestError::new(Code::Io, format!("node {node} sent no list: {e}")))?;
         if single && list.entries.len() != 1 {
             return Err(unexpected(node));
         }
@@ -345,7 +355,7 @@ impl Peers {
             folder => [space.as_bytes(), b"/", folder].concat(),
         };
         let tree = self.client(node)?.tree(Tree::Space(name.into()));
-        Ok(Far {
+        Ok(PeerEndpoint {
             single,
             list,
             print,
@@ -359,8 +369,8 @@ impl Peers {
         (node, space, path): (&str, &str, &[u8]),
         task: u64,
         print: u128,
-    ) -> Result<(), Refusal> {
-        let ask = Ask::Release {
+    ) -> Result<(), RequestError> {
+        let ask = PeerTarndRequest::Release {
             space: space.to_owned(),
             path: PathBytes::from(path),
             node: self.own.clone(),
@@ -368,25 +378,25 @@ impl Peers {
             print,
         };
         match self.ask(node, &ask, &Control::default())? {
-            Said::Freed(_) => Ok(()),
+            PeerTarndReply::Freed(_) => Ok(()),
             _ => Err(unexpected(node)),
         }
     }
 }
 
 /// Has a node open a partition: what it says of it, how it is used, and the stream that it has given over to that.
-pub(crate) fn lent_by(
-    client: &Client,
-    way: &Way,
-    ask: &Ask,
+pub(crate) fn open_partition_at(
+    client: &DataClient,
+    way: &ContentTransport,
+    ask: &PeerTarndRequest,
     watch: &dyn Watch,
-) -> Result<(FarPartition, OwnedFd), Refusal> {
-    let internal = |why: String| Refusal::new(Code::Internal, why);
+) -> Result<(FarPartition, OwnedFd), RequestError> {
+    let internal = |why: String| RequestError::new(Code::Internal, why);
     let body = pack(ask).map_err(internal)?;
-    let mut line = client.line(watch).map_err(|e| told(&e, &[]))?;
+    let mut line = client.line(watch).map_err(|e| to_request_error(&e, &[]))?;
     let reply = client.call_on(&mut line, &body, watch);
-    match said(&client.node, &reply.map_err(|e| told(&e, &[]))?)? {
-        Said::Lent(mut far) => {
+    match decode_reply(&client.node, &reply.map_err(|e| to_request_error(&e, &[]))?)? {
+        PeerTarndReply::Lent(mut far) => {
             far.windows = way.rma().map(|rma| WindowUse {
                 provider: rma.provider().to_owned(),
                 library: rma.library().as_os_str().as_bytes().into(),
@@ -402,7 +412,7 @@ pub(crate) fn lent_by(
 
 /// A place of another node.
 #[derive(Debug)]
-pub(crate) struct Far {
+pub(crate) struct PeerEndpoint {
     /// Whether it is a single file or link, whose name is in the list.
     pub(crate) single: bool,
     pub(crate) list: Manifest,
@@ -412,18 +422,21 @@ pub(crate) struct Far {
 }
 
 /// What a node has answered.
-fn said(node: &str, reply: &[u8]) -> Result<Said, Refusal> {
-    let said =
-        unpack(reply).map_err(|why| Refusal::new(Code::Version, format!("node {node}: {why}")));
+fn decode_reply(node: &str, reply: &[u8]) -> Result<PeerTarndReply, RequestError> {
+    let said = unpack(reply)
+        .map_err(|why| RequestError::new(Code::Version, format!("node {node}: {why}")));
     match said? {
-        Said::Refused(why) => Err(Refusal::new(why.code, format!("node {node}: {}", why.text))),
+        PeerTarndReply::Refused(why) => Err(RequestError::new(
+            why.code,
+            format!("node {node}: {}", why.text),
+        )),
         said => Ok(said),
     }
 }
 
-pub(crate) fn unexpected(node: &str) -> Refusal {
+pub(crate) fn unexpected(node: &str) -> RequestError {
     let text = format!("node {node} gave an answer that does not belong to the question");
-    Refusal::new(Code::Internal, text)
+    RequestError::new(Code::Internal, text)
 }
 
 #[cfg(test)]
@@ -438,17 +451,17 @@ mod tests {
         let good = format!(
             "key = \"{KEY}\"\n[nodes.a]\naddress = \"a:7000\"\n[nodes.b]\naddress = \"b:7000\"\nrate = \"10 MB/s\"\nslots = 2\n"
         );
-        let peers = Peers::parse(&good, "a").unwrap();
+        let peers = PeerTable::parse(&good, "a").unwrap();
         assert_eq!(
             (peers.port, peers.slots()),
             (7000, [("b".into(), 2)].into())
         );
         assert!(peers.link("b").is_some() && peers.link("a").is_none());
         assert_eq!(
-            Peers::parse(&good, "b").unwrap().slots(),
+            PeerTable::parse(&good, "b").unwrap().slots(),
             [("a".into(), SLOTS)].into()
         );
-        let bad = |text: &str, own: &str| format!("{:#}", Peers::parse(text, own).unwrap_err());
+        let bad = |text: &str, own: &str| format!("{:#}", PeerTable::parse(text, own).unwrap_err());
         assert!(bad(&good, "c").contains("no node `c`"));
         for (from, to, why) in [
             (KEY, "0011", "64 hexadecimal"),
@@ -477,7 +490,7 @@ mod tests {
         .unwrap();
         for (mode, good) in [(0o644, false), (0o660, false), (0o600, true), (0o400, true)] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(Peers::read(&path, "a").is_ok(), good, "{mode:o}");
+            assert_eq!(PeerTable::read(&path, "a").is_ok(), good, "{mode:o}");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 mod piece_listener;
 
-use crate::peers::lent_by;
+use crate::peers::open_partition_at;
 use piece_listener::PieceListener;
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
@@ -12,10 +12,14 @@ use std::net::{Shutdown, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tarn_data_plane::{Called, Client, MakeTarget, Refusal as NotServed, Way};
-use tarn_partitions::{Folder, SUFFIX, Serving};
+use tarn_data_plane::{
+    Called, ContentTransport, DataClient, MakeTarget, RegistryError as NotServed,
+};
+use tarn_partitions::{PartitionFolder, SUFFIX, Serving};
 use tarn_ports::{STEP_SPACE, Watch};
-use tarn_proto::local::{Ask, Code, FarPartition, Refusal, Reply, Said, pack, unpack};
+use tarn_proto::local::{
+    Code, FarPartition, PeerTarndReply, PeerTarndRequest, Reply, RequestError, pack, unpack,
+};
 
 /// How long streams that are cut may take to be closed here, with what they have open.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -25,7 +29,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The other nodes that have pieces.
-pub(crate) trait Others: std::fmt::Debug + Send + Sync {
+pub(crate) trait PiecePeers: std::fmt::Debug + Send + Sync {
     /// This node's name.
     fn own(&self) -> String;
 
@@ -33,20 +37,20 @@ pub(crate) trait Others: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When it is none of them, or cannot be asked now.
-    fn client(&self, node: &str) -> Result<Arc<Client>, Refusal>;
+    fn client(&self, node: &str) -> Result<Arc<DataClient>, RequestError>;
 
     /// How content travels.
-    fn way(&self) -> &Way;
+    fn way(&self) -> &ContentTransport;
 }
 
 /// What this node lends, by the name that it has between nodes, where tarnds of tasks name a dataspace: `@` and more, as none of these is
 /// called.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Lent(Arc<Mutex<BTreeMap<String, Arc<Step>>>>);
+pub(crate) struct ExportedPieces(Arc<Mutex<BTreeMap<String, Arc<StepPieces>>>>);
 
 /// Of an attempt, or a job.
 #[derive(Debug)]
-struct Step {
+struct StepPieces {
     /// The folder of each piece, by the partition's name.
     folders: BTreeMap<String, PathBuf>,
     streams: Mutex<Streams>,
@@ -62,20 +66,20 @@ struct Streams {
 }
 
 /// A stream has a piece open; dropped when it is closed.
-struct Open {
-    step: Arc<Step>,
+struct OpenPiece {
+    step: Arc<StepPieces>,
     number: u64,
 }
 
-impl Drop for Open {
+impl Drop for OpenPiece {
     fn drop(&mut self) {
         lock(&self.step.streams).all.remove(&self.number);
         self.step.fewer.notify_all();
     }
 }
 
-impl Step {
-    fn folder(&self, path: &[u8]) -> Result<(Folder, String, PathBuf), Refusal> {
+impl StepPieces {
+    fn folder(&self, path: &[u8]) -> Result<(PartitionFolder, String, PathBuf), RequestError> {
         let name = std::str::from_utf8(path).ok();
         let name = name.and_then(|path| path.strip_suffix(SUFFIX));
         let found = name.and_then(|name| Some((name, self.folders.get(name)?)));
@@ -84,18 +88,22 @@ impl Step {
                 "`{}` is no partition that is spread over the nodes of this step",
                 path.escape_ascii()
             );
-            Refusal::new(Code::NotFound, text)
+            RequestError::new(Code::NotFound, text)
         })?;
-        Ok((Folder::open(path)?, name.to_owned(), path.join(name)))
+        Ok((
+            PartitionFolder::open(path)?,
+            name.to_owned(),
+            path.join(name),
+        ))
     }
 
-    fn open(&self, path: &[u8], write: bool) -> Result<OwnedFd, Refusal> {
+    fn open(&self, path: &[u8], write: bool) -> Result<OwnedFd, RequestError> {
         let (folder, name, _) = self.folder(path)?;
-        Ok(folder.lend(&name, write)?.0)
+        Ok(folder.export_file(&name, write)?.0)
     }
 
     /// A stream begins, unless the step is over.
-    fn begin(self: &Arc<Self>, socket: &TcpStream) -> io::Result<Open> {
+    fn begin(self: &Arc<Self>, socket: &TcpStream) -> io::Result<OpenPiece> {
         let mut streams = lock(&self.streams);
         if streams.over {
             return Err(io::ErrorKind::NotConnected.into());
@@ -103,7 +111,7 @@ impl Step {
         let number = streams.next;
         streams.next += 1;
         streams.all.insert(number, socket.try_clone()?);
-        Ok(Open {
+        Ok(OpenPiece {
             step: Arc::clone(self),
             number,
         })
@@ -125,16 +133,21 @@ impl Step {
     }
 }
 
-impl Lent {
+impl ExportedPieces {
     /// Opens a piece for a program of another node.
-    fn serve(&self, space: &str, path: &[u8], write: bool) -> Result<(Said, MakeTarget), Refusal> {
+    fn serve(
+        &self,
+        space: &str,
+        path: &[u8],
+        write: bool,
+    ) -> Result<(PeerTarndReply, MakeTarget), RequestError> {
         let step = lock(&self.0).get(space).cloned().ok_or_else(|| {
             let text = format!("nothing is lent to `{}` here", space.escape_debug());
-            Refusal::new(Code::NotFound, text)
+            RequestError::new(Code::NotFound, text)
         })?;
         let (folder, name, shown) = step.folder(path)?;
-        let serving = Serving::new(folder.lend(&name, write)?.0, &shown, write)?;
-        let said = Said::Lent(serving.told()?);
+        let serving = Serving::new(folder.export_file(&name, write)?.0, &shown, write)?;
+        let said = PeerTarndReply::Lent(serving.describe_partition()?);
         let make = move |socket: &TcpStream| {
             let open = step.begin(socket)?;
             serving.target(open).map_err(io::Error::other)
@@ -144,15 +157,15 @@ impl Lent {
 
     /// What another node's tarnd calls.
     pub(crate) fn called(&self, body: &[u8]) -> Result<Called, NotServed> {
-        let refused = |why| Ok((Said::Refused(why), None));
+        let refused = |why| Ok((PeerTarndReply::Refused(why), None));
         let (said, make) = match unpack(body).map_err(NotServed)? {
-            Ask::Lend { space, path, write } => self
+            PeerTarndRequest::Lend { space, path, write } => self
                 .serve(&space, &path.0, write)
                 .map(|(said, make)| (said, Some(make)))
                 .or_else(refused)?,
             _ => {
                 let text = "pieces of partitions are lent here to other nodes, and nothing else is done for them";
-                refused(Refusal::new(Code::Unsupported, text))?
+                refused(RequestError::new(Code::Unsupported, text))?
             }
         };
         let said = pack(&said).map_err(NotServed)?;
@@ -164,47 +177,47 @@ impl Lent {
 }
 
 /// What is lent, until it is dropped.
-pub(crate) struct Lending {
-    lent: Lent,
+pub(crate) struct PieceExport {
+    lent: ExportedPieces,
     name: String,
-    step: Arc<Step>,
+    step: Arc<StepPieces>,
     /// Dropped last of all: who is being answered waits for others.
     _door: PieceListener,
 }
 
-impl Drop for Lending {
+impl Drop for PieceExport {
     fn drop(&mut self) {
         lock(&self.lent.0).remove(&self.name);
         self.step.end();
     }
 }
 
-impl Lent {
+impl ExportedPieces {
     /// Lends the pieces in these folders, by their partitions' names, to who knows `name` on other nodes, and opens those and the other nodes' to
     /// this user's programs by a socket, in a folder that is there.
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub(crate) fn lend(
+    pub(crate) fn export_pieces(
         &self,
         name: String,
         folders: BTreeMap<String, PathBuf>,
-        others: Arc<dyn Others>,
+        others: Arc<dyn PiecePeers>,
         socket: &Path,
-    ) -> io::Result<Lending> {
-        let step = Arc::new(Step {
+    ) -> io::Result<PieceExport> {
+        let step = Arc::new(StepPieces {
             folders,
             streams: Mutex::default(),
             fewer: Condvar::new(),
         });
-        let asked = Asked {
+        let asked = PieceHandler {
             others,
             name: name.clone(),
             step: Arc::clone(&step),
         };
         let piece_listener = PieceListener::open(socket, Arc::new(asked))?;
         lock(&self.0).insert(name.clone(), Arc::clone(&step));
-        Ok(Lending {
+        Ok(PieceExport {
             lent: self.clone(),
             name,
             step,
@@ -215,13 +228,13 @@ impl Lent {
 
 /// What answers the programs of a step on this node.
 #[derive(Debug)]
-struct Asked {
-    others: Arc<dyn Others>,
+struct PieceHandler {
+    others: Arc<dyn PiecePeers>,
     name: String,
-    step: Arc<Step>,
+    step: Arc<StepPieces>,
 }
 
-impl Asked {
+impl PieceHandler {
     /// This node's name.
     fn node(&self) -> String {
         self.others.own()
@@ -240,7 +253,7 @@ impl Asked {
                 let text = format!(
                     "this socket has what is called {STEP_SPACE}/NAME, and no dataspaces: those are of the tarnd that $TARN_SOCKET names"
                 );
-                Err(Refusal::new(Code::Unsupported, text))
+                Err(RequestError::new(Code::Unsupported, text))
             }
             Some(node) if node != self.node() => self
                 .open_there(node, path, write, watch)
@@ -259,13 +272,13 @@ impl Asked {
         path: &[u8],
         write: bool,
         watch: &dyn Watch,
-    ) -> Result<(FarPartition, OwnedFd), Refusal> {
+    ) -> Result<(FarPartition, OwnedFd), RequestError> {
         let client = self.others.client(node)?;
-        let ask = Ask::Lend {
+        let ask = PeerTarndRequest::Lend {
             space: self.name.clone(),
             path: path.into(),
             write,
         };
-        lent_by(&client, self.others.way(), &ask, watch)
+        open_partition_at(&client, self.others.way(), &ask, watch)
     }
 }

@@ -18,14 +18,14 @@ struct Samples {
 
 /// A task under way.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningTask {
     /// Progress and cancellation, shared with the threads that do it.
     pub(crate) control: Arc<Control>,
     keep: Arc<AtomicBool>,
     samples: RefCell<Samples>,
 }
 
-impl Running {
+impl RunningTask {
     /// `keep` tells the threads whether what is half done stays when they are stopped.
     pub(crate) fn new(now: Time, control: Arc<Control>, keep: Arc<AtomicBool>) -> Self {
         let none = (now, 0);
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn the_rate_is_that_of_the_last_seconds() {
         let control = Arc::new(Control::default());
-        let running = Running::new(0, Arc::clone(&control), Arc::default());
+        let running = RunningTask::new(0, Arc::clone(&control), Arc::default());
         assert_eq!(running.look(0, Some(1000)), (0, None));
         // 10 bytes a second for 6 s, then 100 bytes a second.
         for second in 1..=6 {

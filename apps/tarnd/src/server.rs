@@ -1,25 +1,27 @@
 //! The thread that has everything: socket, core, connections. It waits for events, and does what the core says.
 
+mod accept;
 mod requests;
 mod roots;
 mod socket;
 
-use crate::connection::{Connection, Key, Outgoing};
-use crate::guest::Guest;
-use crate::journal::{self, Journal};
+use crate::connection::{PendingReply, ProgramConnection, ProgramConnectionId};
+use crate::guest::ChildProgram;
+use crate::journal::{self, TaskJournal};
 use crate::options::Options;
-use crate::peers::{Host, Peers};
-use crate::progress::Running;
-use crate::waits::Waits;
-use crate::work::{Done, Endpoint, Job, Kept, Memory, Plan, Workers, set_tag};
-use crate::{Fault, progress};
+use crate::peers::{PeerHost, PeerTable};
+use crate::progress::RunningTask;
+use crate::waits::TaskWaitTable;
+use crate::work::{
+    FileJob, FileJobOutcome, LiveLeftovers, TaskEndpoint, TaskMemory, TaskPlan, Workers, set_tag,
+};
+use crate::{TarndError, progress};
 use anyhow::Context;
-use roots::Roots;
+use roots::SpaceRoots;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use socket::{Remove, listen_at};
 use std::collections::BTreeMap;
@@ -33,9 +35,10 @@ use std::time::{Duration, Instant, SystemTime};
 use tarn_journal::{LockError, RunLock};
 use tarn_node::machine::host_name;
 use tarn_ports::Control;
-use tarn_proto::local::{Code, MAX_PACKET, Outcome, Refusal, Reply, TaskId, Uid, VERSION, encode};
-use tarn_sys::fdpass::{Peer, peer, peer_groups};
-use tarn_tasks::{Action, Answer, Config, Core, Event, Record};
+use tarn_proto::local::{
+    Code, MAX_PACKET, Reply, RequestError, TaskId, TaskOutcome, UserId, VERSION, encode,
+};
+use tarn_tasks::{Config, Core, TaskAction, TaskEvent, TaskLogRecord, TaskReply};
 use tarn_types::codes::Exit;
 use tarn_types::units::{Elapsed, SECOND, Time};
 
@@ -54,11 +57,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long tasks are given to stop when tarnd ends.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-const LISTENER: Key = 0;
-const SIGNALS: Key = 1;
-const WORKERS: Key = 2;
-const JOURNAL: Key = 3;
-const FIRST: Key = 16;
+const LISTENER: ProgramConnectionId = 0;
+const SIGNALS: ProgramConnectionId = 1;
+const WORKERS: ProgramConnectionId = 2;
+const JOURNAL: ProgramConnectionId = 3;
+const FIRST: ProgramConnectionId = 16;
 
 /// Nanoseconds since 1970 that never go back.
 struct Clock {
@@ -81,53 +84,53 @@ impl Clock {
 }
 
 /// A request whose answer the core gives.
-struct Ticket {
-    connection: Key,
+struct PendingRequest {
+    connection: ProgramConnectionId,
     number: u32,
     /// Memory of the tasks that are submitted, in order.
-    memory: Vec<Memory>,
+    memory: Vec<TaskMemory>,
 }
 
-struct Server {
+struct TarndServer {
     node: String,
     /// What other nodes see of this one.
-    host: Option<Arc<Host>>,
+    host: Option<Arc<PeerHost>>,
     /// The program that this tarnd is for, and whether it has ended well: how many tasks had failed by then.
-    guest: Option<Guest>,
+    guest: Option<ChildProgram>,
     leaving: Option<u64>,
     /// Readable after a signal, and when the program has ended.
     signals: Option<UnixStream>,
-    own: Uid,
+    own: UserId,
     /// Other users may have partitions.
     guests: bool,
     /// The kernel's name for this boot: numbers and starts of processes mean nothing after another.
     boot: Vec<u8>,
     clock: Clock,
     core: Core,
-    journal: Journal,
+    journal: TaskJournal,
     workers: Workers,
     epoll: OwnedFd,
     listener: OwnedFd,
     /// When connections are accepted again, if that has failed.
     accepts_at: Option<Time>,
-    connections: BTreeMap<Key, Connection>,
-    next: Key,
-    waits: Waits,
-    tickets: BTreeMap<u64, Ticket>,
+    connections: BTreeMap<ProgramConnectionId, ProgramConnection>,
+    next: ProgramConnectionId,
+    waits: TaskWaitTable,
+    tickets: BTreeMap<u64, PendingRequest>,
     next_ticket: u64,
-    running: BTreeMap<TaskId, Running>,
-    memory: BTreeMap<TaskId, Memory>,
+    running: BTreeMap<TaskId, RunningTask>,
+    memory: BTreeMap<TaskId, TaskMemory>,
     /// Folders of the dataspaces; none for a step's, whose datasets other steps' tarnds may have too.
-    roots: Option<Roots>,
+    roots: Option<SpaceRoots>,
     /// Set for the first surveys, which clean up.
-    kept: Option<Kept>,
-    actions: Vec<Action>,
+    kept: Option<LiveLeftovers>,
+    actions: Vec<TaskAction>,
     buffer: Vec<u8>,
 }
 
 /// Runs until SIGTERM, SIGINT or SIGHUP, or until the program that it was started for has ended; with which exit code.
-pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
-    let state = |e: anyhow::Error| Fault::new(Exit::State, e);
+pub(crate) fn run(options: &Options) -> Result<u8, TarndError> {
+    let state = |e: anyhow::Error| TarndError::new(Exit::State, e);
     std::fs::create_dir_all(options.state())
         .with_context(|| format!("cannot make the state folder {}", options.state().display()))
         .map_err(state)?;
@@ -142,7 +145,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
             ),
             e => format!("state folder {folder}: {e}"),
         };
-        Fault::new(
+        TarndError::new(
             if busy { Exit::Busy } else { Exit::State },
             anyhow::anyhow!(text),
         )
@@ -161,20 +164,25 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
         signal_hook::low_level::pipe::register(signal, writer).map_err(|e| state(e.into()))?;
     }
     reader.set_nonblocking(true).map_err(|e| state(e.into()))?;
-    let peers = options.peers.as_deref().map(|path| Peers::read(path, &own));
-    let mut peers = peers.transpose().map_err(|e| Fault::new(Exit::Usage, e))?;
+    let peers = options
+        .peers
+        .as_deref()
+        .map(|path| PeerTable::read(path, &own));
+    let mut peers = peers
+        .transpose()
+        .map_err(|e| TarndError::new(Exit::Usage, e))?;
     if let Some(peers) = &mut peers {
         let used = peers.travel(&options.transport);
-        used.map_err(|e| Fault::new(Exit::Usage, e))?;
+        used.map_err(|e| TarndError::new(Exit::Usage, e))?;
     }
-    let host = peers.as_ref().map(|p| Host::new(p, options.socket()));
+    let host = peers.as_ref().map(|p| PeerHost::new(p, options.socket()));
     let data = peers.as_ref().zip(host.as_ref());
     let data = data.map(|(peers, host)| peers.serve(host)).transpose();
     let data = data
         .context("cannot serve other nodes at the port that the file of peers has for this one")
         .map_err(state)?;
     let mut server =
-        Server::start(options, own, (peers, host), records, listener).map_err(state)?;
+        TarndServer::start(options, own, (peers, host), records, listener).map_err(state)?;
     if let Some(roots) = &mut server.roots {
         roots.take_all(&options.spaces, server.core.spaces_for(server.own))?;
     }
@@ -185,8 +193,8 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     crate::destage::start(&options.checkpoints)
         .context("cannot start a thread")
         .map_err(state)?;
-    let guest = Guest::start(&options.command, options.socket(), writer);
-    server.guest = guest.map_err(|e| Fault::new(Exit::NotFound, e))?;
+    let guest = ChildProgram::start(&options.command, options.socket(), writer);
+    server.guest = guest.map_err(|e| TarndError::new(Exit::NotFound, e))?;
     tracing::info!(
         socket = %options.socket().display(),
         tasks = server.core.len(),
@@ -201,12 +209,12 @@ pub(crate) fn run(options: &Options) -> Result<u8, Fault> {
     outcome.map_err(state).map(|()| code)
 }
 
-impl Server {
+impl TarndServer {
     fn start(
         options: &Options,
         node: String,
-        (peers, host): (Option<Peers>, Option<Arc<Host>>),
-        records: Vec<Record>,
+        (peers, host): (Option<PeerTable>, Option<Arc<PeerHost>>),
+        records: Vec<TaskLogRecord>,
         listener: OwnedFd,
     ) -> anyhow::Result<Self> {
         raise_descriptors();
@@ -216,14 +224,14 @@ impl Server {
             owner: own,
             space_slots: options.slots,
             external_slots: options.external_slots,
-            nodes: peers.as_ref().map_or_else(BTreeMap::new, Peers::slots),
+            nodes: peers.as_ref().map_or_else(BTreeMap::new, PeerTable::slots),
             weights: options.weights.iter().copied().collect(),
             jobs_only: options.jobs_only,
             bound: options.step,
         };
         let recovered = Core::recover(config, clock.now(), records, options.spaces.clone());
         let core = recovered.core;
-        let journal = Journal::open(options.state(), &core.snapshot())?;
+        let journal = TaskJournal::open(options.state(), &core.snapshot())?;
         let server = Self {
             node,
             host,
@@ -234,8 +242,8 @@ impl Server {
             guests: options.guests,
             boot: std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
             clock,
-            roots: (!options.step).then(Roots::default),
-            kept: Some(Kept {
+            roots: (!options.step).then(SpaceRoots::default),
+            kept: Some(LiveLeftovers {
                 own: core.first_id(),
                 live: core.durable().collect(),
             }),
@@ -247,7 +255,7 @@ impl Server {
             accepts_at: None,
             connections: BTreeMap::new(),
             next: FIRST,
-            waits: Waits::default(),
+            waits: TaskWaitTable::default(),
             tickets: BTreeMap::new(),
             next_ticket: 0,
             running: BTreeMap::new(),
@@ -262,7 +270,7 @@ impl Server {
         Ok(server)
     }
 
-    fn watch(&self, fd: &impl AsFd, key: Key) -> anyhow::Result<()> {
+    fn watch(&self, fd: &impl AsFd, key: ProgramConnectionId) -> anyhow::Result<()> {
         Ok(epoll::add(
             &self.epoll,
             fd,
@@ -319,7 +327,7 @@ impl Server {
         let failed = self
             .leaving
             .is_some_and(|before| self.core.stats().failed > before);
-        match self.guest.as_ref().and_then(Guest::code) {
+        match self.guest.as_ref().and_then(ChildProgram::code) {
             Some(0) if failed => {
                 tracing::error!(
                     "tasks failed after the program had ended without waiting for them"
@@ -343,7 +351,7 @@ impl Server {
     fn tick(&mut self) -> anyhow::Result<()> {
         let now = self.clock.now();
         if self.core.timer().is_some_and(|at| at <= now) {
-            self.step(Event::Tick)?;
+            self.step(TaskEvent::Tick)?;
         }
         for wait in self.waits.expired(now) {
             self.answer_wait(wait);
@@ -357,7 +365,7 @@ impl Server {
         Ok(())
     }
 
-    fn step(&mut self, event: Event) -> anyhow::Result<()> {
+    fn step(&mut self, event: TaskEvent) -> anyhow::Result<()> {
         self.core.step(self.clock.now(), event, &mut self.actions);
         self.perform()
     }
@@ -371,11 +379,11 @@ impl Server {
             let mut others = Vec::with_capacity(actions.len());
             for action in actions {
                 match action {
-                    Action::Record(record) => records.push(record),
+                    TaskAction::Record(record) => records.push(record),
                     other => others.push(other),
                 }
             }
-            if records.iter().any(|r| matches!(r, Record::Space(_))) {
+            if records.iter().any(|r| matches!(r, TaskLogRecord::Space(_))) {
                 self.show_spaces();
             }
             if !records.is_empty() {
@@ -393,31 +401,32 @@ impl Server {
         Ok(())
     }
 
-    fn act(&mut self, action: Action, after: u64) -> anyhow::Result<()> {
+    fn act(&mut self, action: TaskAction, after: u64) -> anyhow::Result<()> {
         match action {
-            Action::Record(_) => {}
-            Action::Answer { ticket, answer } => self.answer(ticket, answer, after),
-            Action::Measure(id) => self.begin(id, true)?,
-            Action::Start(id) => self.begin(id, false)?,
-            Action::Stop { task, keep } => {
+            TaskAction::Record(_) => {}
+            TaskAction::Answer { ticket, answer } => self.answer(ticket, answer, after),
+            TaskAction::Measure(id) => self.begin(id, true)?,
+            TaskAction::Start(id) => self.begin(id, false)?,
+            TaskAction::Stop { task, keep } => {
                 if let Some(running) = self.running.get(&task) {
                     running.stop(keep);
                 }
             }
-            Action::Discard(task) => {
-                let memory = Memory::default();
+            TaskAction::Discard(task) => {
+                let memory = TaskMemory::default();
                 // What it named may be gone: then there is nothing to remove.
-                if let Ok(Some(plan)) = Plan::of(&task, memory, &self.node, |name| self.root(name))
+                if let Ok(Some(plan)) =
+                    TaskPlan::of(&task, memory, &self.node, |name| self.root(name))
                 {
-                    self.workers.give(Job::Discard(plan))?;
+                    self.workers.give(FileJob::Discard(plan))?;
                 }
             }
-            Action::Survey(name) => {
+            TaskAction::Survey(name) => {
                 let root = self.root(&name).unwrap_or_default();
                 let kept = self.kept.clone();
-                self.workers.give(Job::Survey(name, root, kept))?;
+                self.workers.give(FileJob::Survey(name, root, kept))?;
             }
-            Action::Ended(outcome) => self.ended(&outcome),
+            TaskAction::Ended(outcome) => self.ended(&outcome),
         }
         Ok(())
     }
@@ -445,7 +454,7 @@ impl Server {
             return Ok(());
         };
         let memory = self.memory.get(&id).cloned().unwrap_or_default();
-        let plan = match Plan::of(task, memory, &self.node, |name| self.root(name)) {
+        let plan = match TaskPlan::of(task, memory, &self.node, |name| self.root(name)) {
             Ok(Some(mut plan)) => {
                 if plan.fills_outside().is_some() {
                     plan.spaces = self.spaces();
@@ -455,11 +464,11 @@ impl Server {
             Ok(None) => return Ok(()),
             Err(why) => {
                 let event = match measure {
-                    true => Event::Measured {
+                    true => TaskEvent::Measured {
                         task: id,
                         size: Err(why),
                     },
-                    false => Event::Finished {
+                    false => TaskEvent::Finished {
                         task: id,
                         finish: crate::work::failed(why),
                     },
@@ -472,7 +481,7 @@ impl Server {
         if let (
             Some(host),
             Some(_),
-            Endpoint::Memory {
+            TaskEndpoint::Memory {
                 region,
                 offset,
                 length,
@@ -483,16 +492,16 @@ impl Server {
         }
         let now = self.clock.now();
         let control = Arc::new(Control::default());
-        let running = progress::Running::new(now, Arc::clone(&control), Arc::clone(&plan.keep));
+        let running = progress::RunningTask::new(now, Arc::clone(&control), Arc::clone(&plan.keep));
         self.running.insert(id, running);
         let job = match measure {
-            true => Job::Measure(plan, control),
-            false => Job::Run(plan, control),
+            true => FileJob::Measure(plan, control),
+            false => FileJob::Run(plan, control),
         };
         Ok(self.workers.give(job)?)
     }
 
-    fn ended(&mut self, outcome: &Outcome) {
+    fn ended(&mut self, outcome: &TaskOutcome) {
         let id = outcome.id;
         self.running.remove(&id);
         self.memory.remove(&id);
@@ -516,8 +525,8 @@ impl Server {
         drain(self.workers.wake());
         for done in self.workers.done() {
             let event = match done {
-                Done::Event(event) => event,
-                Done::Lent(lent) => {
+                FileJobOutcome::Event(event) => event,
+                FileJobOutcome::Lent(lent) => {
                     let (key, number) = lent.to;
                     if let Some(connection) = self.connections.get_mut(&key) {
                         connection.lending = connection.lending.saturating_sub(1);
@@ -526,7 +535,7 @@ impl Server {
                     continue;
                 }
             };
-            if let Event::Surveyed {
+            if let TaskEvent::Surveyed {
                 space,
                 used: Err(why),
             } = &event
@@ -546,93 +555,14 @@ impl Server {
             "the journal cannot be written any more: tarnd ends, and resumes durable tasks when it is started again"
         );
         let waiting = self.connections.iter().filter(|(_, c)| !c.is_read());
-        let keys: Vec<Key> = waiting.map(|(key, _)| *key).collect();
+        let keys: Vec<ProgramConnectionId> = waiting.map(|(key, _)| *key).collect();
         for key in keys {
             self.flush(key);
         }
         Ok(())
     }
 
-    fn accept(&mut self) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        loop {
-            let fd = match accept_with(&self.listener, flags) {
-                Ok(fd) => fd,
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(e) => {
-                    tracing::warn!("cannot accept connections for {PAUSE:?}: {e}");
-                    self.accept_later();
-                    return;
-                }
-            };
-            let Ok(Peer { uid: user, pid, .. }) = peer(&fd) else {
-                continue;
-            };
-            let groups = match user == self.own {
-                true => None,
-                // Whoever's groups are not known has none.
-                false => Some(peer_groups(&fd).unwrap_or_default()),
-            };
-            let mut connection = Connection::new(fd, user, pid);
-            connection.guest = groups;
-            if let Err(why) = self.admits(user, pid) {
-                tracing::warn!(user, pid, "connection refused: {why}");
-                let refused = Outgoing {
-                    after: 0,
-                    packet: packet_of(0, &Reply::Refused(why)),
-                    fd: None,
-                };
-                let _ = connection.send(refused, 0);
-                continue;
-            }
-            let key = self.next;
-            if let Err(e) = self.watch(&connection, key) {
-                tracing::warn!("cannot watch a connection: {e}");
-                continue;
-            }
-            self.next += 1;
-            self.connections.insert(key, connection);
-        }
-    }
-
-    /// Who waits to be accepted does not wake this thread for a while.
-    fn accept_later(&mut self) {
-        if epoll::delete(&self.epoll, &self.listener).is_ok() {
-            let pause = u64::try_from(PAUSE.as_nanos()).unwrap_or(u64::MAX);
-            self.accepts_at = Some(self.clock.now().saturating_add(pause));
-        }
-    }
-
-    fn admits(&self, user: Uid, pid: i32) -> Result<(), Refusal> {
-        let guests = || self.connections.values().filter(|c| c.guest.is_some());
-        if user != self.own && !self.guests {
-            let text = format!(
-                "this tarnd serves user {} only, and this is user {user}",
-                self.own
-            );
-            return Err(Refusal::new(Code::Denied, text));
-        }
-        if user != self.own
-            && (guests().count() >= MAX_GUESTS
-                || guests().filter(|c| c.user == user).count() >= MAX_OF_GUEST)
-        {
-            let text = format!(
-                "other users than {} have {MAX_GUESTS} connections at most, each of them {MAX_OF_GUEST}: close some",
-                self.own
-            );
-            return Err(Refusal::new(Code::Busy, text));
-        }
-        let itself = u32::try_from(pid).is_ok_and(|pid| pid == std::process::id());
-        let most = MAX_CONNECTIONS - if itself { 0 } else { RESERVED };
-        if self.connections.len() >= most {
-            let text = format!("there are {most} connections already: close some");
-            return Err(Refusal::new(Code::Busy, text));
-        }
-        Ok(())
-    }
-
-    fn connection(&mut self, key: Key, flags: EventFlags) -> anyhow::Result<()> {
+    fn connection(&mut self, key: ProgramConnectionId, flags: EventFlags) -> anyhow::Result<()> {
         if flags.contains(EventFlags::OUT) {
             self.flush(key);
         }
@@ -643,7 +573,7 @@ impl Server {
     }
 
     /// Reads what a program asks, some requests at a time.
-    fn listen_to(&mut self, key: Key) -> anyhow::Result<()> {
+    fn listen_to(&mut self, key: ProgramConnectionId) -> anyhow::Result<()> {
         for _ in 0..MAX_TURN {
             let Some(connection) = self.connections.get(&key).filter(|c| c.listens()) else {
                 return Ok(());
@@ -671,20 +601,20 @@ impl Server {
         Ok(())
     }
 
-    fn close(&mut self, key: Key) {
+    fn close(&mut self, key: ProgramConnectionId) {
         if let Some(connection) = self.connections.remove(&key) {
             let _ = epoll::delete(&self.epoll, &connection);
             self.waits.forget(key);
         }
     }
 
-    fn send(&mut self, key: Key, number: u32, reply: &Reply, after: u64) {
+    fn send(&mut self, key: ProgramConnectionId, number: u32, reply: &Reply, after: u64) {
         self.send_with(key, number, reply, (after, None));
     }
 
     fn send_with(
         &mut self,
-        key: Key,
+        key: ProgramConnectionId,
         number: u32,
         reply: &Reply,
         (after, fd): (u64, Option<OwnedFd>),
@@ -694,13 +624,13 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
         };
-        match connection.send(Outgoing { after, packet, fd }, durable) {
+        match connection.send(PendingReply { after, packet, fd }, durable) {
             Ok(()) => self.set_interest(key),
             Err(_) => self.close(key),
         }
     }
 
-    fn flush(&mut self, key: Key) {
+    fn flush(&mut self, key: ProgramConnectionId) {
         let durable = self.journal.durable();
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
@@ -712,7 +642,7 @@ impl Server {
     }
 
     /// What is waited for at a connection follows from what it has not read.
-    fn set_interest(&mut self, key: Key) {
+    fn set_interest(&mut self, key: ProgramConnectionId) {
         let durable = self.journal.durable();
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
@@ -773,20 +703,20 @@ fn packet_of(number: u32, reply: &Reply) -> Vec<u8> {
     let mut packet = Vec::new();
     if encode(VERSION, number, reply, &mut packet).is_err() {
         let text = "the answer does not fit into a packet: ask for less at a time";
-        let refused = Reply::Refused(Refusal::new(Code::Invalid, text));
+        let refused = Reply::Refused(RequestError::new(Code::Invalid, text));
         let _ = encode(VERSION, number, &refused, &mut packet);
     }
     packet
 }
 
 /// The reply that an answer of the core is.
-fn reply_of(answer: Answer) -> Reply {
+fn reply_of(answer: TaskReply) -> Reply {
     match answer {
-        Answer::Submitted(all) => Reply::Submitted(all),
-        Answer::Busy(after) => Reply::Busy(after),
-        Answer::Cancelled(all) => Reply::Cancelled(all),
-        Answer::Paused(all) => Reply::Paused(all),
-        Answer::Done => Reply::Done,
-        Answer::Refused(why) => Reply::Refused(why),
+        TaskReply::Submitted(all) => Reply::Submitted(all),
+        TaskReply::Busy(after) => Reply::Busy(after),
+        TaskReply::Cancelled(all) => Reply::Cancelled(all),
+        TaskReply::Paused(all) => Reply::Paused(all),
+        TaskReply::Done => Reply::Done,
+        TaskReply::Refused(why) => Reply::Refused(why),
     }
 }

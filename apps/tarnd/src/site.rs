@@ -18,7 +18,7 @@ mod worker;
 pub(crate) use keys::Secrets;
 pub(crate) use worker::run as work;
 
-use crate::{Fault, options};
+use crate::{TarndError, options};
 use admit::JobAdmission;
 use anyhow::Context;
 use audit::Audit;
@@ -30,7 +30,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use stores::{Stores, Wanted, folder_of_root};
+use stores::{NodeStores, StoreSpec, folder_of_root};
 use talk::WorkerConfig;
 use tarn_data_plane::Transport;
 use tarn_journal::LockError;
@@ -55,7 +55,7 @@ pub(crate) struct Options {
     /// The store for users' data, on a file system of this node, and its capacity for tarn. Several, fast to slow, each with a name: data
     /// moves between them; add `,volatile` behind the size of a store that is lost with power
     #[arg(long, value_name = "[NAME=]PATH:SIZE", value_parser = stores::wanted, required = true)]
-    store: Vec<Wanted>,
+    store: Vec<StoreSpec>,
     /// The data of the one store is lost with power, as on tmpfs
     #[arg(long)]
     volatile: bool,
@@ -99,8 +99,8 @@ pub(crate) struct Options {
     #[arg(long, default_value = "info")]
     pub(crate) log_level: tracing::Level,
     /// How
-    #[arg(long, value_enum, default_value_t = options::LogFormat::Text)]
-    pub(crate) log_format: options::LogFormat,
+    #[arg(long, value_enum, default_value_t = options::DaemonLogFormat::Text)]
+    pub(crate) log_format: options::DaemonLogFormat,
 }
 
 fn transport(text: &str) -> Result<Transport, String> {
@@ -121,16 +121,16 @@ fn endpoint(text: &str) -> Result<String, String> {
 }
 
 /// What all sessions share.
-struct Site {
+struct SiteNodeService {
     node: String,
-    stores: Arc<Stores>,
+    stores: Arc<NodeStores>,
     boot: String,
     pool: Arc<WorkerPool>,
     memory: JobMemory,
     admission: JobAdmission,
     audit: Arc<Audit>,
     munge: Munge,
-    meter: Arc<tarn_power::Machine>,
+    meter: Arc<tarn_power::MachineMeter>,
     term: Mutex<Term>,
 }
 
@@ -143,18 +143,18 @@ struct Term {
 }
 
 /// Runs until it is killed: what workers have half done is found by the next ones.
-pub(crate) fn run(options: &Options) -> Result<(), Fault> {
-    let state = |e: anyhow::Error| Fault::new(Exit::State, e);
+pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
+    let state = |e: anyhow::Error| TarndError::new(Exit::State, e);
     if !rustix::process::geteuid().is_root() {
         let text = "`tarnd --site` is run by root: it starts workers that have the rights of users";
-        return Err(Fault::new(Exit::Usage, anyhow::anyhow!(text)));
+        return Err(TarndError::new(Exit::Usage, anyhow::anyhow!(text)));
     }
     crate::server::raise_descriptors();
     let wanted = stores::check(options.store.clone(), options.volatile);
-    let wanted = wanted.map_err(|e| Fault::new(Exit::Usage, e))?;
-    let stores = Stores::open(wanted, options.erase).map_err(|e| {
+    let wanted = wanted.map_err(|e| TarndError::new(Exit::Usage, e))?;
+    let stores = NodeStores::open(wanted, options.erase).map_err(|e| {
         let is_busy = e.downcast_ref::<LockError>().is_some();
-        Fault::new(if is_busy { Exit::Busy } else { Exit::State }, e)
+        TarndError::new(if is_busy { Exit::Busy } else { Exit::State }, e)
     })?;
     let stores = Arc::new(stores);
     prepare(&options.run_dir).map_err(state)?;
@@ -182,7 +182,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         posts: Posts::default(),
         secrets: Mutex::default(),
     };
-    let site = Arc::new(Site {
+    let site = Arc::new(SiteNodeService {
         pool: Arc::new(pool),
         memory,
         admission: JobAdmission::new(&options.run_dir, Arc::clone(&stores)),
@@ -191,7 +191,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         stores,
         audit,
         munge: munge(options.munge_socket.as_deref()),
-        meter: Arc::new(tarn_power::Machine::new(&tarn_power::sysfs())),
+        meter: Arc::new(tarn_power::MachineMeter::new(&tarn_power::sysfs())),
         term: Mutex::new(Term {
             epoch,
             current: None,
@@ -239,7 +239,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     }
 }
 
-impl Site {
+impl SiteNodeService {
     /// Somebody connects, who may be the controller.
     fn meet(&self, stream: TcpStream, from: SocketAddr, place: PendingConnection) {
         let own = rustix::process::geteuid().as_raw();

@@ -1,15 +1,15 @@
 //! Who waits for which tasks.
 
-use crate::connection::Key;
+use crate::connection::ProgramConnectionId;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::TaskId;
 use tarn_types::units::Time;
 
 /// A request that is answered later.
 #[derive(Debug)]
-pub(crate) struct Wait {
+pub(crate) struct TaskWait {
     /// Whose it is.
-    pub(crate) connection: Key,
+    pub(crate) connection: ProgramConnectionId,
     /// The request's number.
     pub(crate) number: u32,
     /// What it asked for.
@@ -22,19 +22,19 @@ pub(crate) struct Wait {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
-    all: BTreeMap<u64, Wait>,
+pub(crate) struct TaskWaitTable {
+    all: BTreeMap<u64, TaskWait>,
     by_task: BTreeMap<TaskId, Vec<u64>>,
     by_time: BTreeSet<(Time, u64)>,
-    by_connection: BTreeMap<Key, BTreeSet<u64>>,
+    by_connection: BTreeMap<ProgramConnectionId, BTreeSet<u64>>,
     next: u64,
 }
 
-impl Waits {
+impl TaskWaitTable {
     /// Waits for `live`, those of `ids` that have not ended.
     pub(crate) fn add(
         &mut self,
-        (connection, number): (Key, u32),
+        (connection, number): (ProgramConnectionId, u32),
         ids: Vec<TaskId>,
         live: &[TaskId],
         any: bool,
@@ -50,7 +50,7 @@ impl Waits {
             .entry(connection)
             .or_default()
             .insert(key);
-        let wait = Wait {
+        let wait = TaskWait {
             connection,
             number,
             ids,
@@ -62,7 +62,7 @@ impl Waits {
     }
 
     /// Requests of one connection.
-    pub(crate) fn of(&self, connection: Key) -> usize {
+    pub(crate) fn of(&self, connection: ProgramConnectionId) -> usize {
         self.by_connection.get(&connection).map_or(0, BTreeSet::len)
     }
 
@@ -72,7 +72,7 @@ impl Waits {
     }
 
     /// A task has ended: those that have waited long enough.
-    pub(crate) fn ended(&mut self, id: TaskId) -> Vec<Wait> {
+    pub(crate) fn ended(&mut self, id: TaskId) -> Vec<TaskWait> {
         let mut ready = Vec::new();
         for key in self.by_task.remove(&id).unwrap_or_default() {
             let Some(wait) = self.all.get_mut(&key) else {
@@ -87,7 +87,7 @@ impl Waits {
     }
 
     /// Those whose time is over.
-    pub(crate) fn expired(&mut self, now: Time) -> Vec<Wait> {
+    pub(crate) fn expired(&mut self, now: Time) -> Vec<TaskWait> {
         let mut ready = Vec::new();
         while let Some((at, key)) = self.by_time.first().copied() {
             if at > now {
@@ -99,13 +99,13 @@ impl Waits {
     }
 
     /// A connection is gone.
-    pub(crate) fn forget(&mut self, connection: Key) {
+    pub(crate) fn forget(&mut self, connection: ProgramConnectionId) {
         for key in self.by_connection.remove(&connection).unwrap_or_default() {
             self.remove(key);
         }
     }
 
-    fn remove(&mut self, key: u64) -> Option<Wait> {
+    fn remove(&mut self, key: u64) -> Option<TaskWait> {
         let wait = self.all.remove(&key)?;
         self.by_time.remove(&(wait.until, key));
         for id in &wait.ids {
@@ -132,12 +132,12 @@ mod tests {
 
     #[test]
     fn any_all_time_and_closing() {
-        let mut waits = Waits::default();
+        let mut waits = TaskWaitTable::default();
         waits.add((1, 10), vec![5, 6, 7], &[5, 6], false, 100);
         waits.add((1, 11), vec![5, 6], &[5, 6], true, 200);
         waits.add((2, 12), vec![6], &[6], false, 50);
         assert_eq!((waits.of(1), waits.timer()), (2, Some(50)));
-        let numbers = |w: Vec<Wait>| w.iter().map(|w| w.number).collect::<Vec<_>>();
+        let numbers = |w: Vec<TaskWait>| w.iter().map(|w| w.number).collect::<Vec<_>>();
         assert_eq!(numbers(waits.ended(5)), [11]);
         assert_eq!(numbers(waits.expired(60)), [12]);
         assert_eq!(numbers(waits.ended(6)), [10]);

@@ -8,8 +8,8 @@ mod place;
 mod remote;
 mod survey;
 
-use crate::connection::Region;
-use crate::peers::{Peers, handed};
+use crate::connection::ProgramRegion;
+use crate::peers::{PeerTable, handed};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,16 +21,20 @@ use tarn_mover::throttle::Limiter;
 use tarn_node::machine;
 use tarn_node::sockets::Near;
 use tarn_ports::Control;
-use tarn_proto::local::{Allocation, Code, Kind, Place, Refusal, TaskId, TaskSpec, Uid, Verify};
-use tarn_tasks::{Event, Finish, Outside, Size, Task};
+use tarn_proto::local::{
+    Allocation, Code, CopyVerification, RequestError, TaskId, TaskLocation, TaskOperation,
+    TaskSpec, UserId,
+};
+use tarn_tasks::{ExternalLocation, Finish, Task, TaskEvent, TaskSize};
 use tarn_types::cluster::Socket;
 use tarn_types::object::ObjectUrl;
 
 pub(crate) use copy::{SINGLE, list_of, release};
 pub(crate) use memory::hash_memory;
-pub(crate) use partition::{Lending, Lent, Wanted, list, serve};
+pub(crate) use partition::{PartitionQuery, PartitionReply, PartitionRequest, list, serve};
 pub(crate) use place::{
-    Held, Id, above, check_outside, hidden, id_of, kind_of, open_folder, set_tag, told,
+    ConfinedPath, Id, above, check_outside, hidden, id_of, kind_of, open_folder, set_tag,
+    to_request_error,
 };
 
 /// Threads that touch files; each copy may use some of the mover's beside it.
@@ -38,7 +42,7 @@ const MAX_THREADS: usize = 64;
 
 /// One end of a movement.
 #[derive(Debug, Clone)]
-pub(crate) enum Endpoint {
+pub(crate) enum TaskEndpoint {
     /// A path: below a space's root, or outside.
     Path {
         /// The space's name and root; `None` outside.
@@ -50,7 +54,7 @@ pub(crate) enum Endpoint {
     Object(ObjectUrl),
     /// Memory of a program.
     Memory {
-        region: Region,
+        region: ProgramRegion,
         offset: u64,
         length: u64,
     },
@@ -64,19 +68,19 @@ pub(crate) enum Endpoint {
 
 /// What a task does, with everything that it names found.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
+pub(crate) struct TaskPlan {
     pub(crate) id: TaskId,
-    pub(crate) verb: Verb,
-    pub(crate) from: Endpoint,
+    pub(crate) verb: TaskVerb,
+    pub(crate) from: TaskEndpoint,
     /// Of copies and moves.
-    pub(crate) to: Option<Endpoint>,
+    pub(crate) to: Option<TaskEndpoint>,
     /// Of a partition: the bytes that it is to have.
     pub(crate) allocation: Option<(u64, Allocation)>,
     /// Names and roots of the dataspaces, which a destination outside must have nothing to do with.
     pub(crate) spaces: Vec<(String, PathBuf)>,
     /// The node that does it for this one, and what it is asked for.
     pub(crate) handed: Option<(String, TaskSpec)>,
-    pub(crate) verify: Verify,
+    pub(crate) verify: CopyVerification,
     pub(crate) rate: u64,
     pub(crate) durable: bool,
     pub(crate) replace: bool,
@@ -92,7 +96,7 @@ pub(crate) struct Plan {
 
 /// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum TaskVerb {
     Copy,
     Move,
     Remove,
@@ -100,40 +104,40 @@ pub(crate) enum Verb {
 }
 
 /// Memory that tasks use: (source, destination).
-pub(crate) type Memory = (Option<Region>, Option<Region>);
+pub(crate) type TaskMemory = (Option<ProgramRegion>, Option<ProgramRegion>);
 
-impl Plan {
+impl TaskPlan {
     /// Finds what a task names. `None` for a task that touches nothing.
     pub(crate) fn of(
         task: &Task,
-        memory: Memory,
+        memory: TaskMemory,
         own: &str,
         root: impl Fn(&str) -> Option<PathBuf>,
-    ) -> Result<Option<Self>, Refusal> {
-        let spot = |place: &Place, region: &Option<Region>| match place {
-            Place::Space { name, path } => Ok(Endpoint::Path {
+    ) -> Result<Option<Self>, RequestError> {
+        let spot = |place: &TaskLocation, region: &Option<ProgramRegion>| match place {
+            TaskLocation::Space { name, path } => Ok(TaskEndpoint::Path {
                 space: Some((
                     name.clone(),
                     root(name).ok_or_else(|| {
                         let text = format!("dataspace `{name}` is gone");
-                        Refusal::new(Code::NotFound, text)
+                        RequestError::new(Code::NotFound, text)
                     })?,
                 )),
                 path: path.0.clone(),
             }),
-            Place::External(place) => Ok(match tarn_tasks::outside(place)? {
-                Outside::Path(path) => Endpoint::Path { space: None, path },
-                Outside::Object(at) => Endpoint::Object(at),
+            TaskLocation::External(place) => Ok(match tarn_tasks::outside(place)? {
+                ExternalLocation::Path(path) => TaskEndpoint::Path { space: None, path },
+                ExternalLocation::Object(at) => TaskEndpoint::Object(at),
             }),
-            Place::Memory { offset, length, .. } => match region {
-                Some(region) => Ok(Endpoint::Memory {
+            TaskLocation::Memory { offset, length, .. } => match region {
+                Some(region) => Ok(TaskEndpoint::Memory {
                     region: region.clone(),
                     offset: *offset,
                     length: *length,
                 }),
-                None => Err(Refusal::new(Code::Lost, "the memory is gone")),
+                None => Err(RequestError::new(Code::Lost, "the memory is gone")),
             },
-            Place::Node { node, space, path } => Ok(Endpoint::Far {
+            TaskLocation::Node { node, space, path } => Ok(TaskEndpoint::Far {
                 node: node.clone(),
                 space: space.clone(),
                 path: path.0.clone(),
@@ -141,14 +145,14 @@ impl Plan {
         };
         let TaskSpec { kind, .. } = &task.spec;
         let (verb, from, to) = match kind {
-            Kind::Nothing => return Ok(None),
-            Kind::Copy { from, to } => (Verb::Copy, from, Some(to)),
-            Kind::Move { from, to } => (Verb::Move, from, Some(to)),
-            Kind::Remove { at } => (Verb::Remove, at, None),
-            Kind::Allocate { at, .. } => (Verb::Allocate, at, None),
+            TaskOperation::Nothing => return Ok(None),
+            TaskOperation::Copy { from, to } => (TaskVerb::Copy, from, Some(to)),
+            TaskOperation::Move { from, to } => (TaskVerb::Move, from, Some(to)),
+            TaskOperation::Remove { at } => (TaskVerb::Remove, at, None),
+            TaskOperation::Allocate { at, .. } => (TaskVerb::Allocate, at, None),
         };
         let allocation = match kind {
-            Kind::Allocate { bytes, how, .. } => Some((*bytes, how.clone())),
+            TaskOperation::Allocate { bytes, how, .. } => Some((*bytes, how.clone())),
             _ => None,
         };
         Ok(Some(Self {
@@ -174,19 +178,19 @@ impl Plan {
     fn root(&self) -> Option<&Path> {
         let ends = [self.to.as_ref(), Some(&self.from)];
         ends.into_iter().flatten().find_map(|spot| match spot {
-            Endpoint::Path { space, .. } => space.as_ref().map(|(_, root)| root.as_path()),
+            TaskEndpoint::Path { space, .. } => space.as_ref().map(|(_, root)| root.as_path()),
             _ => None,
         })
     }
 
     /// Whether this is a failure of another node's, which may pass.
-    fn lacks_peer(&self, why: &Refusal) -> bool {
+    fn lacks_peer(&self, why: &RequestError) -> bool {
         let passes = matches!(why.code, Code::Io | Code::Lost | Code::Busy);
         passes && self.peer_failed.load(Ordering::Relaxed)
     }
 
     /// What is told of one: of a durable task, the core decides when it goes on.
-    fn unreachable(&self, why: Refusal) -> Event {
+    fn unreachable(&self, why: RequestError) -> TaskEvent {
         let task = self.id;
         if self.durable {
             tracing::warn!(
@@ -194,13 +198,13 @@ impl Plan {
                 "it is tried again later, and continues with the bytes that are still missing: {why}"
             );
         }
-        Event::Unreachable { task, why }
+        TaskEvent::Unreachable { task, why }
     }
 
     /// The node whose link it uses.
     fn link(&self) -> Option<&str> {
         match &self.from {
-            Endpoint::Far { node, .. } => Some(node),
+            TaskEndpoint::Far { node, .. } => Some(node),
             _ => None,
         }
     }
@@ -208,21 +212,25 @@ impl Plan {
     /// Where it puts something outside.
     pub(crate) fn fills_outside(&self) -> Option<&[u8]> {
         match &self.to {
-            Some(Endpoint::Path { space: None, path }) if self.handed.is_none() => Some(path),
+            Some(TaskEndpoint::Path { space: None, path }) if self.handed.is_none() => Some(path),
             _ => None,
         }
     }
 
     fn is_outside(&self) -> bool {
-        let outside =
-            |s: &Endpoint| matches!(s, Endpoint::Path { space: None, .. } | Endpoint::Object(_));
+        let outside = |s: &TaskEndpoint| {
+            matches!(
+                s,
+                TaskEndpoint::Path { space: None, .. } | TaskEndpoint::Object(_)
+            )
+        };
         outside(&self.from) || self.to.as_ref().is_some_and(outside)
     }
 }
 
 /// Which leftovers are still of use.
 #[derive(Debug, Clone)]
-pub(crate) struct Kept {
+pub(crate) struct LiveLeftovers {
     /// Tasks from this id on are this tarnd's own.
     pub(crate) own: TaskId,
     /// Earlier ones that go on.
@@ -230,37 +238,37 @@ pub(crate) struct Kept {
 }
 
 /// Something to do.
-pub(crate) enum Job {
+pub(crate) enum FileJob {
     /// Find out what a task would move.
-    Measure(Plan, Arc<Control>),
+    Measure(TaskPlan, Arc<Control>),
     /// Carry out a task.
-    Run(Plan, Arc<Control>),
+    Run(TaskPlan, Arc<Control>),
     /// Remove what a task has half done that does not go on.
-    Discard(Plan),
+    Discard(TaskPlan),
     /// Open or list partitions for a program.
-    Lend(Lending),
+    Lend(PartitionRequest),
     /// Find out what is in a space. With `Some`, leftovers of earlier tarnds are removed.
-    Survey(String, PathBuf, Option<Kept>),
+    Survey(String, PathBuf, Option<LiveLeftovers>),
 }
 
 /// What became of something.
-pub(crate) enum Done {
+pub(crate) enum FileJobOutcome {
     /// The core is to hear of it.
-    Event(Event),
+    Event(TaskEvent),
     /// A program is.
-    Lent(Lent),
+    Lent(PartitionReply),
 }
 
-struct Shared {
-    jobs: Mutex<Jobs>,
+struct FilePoolState {
+    jobs: Mutex<FileJobQueue>,
     more: Condvar,
-    done: Mutex<Vec<Done>>,
+    done: Mutex<Vec<FileJobOutcome>>,
     wake: OwnedFd,
     mover: Trees,
     external: Option<Arc<Limiter>>,
-    peers: Option<Peers>,
+    peers: Option<PeerTable>,
     /// Tasks that other nodes have taken for this one's, by these: they are asked after, not handed over again.
-    taken: Mutex<BTreeMap<TaskId, remote::Taken>>,
+    taken: Mutex<BTreeMap<TaskId, remote::DelegatedTask>>,
     /// Where threads go to be near the spaces that they work in, if there are several.
     sockets: Vec<Socket>,
     /// tarnd ends: what is durable is kept for the next one.
@@ -268,8 +276,8 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Jobs {
-    queue: VecDeque<Job>,
+struct FileJobQueue {
+    queue: VecDeque<FileJob>,
     idle: usize,
     threads: usize,
 }
@@ -279,22 +287,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The threads.
-pub(crate) struct Workers(Arc<Shared>);
+pub(crate) struct Workers(Arc<FilePoolState>);
 
 impl Workers {
     /// `rate` bytes a second from and to outside, if there is a limit; other nodes, if they are known.
-    pub(crate) fn new(rate: Option<u64>, peers: Option<Peers>) -> std::io::Result<Self> {
+    pub(crate) fn new(rate: Option<u64>, peers: Option<PeerTable>) -> std::io::Result<Self> {
         let sockets = machine::sockets().unwrap_or_else(|why| {
             tracing::warn!("no thread is bound to a processor socket: {why}");
             Vec::new()
         });
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(FilePoolState {
             sockets,
             jobs: Mutex::default(),
             more: Condvar::new(),
             done: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            mover: Trees::new().with_store(tarn_s3::Client::of_environment().shared()),
+            mover: Trees::new().with_store(tarn_s3::S3Client::of_environment().shared()),
             external: rate.map(|rate| Limiter::new(rate, 0)),
             peers,
             taken: Mutex::default(),
@@ -303,7 +311,7 @@ impl Workers {
     }
 
     /// Gives a thread something to do.
-    pub(crate) fn give(&self, job: Job) -> std::io::Result<()> {
+    pub(crate) fn give(&self, job: FileJob) -> std::io::Result<()> {
         let mut jobs = lock(&self.0.jobs);
         jobs.queue.push_back(job);
         if jobs.idle >= jobs.queue.len() || jobs.threads >= MAX_THREADS {
@@ -319,7 +327,7 @@ impl Workers {
     }
 
     /// What has been done since the last call.
-    pub(crate) fn done(&self) -> Vec<Done> {
+    pub(crate) fn done(&self) -> Vec<FileJobOutcome> {
         std::mem::take(&mut *lock(&self.0.done))
     }
 
@@ -334,7 +342,7 @@ impl Workers {
     }
 }
 
-fn work(shared: &Shared) {
+fn work(shared: &FilePoolState) {
     loop {
         let job = {
             let mut jobs = lock(&shared.jobs);
@@ -351,8 +359,8 @@ fn work(shared: &Shared) {
             }
         };
         let done = match job {
-            Job::Lend(lending) => Some(Done::Lent(lending.answer(shared))),
-            job => shared.perform(job).map(Done::Event),
+            FileJob::Lend(lending) => Some(FileJobOutcome::Lent(lending.answer(shared))),
+            job => shared.perform(job).map(FileJobOutcome::Event),
         };
         let Some(done) = done else {
             continue;
@@ -362,58 +370,58 @@ fn work(shared: &Shared) {
     }
 }
 
-impl Shared {
-    fn perform(&self, job: Job) -> Option<Event> {
+impl FilePoolState {
+    fn perform(&self, job: FileJob) -> Option<TaskEvent> {
         Some(match job {
-            Job::Measure(plan, control) => match self.measure(&plan, &control) {
+            FileJob::Measure(plan, control) => match self.measure(&plan, &control) {
                 Err(why) if plan.lacks_peer(&why) => plan.unreachable(why),
-                size => Event::Measured {
+                size => TaskEvent::Measured {
                     task: plan.id,
                     size,
                 },
             },
-            Job::Run(plan, control) => {
+            FileJob::Run(plan, control) => {
                 let _near = plan.root().and_then(|r| Near::folder(r, &self.sockets));
                 match self.run(&plan, &control) {
                     Err(why) if plan.lacks_peer(&why) => plan.unreachable(why),
-                    finish => Event::Finished {
+                    finish => TaskEvent::Finished {
                         task: plan.id,
                         finish: finish.unwrap_or_else(failed),
                     },
                 }
             }
-            Job::Survey(space, root, kept) => {
+            FileJob::Survey(space, root, kept) => {
                 let used = survey::survey(&self.mover, &root, kept.as_ref());
-                Event::Surveyed { space, used }
+                TaskEvent::Surveyed { space, used }
             }
-            Job::Discard(plan) => {
+            FileJob::Discard(plan) => {
                 match &plan.to {
-                    Some(Endpoint::Object(at)) => object::withdraw(self, &plan, at, true),
+                    Some(TaskEndpoint::Object(at)) => object::withdraw(self, &plan, at, true),
                     _ => copy::discard(self, &plan),
                 }
                 remote::discard(self, &plan);
                 return None;
             }
-            Job::Lend(_) => return None,
+            FileJob::Lend(_) => return None,
         })
     }
 
-    fn measure(&self, plan: &Plan, control: &Control) -> Result<Size, Refusal> {
+    fn measure(&self, plan: &TaskPlan, control: &Control) -> Result<TaskSize, RequestError> {
         if let Some((bytes, how)) = &plan.allocation {
             return partition::measure(plan, *bytes, how);
         }
         match &plan.from {
-            Endpoint::Memory { length, .. } => Ok(Size {
+            TaskEndpoint::Memory { length, .. } => Ok(TaskSize {
                 bytes: *length,
                 room: *length,
             }),
-            Endpoint::Path { .. } => copy::measure(self, plan, control),
-            Endpoint::Object(at) => object::measure(self, at, control),
-            Endpoint::Far { .. } => remote::measure(self, plan, control),
+            TaskEndpoint::Path { .. } => copy::measure(self, plan, control),
+            TaskEndpoint::Object(at) => object::measure(self, at, control),
+            TaskEndpoint::Far { .. } => remote::measure(self, plan, control),
         }
     }
 
-    fn run(&self, plan: &Plan, control: &Control) -> Result<Finish, Refusal> {
+    fn run(&self, plan: &TaskPlan, control: &Control) -> Result<Finish, RequestError> {
         if let Some((node, spec)) = &plan.handed {
             return remote::hand_over(self, plan, node, spec, control);
         }
@@ -425,24 +433,24 @@ impl Shared {
         }
         match (&plan.from, &plan.to) {
             (from, None) => copy::remove_endpoint(self, plan, from),
-            (from, Some(Endpoint::Object(to))) => object::put(self, plan, from, to, control),
-            (Endpoint::Object(from), Some(to @ Endpoint::Path { .. })) => {
+            (from, Some(TaskEndpoint::Object(to))) => object::put(self, plan, from, to, control),
+            (TaskEndpoint::Object(from), Some(to @ TaskEndpoint::Path { .. })) => {
                 object::fetch(self, plan, from, to, control)
             }
-            (Endpoint::Object(from), Some(to)) => object::load(self, plan, from, to, control),
-            (from @ Endpoint::Path { .. }, Some(to @ Endpoint::Path { .. })) => {
+            (TaskEndpoint::Object(from), Some(to)) => object::load(self, plan, from, to, control),
+            (from @ TaskEndpoint::Path { .. }, Some(to @ TaskEndpoint::Path { .. })) => {
                 copy::copy(self, plan, from, to, control)
             }
-            (Endpoint::Far { .. }, Some(to @ Endpoint::Path { .. })) => {
+            (TaskEndpoint::Far { .. }, Some(to @ TaskEndpoint::Path { .. })) => {
                 remote::fetch(self, plan, to, control)
             }
-            (Endpoint::Far { .. }, Some(to)) => remote::load(self, plan, to, control),
+            (TaskEndpoint::Far { .. }, Some(to)) => remote::load(self, plan, to, control),
             (from, Some(to)) => memory::copy(self, plan, from, to, control),
         }
     }
 
     /// What holds a task back: its own rate, that of its link, and that of outside.
-    fn limiter(&self, plan: &Plan) -> Option<Arc<Limiter>> {
+    fn limiter(&self, plan: &TaskPlan) -> Option<Arc<Limiter>> {
         let outside = self.external.clone().filter(|_| plan.is_outside());
         let link = plan.link().and_then(|n| self.peers.as_ref()?.link(n));
         let shared: Vec<_> = [outside, link].into_iter().flatten().collect();
@@ -453,22 +461,22 @@ impl Shared {
         }
     }
 
-    fn peers(&self) -> Result<&Peers, Refusal> {
+    fn peers(&self) -> Result<&PeerTable, RequestError> {
         self.peers.as_ref().ok_or_else(|| {
             let text = "this tarnd knows no other nodes (`--peers`) any more";
-            Refusal::new(Code::Unsupported, text)
+            RequestError::new(Code::Unsupported, text)
         })
     }
 
     /// Whether what a task has half done stays when it has failed so: for its next try, or the next tarnd.
-    fn keeps(&self, plan: &Plan, why: &Refusal) -> bool {
+    fn keeps(&self, plan: &TaskPlan, why: &RequestError) -> bool {
         let goes_on = || self.ending.load(Ordering::Relaxed) || plan.lacks_peer(why);
         plan.keep.load(Ordering::Relaxed) || plan.durable && goes_on()
     }
 }
 
 /// Nothing was done.
-pub(crate) fn failed(why: Refusal) -> Finish {
+pub(crate) fn failed(why: RequestError) -> Finish {
     Finish {
         result: Err(why),
         bytes: 0,
@@ -480,4 +488,4 @@ pub(crate) fn failed(why: Refusal) -> Finish {
 }
 
 /// Users and bytes.
-pub(crate) type Used = BTreeMap<Uid, u64>;
+pub(crate) type UsageByUser = BTreeMap<UserId, u64>;

@@ -10,7 +10,7 @@ use rustix::net::{
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use tarn_client::{Client, Until};
+use tarn_client::{Client, WaitCondition};
 use tarn_proto::local::*;
 
 fn raw(daemon: &Daemon) -> OwnedFd {
@@ -27,7 +27,7 @@ fn ask(fd: &OwnedFd, bytes: &[u8]) -> Option<Reply> {
     Some(decode::<Reply>(&buffer[..n]).ok()?.message)
 }
 
-fn packet(request: &Request) -> Vec<u8> {
+fn packet(request: &LocalRequest) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(VERSION, 1, request, &mut bytes).unwrap();
     bytes
@@ -43,7 +43,7 @@ fn garbage_and_rudeness() {
         other => panic!("{other:?}"),
     };
     let hello = |oldest, newest| {
-        packet(&Request::Hello {
+        packet(&LocalRequest::Hello {
             oldest,
             newest,
             job: None,
@@ -60,7 +60,7 @@ fn garbage_and_rudeness() {
         Code::Invalid
     );
     assert_eq!(
-        code(ask(&raw(&daemon), &packet(&Request::Stats))),
+        code(ask(&raw(&daemon), &packet(&LocalRequest::Stats))),
         Code::Invalid
     );
     assert_eq!(code(ask(&raw(&daemon), &hello(7, 9))), Code::Version);
@@ -72,15 +72,15 @@ fn garbage_and_rudeness() {
             ..
         })
     ));
-    let many = Request::Wait {
+    let many = LocalRequest::Wait {
         ids: vec![1; MAX_IDS + 1],
         any: false,
         timeout: 0,
     };
     assert_eq!(code(ask(&fd, &packet(&many))), Code::Invalid);
-    let none = Request::Register { length: 10 };
+    let none = LocalRequest::Register { length: 10 };
     assert_eq!(code(ask(&fd, &packet(&none))), Code::Invalid);
-    assert!(submit(&client, TaskSpec::new(Kind::Nothing)).is_ok());
+    assert!(submit(&client, TaskSpec::new(TaskOperation::Nothing)).is_ok());
 }
 
 /// Every rank of a large node has its connection. Who comes when all are taken waits for one, and other nodes are served meanwhile.
@@ -91,7 +91,7 @@ fn all_connections_taken() {
     let current = all.maximum;
     setrlimit(Resource::Nofile, Rlimit { current, ..all }).unwrap();
     let (a, b) = pair(&[]);
-    let hello = packet(&Request::Hello {
+    let hello = packet(&LocalRequest::Hello {
         oldest: 1,
         newest: 99,
         job: None,
@@ -114,7 +114,7 @@ fn all_connections_taken() {
     assert_eq!(crowd.len(), 1016);
     // What another node hands over needs a connection as well: there is one.
     std::fs::write(a.path("f"), b"handed over").unwrap();
-    let there = Place::Node {
+    let there = TaskLocation::Node {
         node: "b".into(),
         space: "fast".into(),
         path: b"f".into(),
@@ -164,9 +164,9 @@ fn out_of_descriptors() {
         "{} ms of CPU in a second",
         10 * (used() - start)
     );
-    assert!(submit(&client, TaskSpec::new(Kind::Nothing)).is_ok());
+    assert!(submit(&client, TaskSpec::new(TaskOperation::Nothing)).is_ok());
     prlimit(pid, Resource::Nofile, before).unwrap();
-    let hello = packet(&Request::Hello {
+    let hello = packet(&LocalRequest::Hello {
         oldest: 1,
         newest: 99,
         job: None,
@@ -183,13 +183,13 @@ fn a_program_that_never_reads() {
     let fd = raw(&daemon);
     ask(
         &fd,
-        &packet(&Request::Hello {
+        &packet(&LocalRequest::Hello {
             oldest: 1,
             newest: 1,
             job: None,
         }),
     );
-    let tasks = Request::Submit(vec![TaskSpec::new(Kind::Nothing); MAX_BATCH]);
+    let tasks = LocalRequest::Submit(vec![TaskSpec::new(TaskOperation::Nothing); MAX_BATCH]);
     let request = packet(&tasks);
     // Some hundred replies fit into the socket and the bound; then nothing more is taken, though others are answered and all that
     // was taken is done. What was sent beyond the bound stays in the socket.
@@ -253,8 +253,10 @@ fn ten_thousand_queued_transfers() {
     let ahead = client.status(&ids[9_999..]).unwrap()[0].ahead;
     assert!(ahead > 100, "{ahead}");
     // Seconds on a quiet machine.
-    let ends = client.wait(&ids, Until::All, Some(6 * LONG)).unwrap();
-    assert!(ends.len() == 10_000 && ends.iter().all(|o| o.end == End::Done));
+    let ends = client
+        .wait(&ids, WaitCondition::All, Some(6 * LONG))
+        .unwrap();
+    assert!(ends.len() == 10_000 && ends.iter().all(|o| o.end == TaskEnd::Done));
     for n in [0, 77, 9_999] {
         let there = read(&daemon.path(&format!("fast/{}/{n}", n % 50)));
         assert_eq!(there, content(100 + n % 100, (n % 100) as u8));
@@ -331,7 +333,7 @@ fn killed_with_durable_tasks() {
     let shm = tempfile::tempdir_in("/dev/shm").unwrap();
     let moved_from = shm.path().join("m");
     std::fs::write(&moved_from, &bytes).unwrap();
-    let from = Place::External(moved_from.to_string_lossy().as_bytes().into());
+    let from = TaskLocation::External(moved_from.to_string_lossy().as_bytes().into());
     let gone = submit(&client, durable(moved(from, fast("moved")))).unwrap();
     let volatile = submit(&client, copy(daemon.outside("big"), fast("volatile"))).unwrap();
     let next = TaskSpec {
@@ -351,19 +353,22 @@ fn killed_with_durable_tasks() {
     daemon.again();
     let client = daemon.client();
     let ends = client
-        .wait(&[done, big, gone, next], Until::All, Some(LONG))
+        .wait(&[done, big, gone, next], WaitCondition::All, Some(LONG))
         .unwrap();
     assert!(
-        ends.len() == 4 && ends.iter().all(|o| o.end == End::Done),
+        ends.len() == 4 && ends.iter().all(|o| o.end == TaskEnd::Done),
         "{ends:?}"
     );
-    assert_eq!(client.status(&[volatile]).unwrap()[0].state, State::Unknown);
+    assert_eq!(
+        client.status(&[volatile]).unwrap()[0].state,
+        TaskState::Unknown
+    );
     assert!(read(&daemon.path("fast/big")) == bytes && read(&daemon.path("out/again")) == bytes);
     assert!(!moved_from.exists() && read(&daemon.path("fast/moved")) == bytes);
     assert!(!daemon.path("fast/volatile").exists());
     assert_eq!(daemon.leftovers(), Vec::<std::path::PathBuf>::new());
     // New ids are not those of before.
-    let new = submit(&client, TaskSpec::new(Kind::Nothing)).unwrap();
+    let new = submit(&client, TaskSpec::new(TaskOperation::Nothing)).unwrap();
     assert!(new > next);
     assert!(daemon.terminate().success() && !daemon.socket().exists());
 }
@@ -400,10 +405,10 @@ fn killed_again_and_again() {
     let client = daemon.client();
     let all: Vec<TaskId> = ids.iter().map(|(id, _)| *id).collect();
     assert!(all.len() > 12, "{}", all.len());
-    let ends = client.wait(&all, Until::All, Some(LONG)).unwrap();
+    let ends = client.wait(&all, WaitCondition::All, Some(LONG)).unwrap();
     assert_eq!(ends.len(), all.len());
     for (end, (_, n)) in ends.iter().zip(&ids) {
-        assert_eq!(end.end, End::Done, "{n}");
+        assert_eq!(end.end, TaskEnd::Done, "{n}");
         assert!(read(&daemon.path(&format!("fast/{n}"))) == content(5000, *n as u8));
         assert!(!daemon.path(&format!("in/{n}")).exists());
     }
@@ -433,7 +438,9 @@ fn terminated_with_tasks_under_way() {
     }
     assert!(daemon.terminate().success());
     assert!(!daemon.path("fast/kept").exists(), "it has waited for them");
-    let lost = client.wait(&[kept], Until::All, Some(LONG)).unwrap_err();
+    let lost = client
+        .wait(&[kept], WaitCondition::All, Some(LONG))
+        .unwrap_err();
     assert_eq!(lost.code, Code::Lost);
     daemon.again();
     assert_eq!(code(&wait(&daemon.client(), kept)), None);
@@ -460,7 +467,7 @@ fn the_source_vanishes_or_changes() {
     std::fs::remove_file(daemon.path("in/1")).unwrap();
     let end = wait(&client, id);
     assert_eq!(code(&end), Some(Code::Changed), "{end:?}");
-    let End::Failed(why) = &end.end else {
+    let TaskEnd::Failed(why) = &end.end else {
         unreachable!()
     };
     assert!(
@@ -498,13 +505,13 @@ fn a_file_system_full_in_the_middle() {
         std::thread::sleep(Duration::from_millis(5));
     };
     use std::os::unix::ffi::OsStrExt;
-    let big = Place::External(dir.path().join("big").as_os_str().as_bytes().into());
+    let big = TaskLocation::External(dir.path().join("big").as_os_str().as_bytes().into());
     let end = run(&client, copy(big, fast("big")));
     let spaces = client.spaces().unwrap();
     let after = run(&client, copy(fast("big"), fast("other")));
     child.kill().unwrap();
     child.wait().unwrap();
-    let End::Failed(why) = &end.end else {
+    let TaskEnd::Failed(why) = &end.end else {
         panic!("{end:?}")
     };
     assert!(
@@ -651,7 +658,7 @@ fn the_terminal_goes() {
     start(&mut daemon, &["nohup"]);
     hang_up(&daemon);
     std::thread::sleep(Duration::from_millis(200));
-    assert!(submit(&daemon.client(), TaskSpec::new(Kind::Nothing)).is_ok());
+    assert!(submit(&daemon.client(), TaskSpec::new(TaskOperation::Nothing)).is_ok());
 }
 
 #[test]

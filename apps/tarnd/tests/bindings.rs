@@ -13,8 +13,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use tarn_proto::local::{Allocation, Code, Kind, TaskSpec};
-use tarn_types::grant::{Grant, Who};
+use tarn_proto::local::{Allocation, Code, TaskOperation, TaskSpec};
+use tarn_types::grant::{Grant, Grantee};
 
 #[test]
 fn the_c_example_and_the_c_test() {
@@ -149,7 +149,7 @@ fn attack_other_users_change_neighbours_in_a_unit_that_is_lent_to_them_and_reade
     std::fs::copy(library().join("libtarn.so"), daemon.path("libtarn.so")).unwrap();
     let (own, writer, reader) = (0, 65534, 65533);
     let grant = |user, write| Grant {
-        who: Who::User(user),
+        who: Grantee::User(user),
         write,
     };
     let how = Allocation::Make {
@@ -157,7 +157,7 @@ fn attack_other_users_change_neighbours_in_a_unit_that_is_lent_to_them_and_reade
         unit: Some(8192),
     };
     let (at, bytes) = (fast("field.partition"), 1 << 20);
-    let made = TaskSpec::new(Kind::Allocate { at, bytes, how });
+    let made = TaskSpec::new(TaskOperation::Allocate { at, bytes, how });
     daemon.client().carry_out(made, LONG).unwrap();
     let asked = |user: u32, what: &[&str]| {
         let mut command = Command::new(&program);

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tarn_checkpoint::version_catalog::VersionCatalog;
-use tarn_checkpoint::{Level, Options, Properties, Session, Staging, VersionId};
+use tarn_checkpoint::{
+    CheckpointSession, Options, PersistenceLevel, Properties, StagingShare, VersionId,
+};
 
 /// Elements of an object whose de-staging takes some time.
 const LARGE: usize = 2 << 20;
@@ -25,8 +27,8 @@ fn newest(dir: &Path, run: &str) -> Option<(VersionId, Is)> {
         .versions(&mut |why| panic!("{why}"));
     let ((id, _), found) = versions.into_iter().next_back()?;
     let is = match (found.level, found.gone.is_empty()) {
-        (Level::Committed, true) => Is::InMemory,
-        (Level::Committed, false) => Is::Lost,
+        (PersistenceLevel::Committed, true) => Is::InMemory,
+        (PersistenceLevel::Committed, false) => Is::Lost,
         _ => Is::OnTheTier,
     };
     Some((id, is))
@@ -129,11 +131,11 @@ fn a_killed_program_goes_on_from_its_newest_version_though_the_node_has_lost_its
 
 /// A program of this process: a session that is dropped ends as if it was killed.
 fn start(daemon: &Daemon, from: Option<VersionId>) -> VersionId {
-    let mut session = Session::begin(Options {
+    let mut session = CheckpointSession::begin(Options {
         run: Some("large".into()),
         tier: Some(daemon.path("tier")),
         memory: Some(daemon.path("memory")),
-        staging: Some(Staging::All),
+        staging: Some(StagingShare::All),
         helper: false,
         ..Options::default()
     })

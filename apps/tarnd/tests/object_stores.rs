@@ -46,8 +46,8 @@ fn start_again(daemon: &mut Daemon, endpoint: &str, secret: &str) {
 }
 
 /// A place of a bucket.
-fn there(bucket: &Bucket, key: &str) -> Place {
-    Place::External(bucket.at(key).to_string().as_bytes().into())
+fn there(bucket: &Bucket, key: &str) -> TaskLocation {
+    TaskLocation::External(bucket.at(key).to_string().as_bytes().into())
 }
 
 fn replacing(task: TaskSpec) -> TaskSpec {
@@ -66,15 +66,15 @@ fn durable(task: TaskSpec) -> TaskSpec {
 
 fn readback(task: TaskSpec) -> TaskSpec {
     TaskSpec {
-        verify: Verify::Readback,
+        verify: CopyVerification::Readback,
         ..task
     }
 }
 
-fn said(outcome: &Outcome) -> &str {
+fn said(outcome: &TaskOutcome) -> &str {
     match &outcome.end {
-        End::Done => "",
-        End::Failed(why) => &why.text,
+        TaskEnd::Done => "",
+        TaskEnd::Failed(why) => &why.text,
     }
 }
 
@@ -213,7 +213,7 @@ fn memory_goes_to_a_store_and_comes_back() {
     ftruncate(&memfd, 21 << 20).unwrap();
     rustix::io::pwrite(&memfd, &bytes, 100).unwrap();
     let region = client.register(memfd.as_fd(), 21 << 20).unwrap();
-    let memory = |offset, length| Place::Memory {
+    let memory = |offset, length| TaskLocation::Memory {
         region,
         offset,
         length,
@@ -462,7 +462,8 @@ fn what_a_store_refuses_has_its_code() {
     let daemon = start(&swift().endpoint, SECRET, &[]);
     let client = daemon.client();
     std::fs::write(daemon.path("fast/file"), b"file").unwrap();
-    let no_bucket = |key: &str| Place::External(format!("s3://none-such/{key}").as_bytes().into());
+    let no_bucket =
+        |key: &str| TaskLocation::External(format!("s3://none-such/{key}").as_bytes().into());
     for (task, what) in [
         (copy(there(&bucket, "in/two"), fast("x")), "no object"),
         (copy(there(&bucket, "none/"), fast("x")), "nothing at"),

@@ -5,13 +5,13 @@ mod common;
 use common::*;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use tarn_objects::{Code, Store};
+use tarn_objects::{CheckpointErrorCode, NodeObjectStore};
 
 /// The store of a node: a folder in its dataspace, the same on all.
-fn store(node: &Daemon) -> Store {
+fn store(node: &Daemon) -> NodeObjectStore {
     let path = node.path("fast/store");
     fs::create_dir_all(&path).unwrap();
-    Store::open(Some(&path)).unwrap()
+    NodeObjectStore::open(Some(&path)).unwrap()
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn an_object_is_brought_from_another_node_and_is_the_same_there() {
     let client = a.client();
     let fetch = |number| here.fetch_by(&client, "fields/rho", number, "b");
     let data = |seed| content(1_000_000, seed);
-    assert_eq!(fetch(None).unwrap_err().code, Code::NotFound);
+    assert_eq!(fetch(None).unwrap_err().code, CheckpointErrorCode::NotFound);
     for seed in 1..=3 {
         there.put("fields/rho", &data(seed), "f8").unwrap();
     }
@@ -45,14 +45,17 @@ fn an_object_is_brought_from_another_node_and_is_the_same_there() {
     assert_eq!(here.put("fields/rho", b"x", "").unwrap().number, 4);
     there.put("fields/rho", b"y", "").unwrap();
     for number in [None, Some(4)] {
-        assert_eq!(fetch(number).unwrap_err().code, Code::Exists);
+        assert_eq!(fetch(number).unwrap_err().code, CheckpointErrorCode::Exists);
     }
     assert_eq!(here.get("fields/rho", None).unwrap(), b"x");
 
     // What was deleted there cannot be brought, whatever has its number here.
     there.delete("fields/rho", None).unwrap();
     for number in [None, Some(4)] {
-        assert_eq!(fetch(number).unwrap_err().code, Code::NotFound);
+        assert_eq!(
+            fetch(number).unwrap_err().code,
+            CheckpointErrorCode::NotFound
+        );
     }
     here.delete("fields/rho", None).unwrap();
 
@@ -64,8 +67,11 @@ fn an_object_is_brought_from_another_node_and_is_the_same_there() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     fs::write(&path, bytes).unwrap();
     let damaged = here.fetch_by(&client, "k", None, "b").unwrap_err();
-    assert_eq!(damaged.code, Code::Corrupt, "{damaged}");
-    assert_eq!(here.versions("k").unwrap_err().code, Code::NotFound);
+    assert_eq!(damaged.code, CheckpointErrorCode::Corrupt, "{damaged}");
+    assert_eq!(
+        here.versions("k").unwrap_err().code,
+        CheckpointErrorCode::NotFound
+    );
     assert_eq!(fs::read_dir(a.path("fast/store/k")).unwrap().count(), 0);
     assert_eq!((a.leftovers(), b.leftovers()), (Vec::new(), Vec::new()));
 }
@@ -76,14 +82,18 @@ fn what_cannot_be_brought_is_told() {
     let (here, there) = (store(&a), store(&b));
     there.put("k", b"there", "").unwrap();
     let client = a.client();
-    let code =
-        |store: &Store, key, node| store.fetch_by(&client, key, None, node).unwrap_err().code;
-    assert_eq!(code(&here, "k", "c"), Code::Unsupported);
-    assert_eq!(code(&here, "../k", "b"), Code::Invalid);
+    let code = |store: &NodeObjectStore, key, node| {
+        store.fetch_by(&client, key, None, node).unwrap_err().code
+    };
+    assert_eq!(code(&here, "k", "c"), CheckpointErrorCode::Unsupported);
+    assert_eq!(code(&here, "../k", "b"), CheckpointErrorCode::Invalid);
     let outside = tempfile::tempdir().unwrap();
-    let outside = Store::open(Some(outside.path())).unwrap();
-    assert_eq!(code(&outside, "k", "b"), Code::Unsupported);
+    let outside = NodeObjectStore::open(Some(outside.path())).unwrap();
+    assert_eq!(code(&outside, "k", "b"), CheckpointErrorCode::Unsupported);
     drop(b);
-    assert!(matches!(code(&here, "k", "b"), Code::Io | Code::Lost));
+    assert!(matches!(
+        code(&here, "k", "b"),
+        CheckpointErrorCode::Io | CheckpointErrorCode::Lost
+    ));
     assert_eq!(here.list().unwrap(), []);
 }

@@ -12,10 +12,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tarn_client::Client;
-use tarn_partitions::{Folder, HEAD};
-use tarn_proto::local::{Allocation, Code, JobChange, Kind, Limit, Place, Refusal, TaskSpec};
-use tarn_proto::storage::{Answer, Ask, Verb};
-use tarn_types::grant::{Grant, Who};
+use tarn_partitions::{HEAD, PartitionFolder};
+use tarn_proto::local::{
+    Allocation, Code, JobChange, Limit, RequestError, TaskLocation, TaskOperation, TaskSpec,
+};
+use tarn_proto::storage::{StorageReply, StorageRequest, Verb};
+use tarn_types::grant::{Grant, Grantee};
 
 const MIB: u64 = 1 << 20;
 
@@ -23,8 +25,13 @@ fn file(name: &str) -> String {
     format!("{name}.partition")
 }
 
-fn allocate(client: &Client, at: Place, bytes: u64, how: Allocation) -> Result<(), Refusal> {
-    let task = TaskSpec::new(Kind::Allocate { at, bytes, how });
+fn allocate(
+    client: &Client,
+    at: TaskLocation,
+    bytes: u64,
+    how: Allocation,
+) -> Result<(), RequestError> {
+    let task = TaskSpec::new(TaskOperation::Allocate { at, bytes, how });
     client.carry_out(task, LONG).map(drop)
 }
 
@@ -35,17 +42,17 @@ fn made(unit: Option<u32>) -> Allocation {
     }
 }
 
-fn make(client: &Client, name: &str, bytes: u64, grants: &[Grant]) -> Result<(), Refusal> {
+fn make(client: &Client, name: &str, bytes: u64, grants: &[Grant]) -> Result<(), RequestError> {
     let grants = grants.to_vec();
     let how = Allocation::Make { grants, unit: None };
     allocate(client, fast(&file(name)), bytes, how)
 }
 
-fn delete(client: &Client, name: &str) -> Result<(), Refusal> {
+fn delete(client: &Client, name: &str) -> Result<(), RequestError> {
     client.carry_out(remove(fast(&file(name))), LONG).map(drop)
 }
 
-fn open(client: &Client, name: &str, write: bool) -> Result<OwnedFd, Refusal> {
+fn open(client: &Client, name: &str, write: bool) -> Result<OwnedFd, RequestError> {
     let opened = client.open_partition(None, "fast", file(name).as_bytes(), write)?;
     assert!(opened.1.is_none());
     Ok(opened.0)
@@ -103,7 +110,7 @@ fn one_is_made_lent_grown_and_taken_away_and_its_room_is_counted() {
 
     // Who has it open keeps it, as large as it is at least.
     let lent = open(&client, "run/field", true).unwrap();
-    let busy = |result: Result<(), Refusal>| assert_eq!(result.unwrap_err().code, Code::Busy);
+    let busy = |result: Result<(), RequestError>| assert_eq!(result.unwrap_err().code, Code::Busy);
     busy(delete(&client, "run/field"));
     let place = || fast(&file("run/field"));
     busy(allocate(&client, place(), MIB, Allocation::Resize));
@@ -166,7 +173,7 @@ fn what_it_may_hold_bounds_them_together_with_all_else() {
 fn one_has_the_unit_that_was_asked_for_here_and_on_another_node() {
     let (a, b) = pair(&[]);
     let (client, there) = (a.client(), b.client());
-    let far = |name: &str| Place::Node {
+    let far = |name: &str| TaskLocation::Node {
         node: "b".into(),
         space: "fast".into(),
         path: file(name).as_str().into(),
@@ -199,7 +206,7 @@ fn one_has_the_unit_that_was_asked_for_here_and_on_another_node() {
 fn what_is_no_partition_is_refused() {
     let daemon = Daemon::start(&[]);
     let client = daemon.client();
-    let refused = |at: Place, bytes| {
+    let refused = |at: TaskLocation, bytes| {
         let made = allocate(&client, at, bytes, made(None));
         made.unwrap_err().code
     };
@@ -209,7 +216,7 @@ fn what_is_no_partition_is_refused() {
     assert_eq!(refused(fast(&file("a")), 0), Code::Invalid);
     assert_eq!(refused(daemon.outside("x.partition"), MIB), Code::Invalid);
     let grant = Grant {
-        who: Who::User(1),
+        who: Grantee::User(1),
         write: false,
     };
     let long = make(&client, "a", MIB, &[grant; 65]).unwrap_err();
@@ -218,7 +225,7 @@ fn what_is_no_partition_is_refused() {
     assert_eq!(slow.unwrap_err().code, Code::NotFound);
     // A link does not lead out, and what only looks like one is none.
     let outside = tempfile::tempdir().unwrap();
-    Folder::open(outside.path())
+    PartitionFolder::open(outside.path())
         .unwrap()
         .create("a", MIB, None, 0, Vec::new())
         .unwrap();
@@ -247,7 +254,7 @@ fn they_outlive_tarnd_and_what_was_durable_is_made_after_a_kill() {
     let kept = open(&daemon.client(), "a", true).unwrap();
     let durable = |name: &str| TaskSpec {
         durable: true,
-        ..TaskSpec::new(Kind::Allocate {
+        ..TaskSpec::new(TaskOperation::Allocate {
             at: fast(&file(name)),
             bytes: MIB,
             how: made(Some(8192)),
@@ -275,11 +282,11 @@ fn they_outlive_tarnd_and_what_was_durable_is_made_after_a_kill() {
 fn many_are_listed_in_order() {
     let daemon = Daemon::start_in(tempfile::tempdir().unwrap(), "4GiB", &[]);
     let grant = Grant {
-        who: Who::Group(1),
+        who: Grantee::Group(1),
         write: true,
     };
     // Sparse: only their names and lists count here.
-    let folder = Folder::open(&daemon.path("fast")).unwrap();
+    let folder = PartitionFolder::open(&daemon.path("fast")).unwrap();
     for n in 0..120 {
         let name = format!("{n:03}-{}", "x".repeat(150));
         folder
@@ -319,11 +326,11 @@ fn attack_other_users_have_what_its_list_gives_them_and_nothing_else() {
     std::fs::set_permissions(daemon.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let own = daemon.client();
     let user = |id, write| Grant {
-        who: Who::User(id),
+        who: Grantee::User(id),
         write,
     };
     let group = Grant {
-        who: Who::Group(4242),
+        who: Grantee::Group(4242),
         write: true,
     };
     make(&own, "read", MIB, &[user(65534, false)]).unwrap();
@@ -331,7 +338,7 @@ fn attack_other_users_have_what_its_list_gives_them_and_nothing_else() {
     make(&own, "mine", MIB, &[]).unwrap();
     let socket = daemon.socket();
     let connect = || Client::connect(&socket, None).unwrap();
-    let denied = |why: Refusal| assert_eq!(why.code, Code::Denied, "{why}");
+    let denied = |why: RequestError| assert_eq!(why.code, Code::Denied, "{why}");
     by(65534, &[], || {
         let guest = connect();
         assert_eq!(guest.user(), 65534);
@@ -381,7 +388,7 @@ fn attack_without_guests_nobody_else_is_served() {
 fn another_node_makes_them_for_this_one() {
     let (a, b) = pair(&[]);
     let client = a.client();
-    let there = |name: &str| Place::Node {
+    let there = |name: &str| TaskLocation::Node {
         node: "b".into(),
         space: "fast".into(),
         path: file(name).as_str().into(),
@@ -404,9 +411,9 @@ fn those_of_another_node_are_listed_by_the_own_one() {
     let (a, b) = pair(&["--guests"]);
     let (client, there) = (a.client(), b.client());
     // More than one answer holds. Sparse: only their names and lists count here.
-    let folder = Folder::open(&b.path("fast")).unwrap();
+    let folder = PartitionFolder::open(&b.path("fast")).unwrap();
     let grant = Grant {
-        who: Who::User(65534),
+        who: Grantee::User(65534),
         write: false,
     };
     for n in 0..120 {
@@ -455,7 +462,7 @@ fn those_of_another_node_are_listed_by_the_own_one() {
 }
 
 /// A stream to a partition of the other node, and its size.
-fn stream(client: &Client, name: &str, write: bool) -> Result<(TcpStream, u64), Refusal> {
+fn stream(client: &Client, name: &str, write: bool) -> Result<(TcpStream, u64), RequestError> {
     let file = file(name);
     let opened = client.open_partition(Some("b"), "fast", file.as_bytes(), write)?;
     let far = opened.1.expect("it is of another node");
@@ -465,21 +472,21 @@ fn stream(client: &Client, name: &str, write: bool) -> Result<(TcpStream, u64), 
     Ok((stream, far.info.bytes))
 }
 
-fn ask(verb: Verb, at: u64, operand: u64) -> Ask {
-    Ask {
+fn ask(verb: Verb, at: u64, operand: u64) -> StorageRequest {
+    StorageRequest {
         at,
         operand,
-        ..Ask::of(verb)
+        ..StorageRequest::of(verb)
     }
 }
 
-fn answer(mut stream: &TcpStream, ask: Ask, bytes: &[u8]) -> Answer {
+fn answer(mut stream: &TcpStream, ask: StorageRequest, bytes: &[u8]) -> StorageReply {
     stream
         .write_all(&[&ask.encode()[..], bytes].concat())
         .unwrap();
-    let mut answer = [0; Answer::BYTES];
+    let mut answer = [0; StorageReply::BYTES];
     stream.read_exact(&mut answer).unwrap();
-    Answer::decode(answer)
+    StorageReply::decode(answer)
 }
 
 #[test]
@@ -505,7 +512,7 @@ fn one_of_another_node_is_open_there_for_as_long_as_its_stream_is() {
     });
     assert_eq!(values, (0..1000).sum::<u64>());
     // It grows there, and who asks learns that; what is behind the end is refused, and the stream goes on.
-    let behind = Ask {
+    let behind = StorageRequest {
         length: 4,
         ..ask(Verb::Write, MIB, 0)
     };

@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 use tarn_client::Client;
 use tarn_proto::local::*;
 
-fn on(node: &str, path: &str) -> Place {
-    Place::Node {
+fn on(node: &str, path: &str) -> TaskLocation {
+    TaskLocation::Node {
         node: node.into(),
         space: "fast".into(),
         path: path.as_bytes().into(),
     }
 }
 
-fn done(client: &Client, task: TaskSpec) -> Outcome {
+fn done(client: &Client, task: TaskSpec) -> TaskOutcome {
     let outcome = run(client, task);
-    assert_eq!(outcome.end, End::Done);
+    assert_eq!(outcome.end, TaskEnd::Done);
     outcome
 }
 
@@ -47,7 +47,7 @@ fn files_and_trees_go_to_another_node_and_back() {
         Some(Code::Exists)
     );
     let one = TaskSpec {
-        verify: Verify::Readback,
+        verify: CopyVerification::Readback,
         durable: true,
         ..copy(on("a", "in/deep/er/file"), on("b", "one"))
     };
@@ -70,7 +70,7 @@ fn files_and_trees_go_to_another_node_and_back() {
     done(&client, copy(on("b", "x/tree"), a.outside("out/tree")));
     assert_eq!(read(&a.path("out/tree/deep/er/file")), bytes);
     let none = TaskSpec {
-        verify: Verify::None,
+        verify: CopyVerification::None,
         ..copy(on("b", "x/tree/link"), fast("link"))
     };
     done(&client, none);
@@ -156,7 +156,7 @@ fn memory_goes_to_another_node_and_back() {
     ftruncate(&memfd, 20_000_000).unwrap();
     rustix::io::pwrite(&memfd, &bytes, 100).unwrap();
     let region = client.register(memfd.as_fd(), 20_000_000).unwrap();
-    let memory = |offset, length| Place::Memory {
+    let memory = |offset, length| TaskLocation::Memory {
         region,
         offset,
         length,
@@ -185,7 +185,7 @@ fn memory_goes_to_another_node_and_back() {
         Some(Code::Invalid)
     );
     // Nobody can name memory whose task has ended.
-    let gone = Place::Node {
+    let gone = TaskLocation::Node {
         node: "a".into(),
         space: format!(".tarn-{}", saved.id),
         path: b"".into(),
@@ -202,7 +202,7 @@ fn the_target_decides() {
     let client = a.client();
     std::fs::write(a.path("large"), content(49 << 20, 1)).unwrap();
     let full = run(&client, copy(a.outside("large"), on("b", "large")));
-    let End::Failed(why) = &full.end else {
+    let TaskEnd::Failed(why) = &full.end else {
         panic!("{full:?}")
     };
     assert!(
@@ -225,7 +225,7 @@ fn the_target_decides() {
             "{task:?}"
         );
     }
-    let no_space = Place::Node {
+    let no_space = TaskLocation::Node {
         node: "b".into(),
         space: "none".into(),
         path: b"x".into(),
@@ -256,7 +256,7 @@ fn the_target_decides() {
         users: Vec::new(),
     };
     let name = "later".to_owned();
-    let later = || Place::Node {
+    let later = || TaskLocation::Node {
         node: "b".into(),
         space: "later".into(),
         path: b"f".into(),
@@ -288,7 +288,7 @@ fn the_target_decides() {
     );
     let began = Instant::now();
     let refused = run(&stranger.client(), copy(on("b", "again"), fast("x")));
-    let End::Failed(why) = refused.end else {
+    let TaskEnd::Failed(why) = refused.end else {
         panic!("it has another key")
     };
     // At once, with the likeliest cause, and short enough for C.
@@ -336,7 +336,7 @@ fn cancelled_paused_killed() {
     until_moves(&client, id);
     assert_eq!(client.pause(&[id]).unwrap(), [PauseResult::Done]);
     let began = Instant::now();
-    while client.status(&[id]).unwrap()[0].state != State::Paused {
+    while client.status(&[id]).unwrap()[0].state != TaskState::Paused {
         assert!(began.elapsed() < LONG);
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -367,7 +367,9 @@ fn cancelled_paused_killed() {
     b.kill();
     let client = a.client();
     let lost = run(&client, copy(fast("f"), on("b", "4")));
-    let End::Failed(why) = lost.end else { panic!() };
+    let TaskEnd::Failed(why) = lost.end else {
+        panic!()
+    };
     assert!(
         why.code == Code::Io && why.text.contains("node b"),
         "{why:?}"
@@ -400,7 +402,7 @@ fn crossing_tasks_all_end() {
         .collect();
     for (client, ids) in ends {
         for id in ids {
-            assert_eq!(wait(&client, id).end, End::Done);
+            assert_eq!(wait(&client, id).end, TaskEnd::Done);
         }
     }
 }
@@ -423,7 +425,7 @@ fn links_have_rates_of_their_own() {
     }
     let others = began.elapsed();
     for id in slow {
-        assert_eq!(wait(&client, id.unwrap()).end, End::Done);
+        assert_eq!(wait(&client, id.unwrap()).end, TaskEnd::Done);
     }
     let both = began.elapsed();
     // 1.5 MB at 500 kB/s.

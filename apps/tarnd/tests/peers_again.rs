@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tarn_client::Client;
 use tarn_proto::local::*;
 
-fn on_b(path: &str) -> Place {
-    Place::Node {
+fn on_b(path: &str) -> TaskLocation {
+    TaskLocation::Node {
         node: "b".into(),
         space: "fast".into(),
         path: path.as_bytes().into(),
@@ -30,7 +30,7 @@ fn slow(task: TaskSpec) -> TaskSpec {
     })
 }
 
-fn state(client: &Client, id: TaskId) -> Status {
+fn state(client: &Client, id: TaskId) -> TaskStatus {
     client.status(&[id]).unwrap().remove(0)
 }
 
@@ -69,18 +69,18 @@ fn what_is_pulled_goes_on_after_the_source_was_killed() {
     b.kill();
     until("both wait", || {
         ids.iter()
-            .all(|id| state(&client, *id).state == State::Waiting)
+            .all(|id| state(&client, *id).state == TaskState::Waiting)
     });
     assert!(!a.leftovers().is_empty(), "what has come stays");
     // Longer than the first pauses.
     std::thread::sleep(Duration::from_millis(1200));
     assert!(
         ids.iter()
-            .all(|id| state(&client, *id).state != State::Failed)
+            .all(|id| state(&client, *id).state != TaskState::Failed)
     );
     b.again();
     for id in &ids {
-        assert_eq!(wait(&client, *id).end, End::Done);
+        assert_eq!(wait(&client, *id).end, TaskEnd::Done);
     }
     assert_eq!(read(&a.path("fast/f")), bytes);
     assert_eq!(read(&a.path("fast/t/29")), content(100_000, 29));
@@ -99,7 +99,7 @@ fn a_node_that_is_not_there_is_waited_for() {
     until("it moves", || state(&client, pulled).done > 500_000);
     b.kill();
     for task in [copy(fast("f"), on_b("f")), copy(on_b("g"), fast("g"))] {
-        let End::Failed(why) = run(&client, task).end else {
+        let TaskEnd::Failed(why) = run(&client, task).end else {
             panic!("there is nobody")
         };
         assert!(
@@ -115,7 +115,7 @@ fn a_node_that_is_not_there_is_waited_for() {
     let ids = client.submit(&tasks.map(durable)).unwrap();
     let ids: Vec<TaskId> = ids.into_iter().map(Result::unwrap).collect();
     until("they wait", || {
-        let waits = |id: &TaskId| state(&client, *id).state == State::Waiting;
+        let waits = |id: &TaskId| state(&client, *id).state == TaskState::Waiting;
         ids.iter().all(waits) && waits(&pulled)
     });
     client.cancel(&[pulled, ids[2]]).unwrap();
@@ -126,11 +126,11 @@ fn a_node_that_is_not_there_is_waited_for() {
     // Their slots are free: others of this node are not held up.
     assert_eq!(
         run(&client, copy(a.outside("fast/f"), fast("own"))).end,
-        End::Done
+        TaskEnd::Done
     );
     b.again();
     for id in &ids[..2] {
-        assert_eq!(wait(&client, *id).end, End::Done);
+        assert_eq!(wait(&client, *id).end, TaskEnd::Done);
     }
     assert_eq!(read(&b.path("fast/f")), content(100_000, 1));
     assert!(!a.path("fast/f").exists());

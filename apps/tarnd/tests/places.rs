@@ -18,18 +18,18 @@ fn replacing(task: TaskSpec) -> TaskSpec {
     }
 }
 
-fn on(node: &str, path: &str) -> Place {
-    Place::Node {
+fn on(node: &str, path: &str) -> TaskLocation {
+    TaskLocation::Node {
         node: node.into(),
         space: "fast".into(),
         path: path.as_bytes().into(),
     }
 }
 
-fn text(outcome: &Outcome) -> &str {
+fn text(outcome: &TaskOutcome) -> &str {
     match &outcome.end {
-        End::Failed(why) => &why.text,
-        End::Done => "",
+        TaskEnd::Failed(why) => &why.text,
+        TaskEnd::Done => "",
     }
 }
 
@@ -53,7 +53,7 @@ fn a_move_onto_itself() {
             (outside(&a, "fast"), fast(name)),
             (outside(&a, "alias"), fast(name)),
             (
-                Place::External(url.into_bytes().as_slice().into()),
+                TaskLocation::External(url.into_bytes().as_slice().into()),
                 fast(name),
             ),
             (on("a", name), fast(name)),
@@ -124,7 +124,7 @@ fn a_file_replaced_while_it_moves_into_memory() {
     let memfd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&memfd, 1_000_000).unwrap();
     let region = client.register(memfd.as_fd(), 1_000_000).unwrap();
-    let memory = || Place::Memory {
+    let memory = || TaskLocation::Memory {
         region,
         offset: 0,
         length: 1_000_000,
@@ -164,7 +164,7 @@ fn memory_replaces_a_folder() {
     let memfd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&memfd, 4096).unwrap();
     let region = client.register(memfd.as_fd(), 4096).unwrap();
-    let memory = Place::Memory {
+    let memory = TaskLocation::Memory {
         region,
         offset: 0,
         length: 4096,
@@ -191,7 +191,7 @@ fn a_space_is_not_filled_from_outside() {
     let whole = daemon.dir.path().file_name().unwrap().to_owned();
     let above = daemon.dir.path().parent().unwrap().join(whole);
     use std::os::unix::ffi::OsStrExt;
-    let above = Place::External(above.as_os_str().as_bytes().into());
+    let above = TaskLocation::External(above.as_os_str().as_bytes().into());
     for to in [
         daemon.outside("fast/x"),
         daemon.outside("fast/sub/x"),
@@ -304,7 +304,7 @@ fn a_folder_that_was_away() {
 fn files_of_the_kernel() {
     let daemon = Daemon::start(&[]);
     let client = daemon.client();
-    let status = || Place::External(b"/proc/self/status".into());
+    let status = || TaskLocation::External(b"/proc/self/status".into());
     let end = run(&client, copy(status(), fast("status")));
     assert_eq!(code(&end), Some(Code::Unsupported), "{end:?}");
     assert!(text(&end).contains("/proc/self/status"), "{end:?}");

@@ -7,7 +7,7 @@ use rustix::fd::AsFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::time::{Duration, Instant};
-use tarn_client::Until;
+use tarn_client::WaitCondition;
 use tarn_proto::local::*;
 
 #[test]
@@ -23,7 +23,7 @@ fn copies_moves_and_removes_files_and_trees() {
     let done = run(&client, copy(daemon.outside("in"), fast("a/tree")));
     assert_eq!(
         (&done.end, done.bytes, done.late),
-        (&End::Done, 300_000, false)
+        (&TaskEnd::Done, 300_000, false)
     );
     assert_eq!(read(&daemon.path("fast/a/tree/link")), bytes);
     let again = run(&client, copy(daemon.outside("in"), fast("a/tree")));
@@ -40,7 +40,8 @@ fn copies_moves_and_removes_files_and_trees() {
     assert_eq!(code(&run(&client, moved(fast("b/one"), fast("c")))), None);
     assert_eq!(daemon.path("fast/c").metadata().unwrap().ino(), inode);
     assert!(!daemon.path("fast/b/one").exists());
-    let url = Place::External(format!("file://{}", daemon.path("out/moved").display()).into());
+    let url =
+        TaskLocation::External(format!("file://{}", daemon.path("out/moved").display()).into());
     assert_eq!(code(&run(&client, moved(fast("a/tree"), url))), None);
     assert_eq!(read(&daemon.path("out/moved/deep/er/file")), bytes);
     assert!(!daemon.path("fast/a/tree").exists());
@@ -129,13 +130,13 @@ fn memory_goes_to_files_and_back() {
     ftruncate(&memfd, 2_000_000).unwrap();
     rustix::io::pwrite(&memfd, &bytes, 100).unwrap();
     let region = client.register(memfd.as_fd(), 2_000_000).unwrap();
-    let memory = |offset, length| Place::Memory {
+    let memory = |offset, length| TaskLocation::Memory {
         region,
         offset,
         length,
     };
     let save = TaskSpec {
-        verify: Verify::Readback,
+        verify: CopyVerification::Readback,
         ..copy(memory(100, 1_000_000), fast("dump/1"))
     };
     let saved = run(&client, save);
@@ -207,8 +208,8 @@ fn room_is_enforced() {
         .into_iter()
         .map(Result::unwrap)
         .collect();
-    let ends = client.wait(&ids, Until::All, Some(LONG)).unwrap();
-    assert!(ends.iter().all(|o| o.end == End::Done), "{ends:?}");
+    let ends = client.wait(&ids, WaitCondition::All, Some(LONG)).unwrap();
+    assert!(ends.iter().all(|o| o.end == TaskEnd::Done), "{ends:?}");
     // What somebody removes without tarnd is found.
     std::fs::remove_file(daemon.path("fast/again")).unwrap();
     assert_eq!(
@@ -245,7 +246,7 @@ fn progress_time_left_and_cancellation() {
     let seconds = started.elapsed().as_secs_f64();
     assert_eq!(
         (status[0].state, status[0].all),
-        (State::Running, Some(32_000_000))
+        (TaskState::Running, Some(32_000_000))
     );
     for (status, rate) in status.iter().zip([8e6, 1e6]) {
         let done = status.done as f64 / rate;
@@ -256,14 +257,14 @@ fn progress_time_left_and_cancellation() {
     }
     let left = status[0].left.unwrap() as f64 / 1e9;
     assert!(left > 0.5, "{left} s left after {seconds} s");
-    assert_eq!(status[2].state, State::Unknown);
+    assert_eq!(status[2].state, TaskState::Unknown);
     let stats = client.stats().unwrap();
     assert!(
         stats.running == 2 && stats.left.unwrap() > 1_000_000_000,
         "{stats:?}"
     );
 
-    let over = client.wait(&[id], Until::All, Some(Duration::from_millis(20)));
+    let over = client.wait(&[id], WaitCondition::All, Some(Duration::from_millis(20)));
     assert_eq!(over.unwrap_err().code, Code::TimedOut);
     let results = client.cancel(&[id, slow, 99]).unwrap();
     use CancelResult::{Cancelled, Over, Unknown};
@@ -305,7 +306,7 @@ fn a_paused_copy_goes_on_where_it_was() {
         client.pause(&[id, 7]).unwrap(),
         [PauseResult::Done, PauseResult::Unknown]
     );
-    until(&|| status(&client, id).state == State::Paused);
+    until(&|| status(&client, id).state == TaskState::Paused);
     assert!(!daemon.path("fast/big").exists());
     let inodes = |folder: &std::path::Path| -> Vec<u64> {
         let files = std::fs::read_dir(folder).unwrap();
@@ -325,9 +326,9 @@ fn a_paused_copy_goes_on_where_it_was() {
     daemon.kill();
     daemon.again();
     let client = daemon.client();
-    assert_eq!(status(&client, id).state, State::Paused);
+    assert_eq!(status(&client, id).state, TaskState::Paused);
     client.resume(&[id]).unwrap();
-    assert_eq!(status(&client, id).state, State::Queued);
+    assert_eq!(status(&client, id).state, TaskState::Queued);
     client.pause_all(false).unwrap();
     assert_eq!(code(&wait(&client, id)), None);
     let whole = inodes(&daemon.path("fast/big"));
@@ -345,7 +346,7 @@ fn a_paused_copy_goes_on_where_it_was() {
     let id = submit(&client, slow).unwrap();
     until(&|| status(&client, id).done > 0);
     client.pause(&[id]).unwrap();
-    until(&|| status(&client, id).state == State::Paused);
+    until(&|| status(&client, id).state == TaskState::Paused);
     client.cancel(&[id]).unwrap();
     assert_eq!(code(&wait(&client, id)), Some(Code::Cancelled));
     until(&|| daemon.leftovers().is_empty());
@@ -373,7 +374,7 @@ fn spaces_are_made_changed_and_removed() {
     client.change_space(make.clone()).unwrap();
     assert_eq!(client.change_space(make).unwrap_err().code, Code::Exists);
     std::fs::write(daemon.path("fast/f"), content(600_000, 1)).unwrap();
-    let other = |path: &str| Place::Space {
+    let other = |path: &str| TaskLocation::Space {
         name: name.clone(),
         path: path.as_bytes().into(),
     };
@@ -408,7 +409,7 @@ fn spaces_are_made_changed_and_removed() {
         Code::NotFound
     );
     assert!(daemon.path("other/f").exists());
-    let elsewhere = Place::Node {
+    let elsewhere = TaskLocation::Node {
         node: "n2".into(),
         space: "fast".into(),
         path: b"f".into(),
@@ -424,7 +425,7 @@ fn spaces_are_made_changed_and_removed() {
 fn processes_belong_to_jobs() {
     let mut daemon = Daemon::start(&["--jobs-only"]);
     let client = daemon.client();
-    let nothing = || TaskSpec::new(Kind::Nothing);
+    let nothing = || TaskSpec::new(TaskOperation::Nothing);
     // The user that runs tarnd may always.
     assert!(submit(&client, nothing()).is_ok());
     let own = rustix::process::getuid().as_raw();

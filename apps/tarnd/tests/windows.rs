@@ -11,10 +11,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 use tarn_client::Client;
-use tarn_data_plane::{Far, LIBRARY, Wire};
+use tarn_data_plane::{LIBRARY, RemoteStorage, Wire};
 use tarn_partitions::HEAD;
-use tarn_proto::local::{Allocation, FarPartition, Kind, Place, TaskSpec, WindowUse};
-use tarn_ring::{Failure, Memory, Span, Started, Storage};
+use tarn_proto::local::{
+    Allocation, FarPartition, TaskLocation, TaskOperation, TaskSpec, WindowUse,
+};
+use tarn_ring::{MemorySpan, ProgramMemory, Storage, StorageRequestError, SubmitOutcome};
 
 const MIB: u64 = 1 << 20;
 /// Partitions are mapped there.
@@ -42,7 +44,7 @@ fn make(client: &Client, bytes: u64) {
         grants: Vec::new(),
         unit: None,
     };
-    let task = TaskSpec::new(Kind::Allocate { at, bytes, how });
+    let task = TaskSpec::new(TaskOperation::Allocate { at, bytes, how });
     client.carry_out(task, LONG).unwrap();
 }
 
@@ -54,23 +56,29 @@ fn open(client: &Client) -> (TcpStream, FarPartition) {
     (stream, far.unwrap())
 }
 
-fn far((stream, far): (TcpStream, FarPartition)) -> (Far, Option<WindowUse>) {
+fn far((stream, far): (TcpStream, FarPartition)) -> (RemoteStorage, Option<WindowUse>) {
     let size = Arc::new(far.info.bytes.into());
     let wire = Wire::new(stream, far.seal.as_ref()).unwrap();
-    (Far::new(wire, size, far.persistent).unwrap(), far.windows)
+    (
+        RemoteStorage::new(wire, size, far.persistent).unwrap(),
+        far.windows,
+    )
 }
 
-fn by_window(far: &mut Far, windows: &WindowUse) -> bool {
+fn by_window(far: &mut RemoteStorage, windows: &WindowUse) -> bool {
     let library = std::ffi::OsStr::from_bytes(&windows.library.0);
     far.by_window(Path::new(library), &windows.provider)
         .unwrap()
 }
 
 /// Does one thing.
-fn done(far: &mut Far, begin: impl FnOnce(&mut Far) -> Started) -> Result<u64, Failure> {
+fn done(
+    far: &mut RemoteStorage,
+    begin: impl FnOnce(&mut RemoteStorage) -> SubmitOutcome,
+) -> Result<u64, StorageRequestError> {
     let mut end = match begin(far) {
-        Started::Done(result) => Some(result),
-        Started::Pending => None,
+        SubmitOutcome::Done(result) => Some(result),
+        SubmitOutcome::Pending => None,
     };
     let until = Instant::now() + LONG;
     while end.is_none() {
@@ -87,7 +95,7 @@ fn nodes_of_one_provider_use_windows_and_others_do_not() {
         return;
     }
     let cells: &'static [Cell<u8>] = Box::leak(vec![Cell::new(7); 4096].into_boxed_slice());
-    let memory = Memory::of(cells);
+    let memory = ProgramMemory::of(cells);
     let span = memory.span(cells.as_ptr().addr() as u64, 4096).unwrap();
     let libfabric = ["--transport", "libfabric"];
     let sockets = ["--transport", "libfabric:sockets"];
@@ -116,14 +124,17 @@ fn nodes_of_one_provider_use_windows_and_others_do_not() {
         assert_eq!(cells[0].get(), 3);
         cells.iter().for_each(|cell| cell.set(7));
         b.kill();
-        assert_eq!(done(&mut far, |far| far.flush(1)), Err(Failure::Lost));
+        assert_eq!(
+            done(&mut far, |far| far.flush(1)),
+            Err(StorageRequestError::Lost)
+        );
     }
 }
 
 #[test]
 fn where_one_node_wants_it_all_is_sealed() {
     let cells: &'static [Cell<u8>] = Box::leak(vec![Cell::new(7); 4096].into_boxed_slice());
-    let memory = Memory::of(cells);
+    let memory = ProgramMemory::of(cells);
     let span = memory.span(cells.as_ptr().addr() as u64, 4096).unwrap();
     let sealed = ["--transport", "sealed"];
     for (a_options, b_options) in [(&sealed[..], &[][..]), (&[], &sealed)] {
@@ -132,7 +143,7 @@ fn where_one_node_wants_it_all_is_sealed() {
         let opened = open(&a.client());
         assert!(opened.1.seal.is_some() && opened.1.windows.is_none());
         let (mut far, _) = far(opened);
-        let write = |far: &mut Far| far.write(1000, span, false, 1);
+        let write = |far: &mut RemoteStorage| far.write(1000, span, false, 1);
         assert_eq!(done(&mut far, write), Ok(4096));
         let file = std::fs::read(b.path("fast/f.partition")).unwrap();
         assert!(file[HEAD as usize..][1000..5096].iter().all(|b| *b == 7));
@@ -144,9 +155,9 @@ fn where_one_node_wants_it_all_is_sealed() {
         let (stream, mut without) = open(&a.client());
         without.seal = None;
         let (mut stranger, _) = self::far((stream, without));
-        assert_eq!(done(&mut stranger, write), Err(Failure::Lost));
+        assert_eq!(done(&mut stranger, write), Err(StorageRequestError::Lost));
         // Tasks read and call over such streams, too.
-        let there = Place::Node {
+        let there = TaskLocation::Node {
             node: "b".into(),
             space: "fast".into(),
             path: b"moved".as_slice().into(),
@@ -158,7 +169,10 @@ fn where_one_node_wants_it_all_is_sealed() {
             vec![5; 3 << 20]
         );
         b.kill();
-        assert_eq!(done(&mut far, |far| far.flush(1)), Err(Failure::Lost));
+        assert_eq!(
+            done(&mut far, |far| far.flush(1)),
+            Err(StorageRequestError::Lost)
+        );
     }
 }
 
@@ -168,7 +182,7 @@ fn while_windows_are_open_partitions_are_opened_grown_and_cut_as_ever() {
         return;
     }
     let cells: &'static [Cell<u8>] = Box::leak(vec![Cell::new(7); 4096].into_boxed_slice());
-    let memory = Memory::of(cells);
+    let memory = ProgramMemory::of(cells);
     let span = memory.span(cells.as_ptr().addr() as u64, 4096).unwrap();
     // The second has a handler of SIGBUS of its own.
     for transport in ["libfabric", "libfabric:shm"] {
@@ -176,7 +190,7 @@ fn while_windows_are_open_partitions_are_opened_grown_and_cut_as_ever() {
     }
 }
 
-fn opened_grown_and_cut(transport: &str, span: Span) {
+fn opened_grown_and_cut(transport: &str, span: MemorySpan) {
     let options = ["--transport", transport];
     let (mut a, mut b) = pair_in(MEMORY.as_ref(), &options, &options);
     make(&b.client(), MIB);
@@ -189,7 +203,7 @@ fn opened_grown_and_cut(transport: &str, span: Span) {
     assert!(by_window(&mut second, &windows));
     let at = fast("f.partition");
     let how = Allocation::Grow;
-    let task = TaskSpec::new(Kind::Allocate {
+    let task = TaskSpec::new(TaskOperation::Allocate {
         at,
         bytes: 2 * MIB,
         how,
@@ -207,7 +221,10 @@ fn opened_grown_and_cut(transport: &str, span: Span) {
     for far in [&mut first, &mut by_stream, &mut second] {
         let read = done(far, |far| far.read(0, span, 1));
         assert!(
-            matches!(read, Err(Failure::Corrupt | Failure::Lost)),
+            matches!(
+                read,
+                Err(StorageRequestError::Corrupt | StorageRequestError::Lost)
+            ),
             "{read:?}"
         );
     }
@@ -224,7 +241,7 @@ fn a_node_that_is_killed_ends_what_goes_by_its_window_only() {
         return;
     }
     let cells: &'static [Cell<u8>] = Box::leak(vec![Cell::new(7); 1 << 20].into_boxed_slice());
-    let memory = Memory::of(cells);
+    let memory = ProgramMemory::of(cells);
     let span = memory.span(cells.as_ptr().addr() as u64, MIB).unwrap();
     for transport in ["libfabric", "libfabric:shm"] {
         let options = ["--transport", transport];
@@ -238,7 +255,7 @@ fn a_node_that_is_killed_ends_what_goes_by_its_window_only() {
         let mut killed = false;
         loop {
             let result = done(&mut far, |far| far.read(0, span, 1));
-            if result == Err(Failure::Lost) {
+            if result == Err(StorageRequestError::Lost) {
                 break;
             }
             assert_eq!(result, Ok(MIB), "{transport}");

@@ -3,8 +3,8 @@
 use crate::guard::invalid;
 use std::ffi::{CStr, c_char};
 use tarn_proto::local::{
-    End, Kind, MAX_AFTER, Outcome, PathBytes, Place, Refusal, SpaceInfo, State, Stats, Status,
-    TaskSpec, Verify,
+    CopyVerification, MAX_AFTER, PathBytes, RequestError, SpaceInfo, Stats, TaskEnd, TaskLocation,
+    TaskOperation, TaskOutcome, TaskSpec, TaskState, TaskStatus,
 };
 
 /// Not known (yet).
@@ -100,7 +100,7 @@ pub struct tarn_stats {
 ///
 /// # Safety
 /// `text` is NULL or ends with NUL.
-pub(crate) unsafe fn bytes<'a>(text: *const c_char, what: &str) -> Result<&'a [u8], Refusal> {
+pub(crate) unsafe fn bytes<'a>(text: *const c_char, what: &str) -> Result<&'a [u8], RequestError> {
     if text.is_null() {
         return Err(invalid(format!("{what} is NULL")));
     }
@@ -112,7 +112,7 @@ pub(crate) unsafe fn bytes<'a>(text: *const c_char, what: &str) -> Result<&'a [u
 ///
 /// # Safety
 /// As for [`bytes`].
-pub(crate) unsafe fn text(pointer: *const c_char, what: &str) -> Result<String, Refusal> {
+pub(crate) unsafe fn text(pointer: *const c_char, what: &str) -> Result<String, RequestError> {
     // SAFETY: as the caller says.
     let bytes = unsafe { bytes(pointer, what) }?;
     let text = std::str::from_utf8(bytes).map_err(|_| invalid(format!("{what} is not UTF-8")))?;
@@ -132,27 +132,27 @@ impl tarn_place {
 
     /// # Safety
     /// Its texts are NULL or end with NUL.
-    unsafe fn read(&self) -> Result<Place, Refusal> {
+    unsafe fn read(&self) -> Result<TaskLocation, RequestError> {
         // SAFETY: as the caller says.
         let path = || unsafe { bytes(self.path, "a place's path") }.map(PathBytes::from);
         // SAFETY: as the caller says.
         let name = |pointer, what| unsafe { text(pointer, what) };
         Ok(match self.kind {
-            1 => Place::Space {
+            1 => TaskLocation::Space {
                 name: name(self.space, "a place's space")?,
                 path: path()?,
             },
-            2 => Place::Memory {
+            2 => TaskLocation::Memory {
                 region: self.region,
                 offset: self.offset,
                 length: self.length,
             },
-            3 => Place::Node {
+            3 => TaskLocation::Node {
                 node: name(self.node, "a place's node")?,
                 space: name(self.space, "a place's space")?,
                 path: path()?,
             },
-            4 => Place::External(path()?),
+            4 => TaskLocation::External(path()?),
             other => return Err(invalid(format!("{other} is no kind of place"))),
         })
     }
@@ -163,7 +163,7 @@ impl tarn_task {
 
     /// # Safety
     /// Its texts are NULL or end with NUL, and `after` has `after_count` ids.
-    pub(crate) unsafe fn read(&self) -> Result<TaskSpec, Refusal> {
+    pub(crate) unsafe fn read(&self) -> Result<TaskSpec, RequestError> {
         if self.size != Self::SIZE {
             return Err(invalid(format!(
                 "a task of {} bytes where this library knows {}: begin with tarn_task_init, and use the header of the same release",
@@ -174,22 +174,22 @@ impl tarn_task {
         // SAFETY: as the caller says.
         let (from, to) = unsafe { (self.from.read(), self.to.read()) };
         let kind = match self.kind {
-            0 => Kind::Nothing,
-            1 => Kind::Copy {
+            0 => TaskOperation::Nothing,
+            1 => TaskOperation::Copy {
                 from: from?,
                 to: to?,
             },
-            2 => Kind::Move {
+            2 => TaskOperation::Move {
                 from: from?,
                 to: to?,
             },
-            3 => Kind::Remove { at: from? },
+            3 => TaskOperation::Remove { at: from? },
             other => return Err(invalid(format!("{other} is no kind of task"))),
         };
         let verify = match self.verify {
-            0 => Verify::Copy,
-            1 => Verify::None,
-            2 => Verify::Readback,
+            0 => CopyVerification::Copy,
+            1 => CopyVerification::None,
+            2 => CopyVerification::Readback,
             other => return Err(invalid(format!("{other} is no level of verification"))),
         };
         if self.flags & !3 != 0 {
@@ -239,11 +239,11 @@ fn field<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-impl From<&Outcome> for tarn_outcome {
-    fn from(outcome: &Outcome) -> Self {
+impl From<&TaskOutcome> for tarn_outcome {
+    fn from(outcome: &TaskOutcome) -> Self {
         let (code, text) = match &outcome.end {
-            End::Done => (0, field("")),
-            End::Failed(why) => (why.code.number(), field(&why.text)),
+            TaskEnd::Done => (0, field("")),
+            TaskEnd::Failed(why) => (why.code.number(), field(&why.text)),
         };
         Self {
             id: outcome.id,
@@ -259,21 +259,21 @@ impl From<&Outcome> for tarn_outcome {
     }
 }
 
-impl From<&Status> for tarn_status {
-    fn from(status: &Status) -> Self {
+impl From<&TaskStatus> for tarn_status {
+    fn from(status: &TaskStatus) -> Self {
         Self {
             id: status.id,
             done: status.done,
             all: status.all.unwrap_or(UNKNOWN),
             left: status.left.unwrap_or(UNKNOWN),
             state: match status.state {
-                State::Unknown => 0,
-                State::Waiting => 1,
-                State::Queued => 2,
-                State::Running => 3,
-                State::Done => 4,
-                State::Failed => 5,
-                State::Paused => 6,
+                TaskState::Unknown => 0,
+                TaskState::Waiting => 1,
+                TaskState::Queued => 2,
+                TaskState::Running => 3,
+                TaskState::Done => 4,
+                TaskState::Failed => 5,
+                TaskState::Paused => 6,
             },
             before: status.ahead,
         }

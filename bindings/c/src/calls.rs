@@ -9,9 +9,9 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use tarn_client::{Client, Until};
+use tarn_client::{Client, WaitCondition};
 use tarn_proto::local::{
-    Access, CancelResult, Code, JobChange, JobId, Limit, PauseResult, Refusal, SpaceChange,
+    Access, CancelResult, Code, JobChange, JobId, Limit, PauseResult, RequestError, SpaceChange,
     SpaceSpec, TaskSpec,
 };
 
@@ -21,7 +21,7 @@ pub struct tarn_connection(Client);
 
 /// # Safety
 /// `connection` is NULL or was given by `tarn_connect` and is not closed.
-unsafe fn client<'a>(connection: *const tarn_connection) -> Result<&'a Client, Refusal> {
+unsafe fn client<'a>(connection: *const tarn_connection) -> Result<&'a Client, RequestError> {
     // SAFETY: as the caller says.
     let connection = unsafe { connection.as_ref() };
     let connection = connection.ok_or_else(|| invalid("the connection is NULL"))?;
@@ -30,7 +30,7 @@ unsafe fn client<'a>(connection: *const tarn_connection) -> Result<&'a Client, R
 
 /// # Safety
 /// `items` has `count` items.
-unsafe fn list<'a, T>(items: *const T, count: usize, what: &str) -> Result<&'a [T], Refusal> {
+unsafe fn list<'a, T>(items: *const T, count: usize, what: &str) -> Result<&'a [T], RequestError> {
     match (count, items.is_null()) {
         (0, _) => Ok(&[]),
         (_, true) => Err(invalid(format!("{what} is NULL"))),
@@ -52,7 +52,7 @@ unsafe fn write<T>(to: *mut T, items: impl Iterator<Item = T>) {
     }
 }
 
-fn not_null<T>(pointer: *mut T, what: &str) -> Result<(), Refusal> {
+fn not_null<T>(pointer: *mut T, what: &str) -> Result<(), RequestError> {
     if pointer.is_null() {
         return Err(invalid(format!("{what} is NULL")));
     }
@@ -73,7 +73,7 @@ unsafe fn open(
         let path = if socket.is_null() {
             std::env::var_os(tarn_client::SOCKET).ok_or_else(|| {
                 let text = "TARN_SOCKET is not set: no tarnd serves this program";
-                Refusal::new(Code::NotFound, text)
+                RequestError::new(Code::NotFound, text)
             })?
         } else {
             // SAFETY: not NULL; C gives a text that ends with NUL.
@@ -145,11 +145,16 @@ pub unsafe extern "C" fn tarn_task_init(task: *mut tarn_task) {
 
 /// What came of each task: those that could be read were submitted, in order.
 fn each(
-    read: Vec<Result<TaskSpec, Refusal>>,
-    taken: Vec<Result<u64, Refusal>>,
-) -> Vec<Result<u64, Refusal>> {
+    read: Vec<Result<TaskSpec, RequestError>>,
+    taken: Vec<Result<u64, RequestError>>,
+) -> Vec<Result<u64, RequestError>> {
     let mut taken = taken.into_iter();
-    let none = || Err(Refusal::new(Code::Internal, "tarnd did not answer for it"));
+    let none = || {
+        Err(RequestError::new(
+            Code::Internal,
+            "tarnd did not answer for it",
+        ))
+    };
     let all = read.into_iter();
     all.map(|task| task.and_then(|_| taken.next().unwrap_or_else(none)))
         .collect()
@@ -170,7 +175,7 @@ pub unsafe extern "C" fn tarn_submit(
         let (client, tasks) = unsafe { (client(connection)?, list(tasks, count, "tasks")?) };
         // SAFETY: as the header asks.
         let read = tasks.iter().map(|task| unsafe { task.read() });
-        let read: Vec<Result<TaskSpec, Refusal>> = read.collect();
+        let read: Vec<Result<TaskSpec, RequestError>> = read.collect();
         let good: Vec<TaskSpec> = read.iter().flatten().cloned().collect();
         let results = match client.submit(&good) {
             Ok(taken) => each(read, taken),
@@ -184,7 +189,8 @@ pub unsafe extern "C" fn tarn_submit(
                 return Err(why);
             }
         };
-        let code = |r: &Result<u64, Refusal>| r.as_ref().map_or_else(|e| e.code.number(), |_| 0);
+        let code =
+            |r: &Result<u64, RequestError>| r.as_ref().map_or_else(|e| e.code.number(), |_| 0);
         // SAFETY: the header asks for room for `count`.
         unsafe {
             write(ids, results.iter().map(|r| *r.as_ref().unwrap_or(&0)));
@@ -217,7 +223,11 @@ pub unsafe extern "C" fn tarn_wait(
         if count > 0 {
             not_null(outcomes, "where the outcomes go")?;
         }
-        let until = if any != 0 { Until::Any } else { Until::All };
+        let until = if any != 0 {
+            WaitCondition::Any
+        } else {
+            WaitCondition::All
+        };
         let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
         let (found, over) = client.wait_for(ids, until, timeout)?;
         // SAFETY: there are at most `count`, for which the header asks for room.
@@ -226,12 +236,12 @@ pub unsafe extern "C" fn tarn_wait(
             ended.write(found.len());
         }
         let enough = match until {
-            Until::Any => count == 0 || !found.is_empty(),
-            Until::All => found.len() == count,
+            WaitCondition::Any => count == 0 || !found.is_empty(),
+            WaitCondition::All => found.len() == count,
         };
         if over && !enough {
             let text = format!("{} of {count} tasks have ended in time", found.len());
-            return Err(Refusal::new(Code::TimedOut, text));
+            return Err(RequestError::new(Code::TimedOut, text));
         }
         Ok(())
     })
@@ -409,7 +419,7 @@ unsafe fn space(
     folder: *const c_char,
     capacity: u64,
     quota: u64,
-) -> Result<(String, SpaceSpec), Refusal> {
+) -> Result<(String, SpaceSpec), RequestError> {
     // SAFETY: as the caller says.
     let (name, root) = unsafe { (text(name, "the name")?, bytes(folder, "the folder")?) };
     let everyone = Access {
@@ -502,7 +512,7 @@ pub unsafe extern "C" fn tarn_job_register(
             })
         };
         let limits = spaces.iter().zip(quotas).map(limit);
-        let limits = limits.collect::<Result<Vec<_>, Refusal>>()?;
+        let limits = limits.collect::<Result<Vec<_>, RequestError>>()?;
         // SAFETY: as the header asks.
         let client = unsafe { client(connection) }?;
         client.change_job(JobChange::Register { job, user, limits })

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_partitions::{
-    Code, Grant, Hold, Info, Level, MAX_PARTS, Memory, OpenOptions, Options, Partition, PowerFail,
-    Queue, Refusal, Who,
+    Code, Grant, Grantee, Level, MAX_PARTS, OpenOptions, Options, Partition, PartitionDetails,
+    PartitionQueue, PowerFail, ProgramMemory, RangeLockState, RequestError,
 };
 
 /// Flags of `dsa_open` and `dsa_open_cyclic`.
@@ -63,12 +63,12 @@ fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// All tables, locked.
-pub(crate) type Held = (
+pub(crate) type DsaTableGuards = (
     MutexGuard<'static, BTreeMap<usize, Arc<Partition>>>,
     MutexGuard<'static, BTreeSet<usize>>,
 );
 
-pub(crate) fn hold() -> Held {
+pub(crate) fn hold() -> DsaTableGuards {
     (lock(&PARTITIONS), lock(&QUEUES))
 }
 
@@ -76,14 +76,14 @@ pub(crate) fn hold() -> Held {
 #[repr(C)]
 #[allow(non_camel_case_types)]
 pub struct dsa_queue {
-    queue: Queue,
+    queue: PartitionQueue,
     /// A thread is in a call.
     is_busy: AtomicBool,
 }
 
 /// A queue pair for one call: no other thread gets in meanwhile.
 struct Claimed<'q> {
-    queue: &'q mut Queue,
+    queue: &'q mut PartitionQueue,
     is_busy: &'q AtomicBool,
 }
 
@@ -94,15 +94,15 @@ impl Drop for Claimed<'_> {
 }
 
 impl Deref for Claimed<'_> {
-    type Target = Queue;
+    type Target = PartitionQueue;
 
-    fn deref(&self) -> &Queue {
+    fn deref(&self) -> &PartitionQueue {
         self.queue
     }
 }
 
 impl DerefMut for Claimed<'_> {
-    fn deref_mut(&mut self) -> &mut Queue {
+    fn deref_mut(&mut self) -> &mut PartitionQueue {
         self.queue
     }
 }
@@ -122,12 +122,12 @@ unsafe fn claim<'q>(from: *mut dsa_queue) -> Option<Claimed<'q>> {
     })
 }
 
-fn busy() -> Refusal {
+fn busy() -> RequestError {
     let text = "another thread is in a call with this queue pair: it is for one thread at a time";
-    Refusal::new(Code::Busy, text)
+    RequestError::new(Code::Busy, text)
 }
 
-fn unknown() -> Refusal {
+fn unknown() -> RequestError {
     invalid("this was never opened or created, or it was closed")
 }
 
@@ -135,8 +135,8 @@ fn unknown() -> Refusal {
 /// `opened` is NULL or can be written.
 unsafe fn give(
     opened: *mut *mut Partition,
-    open: impl FnOnce() -> Result<Partition, Refusal>,
-) -> Result<(), Refusal> {
+    open: impl FnOnce() -> Result<Partition, RequestError>,
+) -> Result<(), RequestError> {
     fork::heed();
     // SAFETY: as the caller says.
     let to = unsafe { opened.as_mut() }.ok_or_else(nowhere)?;
@@ -148,16 +148,16 @@ unsafe fn give(
     Ok(())
 }
 
-fn nowhere() -> Refusal {
+fn nowhere() -> RequestError {
     invalid("where it is to be put is NULL")
 }
 
-fn partition(from: *const Partition) -> Result<Arc<Partition>, Refusal> {
+fn partition(from: *const Partition) -> Result<Arc<Partition>, RequestError> {
     let found = lock(&PARTITIONS).get(&from.addr()).cloned();
     found.ok_or_else(unknown)
 }
 
-fn queue<'q>(from: *mut dsa_queue) -> Result<Claimed<'q>, Refusal> {
+fn queue<'q>(from: *mut dsa_queue) -> Result<Claimed<'q>, RequestError> {
     let known = lock(&QUEUES);
     match known.contains(&from.addr()) {
         // SAFETY: it was given, and not taken back: that waits for the table, and finds it busy then.
@@ -168,14 +168,14 @@ fn queue<'q>(from: *mut dsa_queue) -> Result<Claimed<'q>, Refusal> {
 
 /// # Safety
 /// `path` is NULL or ends with NUL.
-unsafe fn named<'p>(path: *const c_char) -> Result<&'p Path, Refusal> {
+unsafe fn named<'p>(path: *const c_char) -> Result<&'p Path, RequestError> {
     let path = NonNull::new(path.cast_mut()).ok_or_else(|| invalid("the name is NULL"))?;
     // SAFETY: as the caller says.
     let path = unsafe { CStr::from_ptr(path.as_ptr()) };
     Ok(Path::new(OsStr::from_bytes(path.to_bytes())))
 }
 
-fn only(flags: u32, known: u32) -> Result<(), Refusal> {
+fn only(flags: u32, known: u32) -> Result<(), RequestError> {
     match flags & !known {
         0 => Ok(()),
         more => Err(invalid(format!("flags {more:#x} are not known"))),
@@ -215,7 +215,10 @@ pub unsafe extern "C" fn dsa_create_units(
 
 /// # Safety
 /// There are so many, or it is NULL.
-unsafe fn granted(grants: *const dsa_grant, grant_count: usize) -> Result<Vec<Grant>, Refusal> {
+unsafe fn granted(
+    grants: *const dsa_grant,
+    grant_count: usize,
+) -> Result<Vec<Grant>, RequestError> {
     if grants.is_null() && grant_count > 0 || grant_count > GRANTS {
         let text = format!("an access list is not NULL, and has at most {GRANTS} lines");
         return Err(invalid(text));
@@ -224,8 +227,8 @@ unsafe fn granted(grants: *const dsa_grant, grant_count: usize) -> Result<Vec<Gr
         // SAFETY: as the caller says.
         let grant = unsafe { *grants.add(at) };
         let who = match grant.group {
-            0 => Who::User(grant.id),
-            _ => Who::Group(grant.id),
+            0 => Grantee::User(grant.id),
+            _ => Grantee::Group(grant.id),
         };
         let write = grant.write != 0;
         Grant { who, write }
@@ -266,7 +269,7 @@ pub unsafe extern "C" fn dsa_list(
         let found = Partition::list(folder)?;
         for (at, info) in found.iter().enumerate().take(*count) {
             // SAFETY: the caller has room for so many.
-            unsafe { list.add(at).write(told(info, None)) };
+            unsafe { list.add(at).write(to_dsa_info(info, None)) };
         }
         *count = found.len();
         Ok(())
@@ -311,7 +314,7 @@ pub unsafe extern "C" fn dsa_open_cyclic(
     })
 }
 
-fn open_options(flags: u32) -> Result<OpenOptions, Refusal> {
+fn open_options(flags: u32) -> Result<OpenOptions, RequestError> {
     only(flags, READ_ONLY | POPULATE | NO_GUARD)?;
     Ok(OpenOptions {
         writable: flags & READ_ONLY == 0,
@@ -336,7 +339,7 @@ pub unsafe extern "C" fn dsa_partition_info(from: *const Partition, info: *mut d
         // SAFETY: as the header says.
         let (partition, info) = (partition(from)?, unsafe { info.as_mut() });
         let info = info.ok_or_else(|| invalid("`info` is NULL"))?;
-        *info = told(&partition.info()?, Some(partition.promises().power_fail));
+        *info = to_dsa_info(&partition.info()?, Some(partition.promises().power_fail));
         Ok(())
     })
 }
@@ -371,16 +374,16 @@ pub unsafe extern "C" fn dsa_grow(from: *const Partition, bytes: u64, now: *mut 
 pub unsafe extern "C" fn dsa_lock(from: *const Partition, kind: c_int) -> c_int {
     guard(|| {
         let hold = match kind {
-            0 => Hold::Nothing,
-            1 => Hold::Shared,
-            2 => Hold::Alone,
+            0 => RangeLockState::Nothing,
+            1 => RangeLockState::Shared,
+            2 => RangeLockState::Alone,
             _ => return Err(invalid("there is no such kind of a lock")),
         };
         partition(from)?.lock(hold)
     })
 }
 
-fn told(info: &Info, power_fail: Option<PowerFail>) -> dsa_info {
+fn to_dsa_info(info: &PartitionDetails, power_fail: Option<PowerFail>) -> dsa_info {
     let mut name = [0; NAME];
     let bytes = info.name.bytes().take(NAME - 1);
     name.iter_mut()
@@ -389,8 +392,8 @@ fn told(info: &Info, power_fail: Option<PowerFail>) -> dsa_info {
     let mut grants = [dsa_grant::default(); GRANTS];
     for (to, grant) in grants.iter_mut().zip(&info.grants) {
         (to.group, to.id) = match grant.who {
-            Who::User(id) => (0, id),
-            Who::Group(id) => (1, id),
+            Grantee::User(id) => (0, id),
+            Grantee::Group(id) => (1, id),
         };
         to.write = grant.write.into();
     }
@@ -433,7 +436,7 @@ pub unsafe extern "C" fn dsa_queue_create(
         let to = unsafe { created.as_mut() }.ok_or_else(nowhere)?;
         *to = std::ptr::null_mut();
         let made = Box::into_raw(Box::new(dsa_queue {
-            queue: Queue::new(entries, options)?,
+            queue: PartitionQueue::new(entries, options)?,
             is_busy: AtomicBool::new(false),
         }));
         lock(&QUEUES).insert(made.addr());
@@ -480,7 +483,7 @@ pub unsafe extern "C" fn dsa_register_memory(
         });
         let start = start.ok_or_else(|| invalid("there is no such memory"))?;
         // SAFETY: as the header says.
-        let memory = unsafe { Memory::new(start, length, flags & REGION_READ_ONLY == 0) };
+        let memory = unsafe { ProgramMemory::new(start, length, flags & REGION_READ_ONLY == 0) };
         *region = queue.register_memory(memory)?;
         Ok(())
     })

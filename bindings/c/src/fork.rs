@@ -7,10 +7,10 @@ use std::ffi::c_int;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-type Held = (dsa::Held, phx::Held);
+type ForkGuards = (dsa::DsaTableGuards, phx::PhxTableGuards);
 
 thread_local! {
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<ForkGuards>> = const { RefCell::new(None) };
 }
 
 // SAFETY: as POSIX declares it.

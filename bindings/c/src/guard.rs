@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tarn_proto::local::{Code, Refusal};
+use tarn_proto::local::{Code, RequestError};
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
 /// Keeps a text for [`tarn_last_error`].
-pub(crate) fn tell(text: &str) {
+pub(crate) fn set_last_error(text: &str) {
     let clean: Vec<u8> = text.bytes().filter(|b| *b != 0).collect();
     let text = CString::new(clean).unwrap_or_default();
     // A thread that is ending has nobody who would ask.
@@ -18,23 +18,23 @@ pub(crate) fn tell(text: &str) {
 }
 
 /// Runs a call; its error, or that it panicked, becomes a code and a text.
-pub(crate) fn guard(call: impl FnOnce() -> Result<(), Refusal>) -> c_int {
+pub(crate) fn guard(call: impl FnOnce() -> Result<(), RequestError>) -> c_int {
     let outcome = catch_unwind(AssertUnwindSafe(call));
     let outcome = outcome.unwrap_or_else(|_| {
         let text = "an error inside libtarn; the connection should be closed";
-        Err(Refusal::new(Code::Internal, text))
+        Err(RequestError::new(Code::Internal, text))
     });
     match outcome {
         Ok(()) => 0,
         Err(why) => {
-            tell(&why.text);
+            set_last_error(&why.text);
             why.code.number()
         }
     }
 }
 
-pub(crate) fn invalid(text: impl Into<String>) -> Refusal {
-    Refusal::new(Code::Invalid, text)
+pub(crate) fn invalid(text: impl Into<String>) -> RequestError {
+    RequestError::new(Code::Invalid, text)
 }
 
 // SAFETY: the name is this library's own; the header says what callers promise.

@@ -13,11 +13,11 @@ pub use objects::*;
 pub use readers::*;
 
 /// All tables, locked.
-pub(crate) type Held = (
-    objects::Held,
-    std::sync::MutexGuard<'static, readers::Readers>,
+pub(crate) type PhxTableGuards = (
+    objects::ObjectTableGuards,
+    std::sync::MutexGuard<'static, readers::ReaderTable>,
 );
 
-pub(crate) fn hold() -> Held {
+pub(crate) fn hold() -> PhxTableGuards {
     (objects::hold(), readers::lock())
 }

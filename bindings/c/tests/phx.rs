@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tarn_checkpoint::destage::{Destager, What};
+use tarn_checkpoint::destage::{DestageOutcome, Destager};
 use tarn_checkpoint_core::{arena, flush};
 use tarn_keyring::{fresh, write};
 use tarn_media::ExternalFolder;
@@ -138,9 +138,11 @@ impl LooksAfter {
                 let is_last = end.load(SeqCst);
                 // Until the program has begun there is nothing.
                 let _ = destager.run(OsStr::new("c"), &mut |left| match left.what {
-                    What::Brought(versions) => brought += versions.len(),
-                    What::Failed(why) => panic!("{}: {why}", left.path.display()),
-                    What::Lacking(_) | What::Running(_) | What::Busy => {}
+                    DestageOutcome::Brought(versions) => brought += versions.len(),
+                    DestageOutcome::Failed(why) => panic!("{}: {why}", left.path.display()),
+                    DestageOutcome::Lacking(_)
+                    | DestageOutcome::Running(_)
+                    | DestageOutcome::Busy => {}
                 });
                 if is_last {
                     return brought;
@@ -395,7 +397,7 @@ fn the_header_has_the_codes_of_the_library() {
         Some((name.to_lowercase(), digits.parse::<u8>().ok()?))
     };
     let found: Vec<_> = codes.lines().filter_map(number).collect();
-    let own: Vec<_> = tarn_checkpoint_core::Code::ALL
+    let own: Vec<_> = tarn_checkpoint_core::CheckpointErrorCode::ALL
         .iter()
         .map(|c| (format!("{c:?}").to_lowercase(), *c as u8))
         .collect();

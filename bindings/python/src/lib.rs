@@ -18,18 +18,19 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_checkpoint::{
-    Code, Fault, Level, Memory, Options, PowerFail, Precopy, Properties, Replicate, Session, Shape,
-    Slot, Staging, VersionId,
+    CheckpointError, CheckpointErrorCode, CheckpointSession, ObjectMemory, Options,
+    PersistenceLevel, PowerFail, Precopy, Properties, Replicate, SessionSlot, Shape, StagingShare,
+    VersionId,
 };
 
 /// Memory that was made for an object: bytes, to be written.
-#[pyclass(frozen)]
-struct Region {
-    memory: Memory,
+#[pyclass(name = "Region", frozen)]
+struct PyRegion {
+    memory: ObjectMemory,
 }
 
 #[pymethods]
-impl Region {
+impl PyRegion {
     /// A view, which has this for as long as it lives.
     ///
     /// # Safety
@@ -114,15 +115,15 @@ impl Drop for Buffer {
 
 /// What keeps an object's memory where it is; it is only dropped.
 #[expect(dead_code, reason = "held, not read")]
-enum Held {
-    Region(Py<Region>),
+enum MemoryOwner {
+    Region(Py<PyRegion>),
     Buffer(Buffer),
 }
 
 /// What `Checkpoints` is told.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Given {
+struct SessionArguments {
     rank: u32,
     ranks: u32,
     replicas: Option<u32>,
@@ -151,7 +152,7 @@ struct Given {
 /// What is said of an object.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Said {
+struct ObjectArguments {
     transient: bool,
     precopy: Option<bool>,
     versions: usize,
@@ -162,22 +163,22 @@ struct Said {
 }
 
 /// A version that can be had: generation, number, bytes, ranks and level.
-type Found = (u64, u64, u64, u32, u8);
+type VersionTuple = (u64, u64, u64, u32, u8);
 
 /// A session, and what its objects need.
 #[pyclass(frozen, name = "Session")]
-struct Checkpoints {
-    slot: ManuallyDrop<Slot>,
-    held: Mutex<BTreeMap<String, Held>>,
+struct PySession {
+    slot: ManuallyDrop<SessionSlot>,
+    held: Mutex<BTreeMap<String, MemoryOwner>>,
 }
 
 #[pymethods]
-impl Checkpoints {
+impl PySession {
     #[new]
-    fn begin(py: Python<'_>, given: Given) -> PyResult<Self> {
-        let session = py.detach(|| Session::begin(given.options()?));
+    fn begin(py: Python<'_>, given: SessionArguments) -> PyResult<Self> {
+        let session = py.detach(|| CheckpointSession::begin(given.options()?));
         Ok(Self {
-            slot: ManuallyDrop::new(Slot::new(Some(session.map_err(|f| error(py, f))?))),
+            slot: ManuallyDrop::new(SessionSlot::new(Some(session.map_err(|f| error(py, f))?))),
             held: Mutex::default(),
         })
     }
@@ -188,12 +189,12 @@ impl Checkpoints {
         key: String,
         size: usize,
         unit: usize,
-        said: Said,
-    ) -> PyResult<Py<Region>> {
-        let memory = Memory::new(size).map_err(|f| error(py, f))?;
+        said: ObjectArguments,
+    ) -> PyResult<Py<PyRegion>> {
+        let memory = ObjectMemory::new(size).map_err(|f| error(py, f))?;
         let start = memory.start();
-        let region = Py::new(py, Region { memory })?;
-        let held = Held::Region(region.clone_ref(py));
+        let region = Py::new(py, PyRegion { memory })?;
+        let held = MemoryOwner::Region(region.clone_ref(py));
         self.add(py, key, (start, size), unit, said, held)?;
         Ok(region)
     }
@@ -203,17 +204,27 @@ impl Checkpoints {
         py: Python<'_>,
         key: String,
         of: &Bound<'_, PyAny>,
-        said: Said,
+        said: ObjectArguments,
     ) -> PyResult<()> {
         let buffer = Buffer::get(of)?;
         if let Some(wrong) = buffer.wrong() {
             let text = format!("the memory for object {key:?} {wrong}");
-            return Err(error(py, Fault::new(Code::Invalid, text)));
+            return Err(error(
+                py,
+                CheckpointError::new(CheckpointErrorCode::Invalid, text),
+            ));
         }
         let view = &buffer.0;
         let start = NonNull::new(view.buf.cast()).unwrap_or(NonNull::dangling());
         let (size, unit) = (view.len.cast_unsigned(), view.itemsize.cast_unsigned());
-        self.add(py, key, (start, size), unit, said, Held::Buffer(buffer))
+        self.add(
+            py,
+            key,
+            (start, size),
+            unit,
+            said,
+            MemoryOwner::Buffer(buffer),
+        )
     }
 
     fn destroy(&self, py: Python<'_>, key: String) -> PyResult<()> {
@@ -227,7 +238,7 @@ impl Checkpoints {
     }
 
     fn commit(&self, py: Python<'_>) -> PyResult<(u64, u64, Option<String>)> {
-        let committed = self.with(py, Session::commit)?;
+        let committed = self.with(py, CheckpointSession::commit)?;
         let id = committed.id;
         Ok((id.generation, id.number, committed.degraded))
     }
@@ -237,7 +248,7 @@ impl Checkpoints {
         Ok(restored.map(|id| (id.generation, id.number)))
     }
 
-    fn versions(&self, py: Python<'_>) -> PyResult<Vec<Found>> {
+    fn versions(&self, py: Python<'_>) -> PyResult<Vec<VersionTuple>> {
         let all = self.with(py, |session| Ok(session.versions()))?;
         let all = all.iter();
         let all = all.map(|v| {
@@ -328,17 +339,17 @@ impl Checkpoints {
     }
 }
 
-impl Checkpoints {
+impl PySession {
     /// Runs a call while other threads of Python go on.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
-        call: impl FnOnce(&mut Session) -> Result<R, Fault> + Send,
+        call: impl FnOnce(&mut CheckpointSession) -> Result<R, CheckpointError> + Send,
     ) -> PyResult<R> {
         let done = py.detach(|| match &mut *self.slot.take()? {
             Some(session) => call(session),
-            None => Err(Fault::new(
-                Code::Init,
+            None => Err(CheckpointError::new(
+                CheckpointErrorCode::Init,
                 "these checkpoints are closed: make new ones with Checkpoints",
             )),
         });
@@ -351,8 +362,8 @@ impl Checkpoints {
         key: String,
         (start, size): (NonNull<u8>, usize),
         unit: usize,
-        said: Said,
-        held: Held,
+        said: ObjectArguments,
+        held: MemoryOwner,
     ) -> PyResult<()> {
         let properties = Properties {
             transient: said.transient,
@@ -373,7 +384,7 @@ impl Checkpoints {
         };
         // SAFETY: it can be written and stays: it is held until the session has forgotten it. That the program does not write to it
         // in a call is asked of people.
-        let memory = unsafe { Memory::of(start, size) };
+        let memory = unsafe { ObjectMemory::of(start, size) };
         let before = self.with(py, |session| {
             session.add(key.as_bytes(), memory, unit, properties)?;
             Ok(self.held().insert(key, held))
@@ -383,12 +394,12 @@ impl Checkpoints {
     }
 
     /// Locked for as long as nothing of Python runs: what is taken out is dropped afterwards.
-    fn held(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<String, MemoryOwner>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Checkpoints {
+impl Drop for PySession {
     /// Before what its objects need; in a forked child never, as its thread is not there.
     fn drop(&mut self) {
         if self.slot.take().is_ok() {
@@ -398,8 +409,8 @@ impl Drop for Checkpoints {
     }
 }
 
-impl Given {
-    fn options(self) -> Result<Options, Fault> {
+impl SessionArguments {
+    fn options(self) -> Result<Options, CheckpointError> {
         let default = Options::default();
         Ok(Options {
             rank: self.rank,
@@ -411,7 +422,7 @@ impl Given {
                 (0, parity) => Replicate::Parity(parity),
                 _ => {
                     let text = "copies or parity: one of the two";
-                    return Err(Fault::new(Code::Invalid, text));
+                    return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
                 }
             },
             replicate_every: self.replicate_every.max(1),
@@ -422,9 +433,9 @@ impl Given {
             key: self.key,
             profile: self.profile,
             staging: self.staging.map(|bytes| match bytes {
-                0 => Staging::None,
-                u64::MAX => Staging::All,
-                bytes => Staging::Bytes(bytes),
+                0 => StagingShare::None,
+                u64::MAX => StagingShare::All,
+                bytes => StagingShare::Bytes(bytes),
             }),
             same_node: self.same_node,
             mprotect: self.mprotect,
@@ -449,18 +460,27 @@ fn has_objects(format: &str) -> bool {
         .any(|codes| codes.contains('O'))
 }
 
-fn seconds(time: f64) -> Result<Duration, Fault> {
-    Duration::try_from_secs_f64(time)
-        .map_err(|e| Fault::new(Code::Invalid, format!("a timeout of {time} s: {e}")))
+fn seconds(time: f64) -> Result<Duration, CheckpointError> {
+    Duration::try_from_secs_f64(time).map_err(|e| {
+        CheckpointError::new(
+            CheckpointErrorCode::Invalid,
+            format!("a timeout of {time} s: {e}"),
+        )
+    })
 }
 
-fn level(number: u8) -> Result<Level, Fault> {
+fn level(number: u8) -> Result<PersistenceLevel, CheckpointError> {
     Ok(match number {
-        0 => Level::Committed,
-        1 => Level::Durable,
-        2 => Level::Replicated,
-        3 => Level::Flushed,
-        other => return Err(Fault::new(Code::Invalid, format!("{other} is no level"))),
+        0 => PersistenceLevel::Committed,
+        1 => PersistenceLevel::Durable,
+        2 => PersistenceLevel::Replicated,
+        3 => PersistenceLevel::Flushed,
+        other => {
+            return Err(CheckpointError::new(
+                CheckpointErrorCode::Invalid,
+                format!("{other} is no level"),
+            ));
+        }
     })
 }
 
@@ -469,7 +489,7 @@ fn version((generation, number): (u64, u64)) -> VersionId {
 }
 
 /// The exception for it, which the package has.
-fn error(py: Python<'_>, fault: Fault) -> PyErr {
+fn error(py: Python<'_>, fault: CheckpointError) -> PyErr {
     let make = || {
         py.import("tarn.checkpoint._codes")?
             .getattr("make_error")?
@@ -481,11 +501,11 @@ fn error(py: Python<'_>, fault: Fault) -> PyErr {
 #[pymodule]
 #[pyo3(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Checkpoints>()?;
-    module.add_class::<Region>()?;
-    module.add_class::<objects::Store>()?;
-    module.add_class::<objects::Object>()?;
-    module.add_class::<objects::Draft>()?;
-    module.add_class::<readers::Reader>()?;
-    module.add_class::<readers::Mapped>()
+    module.add_class::<PySession>()?;
+    module.add_class::<PyRegion>()?;
+    module.add_class::<objects::PyObjectStore>()?;
+    module.add_class::<objects::PyStoredObject>()?;
+    module.add_class::<objects::PyObjectWriter>()?;
+    module.add_class::<readers::PyVersionReader>()?;
+    module.add_class::<readers::PyMappedObject>()
 }

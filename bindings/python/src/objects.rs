@@ -8,14 +8,14 @@ use pyo3::{Borrowed, ffi};
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use tarn_checkpoint::{Code, Fault};
-use tarn_objects::Info;
+use tarn_checkpoint::{CheckpointError, CheckpointErrorCode};
+use tarn_objects::ObjectInfo;
 
 /// Of a version: key, number, bytes, what was said of it, and whether it is damaged.
-type Found = (String, u64, u64, String, bool);
+type StoredVersionTuple = (String, u64, u64, String, bool);
 
-fn found(all: Vec<Info>) -> Vec<Found> {
-    let one = |i: Info| (i.key.into(), i.number, i.bytes, i.about.into(), i.damaged);
+fn found(all: Vec<ObjectInfo>) -> Vec<StoredVersionTuple> {
+    let one = |i: ObjectInfo| (i.key.into(), i.number, i.bytes, i.about.into(), i.damaged);
     all.into_iter().map(one).collect()
 }
 
@@ -41,14 +41,14 @@ pub(crate) unsafe fn fill(
     }
 }
 
-#[pyclass(frozen)]
-pub(crate) struct Store(tarn_objects::Store);
+#[pyclass(name = "Store", frozen)]
+pub(crate) struct PyObjectStore(tarn_objects::NodeObjectStore);
 
 #[pymethods]
-impl Store {
+impl PyObjectStore {
     #[new]
     fn open(py: Python<'_>, folder: Option<PathBuf>, encrypt: Option<bool>) -> PyResult<Self> {
-        let store = tarn_objects::Store::open(folder.as_deref());
+        let store = tarn_objects::NodeObjectStore::open(folder.as_deref());
         let store = store.map_err(|f| error(py, f))?;
         Ok(Self(match encrypt {
             Some(encrypt) => store.encrypting(encrypt),
@@ -66,17 +66,20 @@ impl Store {
         let buffer = Buffer::get(data)?;
         if let Some(wrong) = buffer.unreadable() {
             let text = format!("the memory for object {key:?} {wrong}");
-            return Err(error(py, Fault::new(Code::Invalid, text)));
+            return Err(error(
+                py,
+                CheckpointError::new(CheckpointErrorCode::Invalid, text),
+            ));
         }
         // SAFETY: held by its buffer; that nobody writes to it in a call is asked of people.
         let bytes = unsafe { buffer.bytes() };
         self.with(py, |store| store.put(key, bytes, about).map(|i| i.number))
     }
 
-    fn create(&self, py: Python<'_>, key: &str, bytes: u64) -> PyResult<Draft> {
+    fn create(&self, py: Python<'_>, key: &str, bytes: u64) -> PyResult<PyObjectWriter> {
         let mut draft = self.with(py, |store| store.create(key, bytes))?;
         let memory = draft.bytes();
-        Ok(Draft {
+        Ok(PyObjectWriter {
             memory: (memory.as_mut_ptr() as usize, memory.len()),
             draft: Mutex::new(draft),
         })
@@ -88,7 +91,7 @@ impl Store {
         key: &str,
         number: Option<u64>,
         verify: bool,
-    ) -> PyResult<Object> {
+    ) -> PyResult<PyStoredObject> {
         let mapped = self.with(py, |store| {
             let object = store.map(key, number)?;
             if verify {
@@ -96,7 +99,7 @@ impl Store {
             }
             Ok(object)
         });
-        mapped.map(Object)
+        mapped.map(PyStoredObject)
     }
 
     fn get<'py>(
@@ -111,11 +114,12 @@ impl Store {
         })
     }
 
-    fn list(&self, py: Python<'_>) -> PyResult<Vec<Found>> {
-        self.with(py, tarn_objects::Store::list).map(found)
+    fn list(&self, py: Python<'_>) -> PyResult<Vec<StoredVersionTuple>> {
+        self.with(py, tarn_objects::NodeObjectStore::list)
+            .map(found)
     }
 
-    fn versions(&self, py: Python<'_>, key: &str) -> PyResult<Vec<Found>> {
+    fn versions(&self, py: Python<'_>, key: &str) -> PyResult<Vec<StoredVersionTuple>> {
         self.with(py, |store| store.versions(key)).map(found)
     }
 
@@ -128,23 +132,23 @@ impl Store {
     }
 }
 
-impl Store {
+impl PyObjectStore {
     /// Runs a call while other threads of Python go on.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
-        call: impl FnOnce(&tarn_objects::Store) -> Result<R, Fault> + Send,
+        call: impl FnOnce(&tarn_objects::NodeObjectStore) -> Result<R, CheckpointError> + Send,
     ) -> PyResult<R> {
         py.detach(|| call(&self.0)).map_err(|f| error(py, f))
     }
 }
 
 /// A version that is mapped: bytes, to be read.
-#[pyclass(frozen)]
-pub(crate) struct Object(tarn_objects::Object);
+#[pyclass(name = "Object", frozen)]
+pub(crate) struct PyStoredObject(tarn_objects::StoredObject);
 
 #[pymethods]
-impl Object {
+impl PyStoredObject {
     #[getter]
     fn about(&self) -> String {
         self.0.info().about.into()
@@ -172,15 +176,15 @@ impl Object {
 }
 
 /// An object to be: bytes, to be written.
-#[pyclass(frozen)]
-pub(crate) struct Draft {
+#[pyclass(name = "Draft", frozen)]
+pub(crate) struct PyObjectWriter {
     /// Where it is, and how large: it does not move.
     memory: (usize, usize),
-    draft: Mutex<tarn_objects::Draft>,
+    draft: Mutex<tarn_objects::ObjectWriter>,
 }
 
 #[pymethods]
-impl Draft {
+impl PyObjectWriter {
     fn publish(&self, py: Python<'_>, about: &str) -> PyResult<u64> {
         let published = py.detach(|| self.lock().publish(about));
         published.map(|i| i.number).map_err(|f| error(py, f))
@@ -204,8 +208,8 @@ impl Draft {
     }
 }
 
-impl Draft {
-    fn lock(&self) -> std::sync::MutexGuard<'_, tarn_objects::Draft> {
+impl PyObjectWriter {
+    fn lock(&self) -> std::sync::MutexGuard<'_, tarn_objects::ObjectWriter> {
         self.draft.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

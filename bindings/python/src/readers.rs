@@ -9,16 +9,16 @@ use pyo3::{Borrowed, ffi};
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tarn_checkpoint::{Fault, Shape, VersionId, Which};
+use tarn_checkpoint::{CheckpointError, Shape, VersionId, VersionSelector};
 
 /// Of an object: key, bytes, bytes of an element, and the shape of a block, if it is one.
-type Found<'py> = (Bound<'py, PyBytes>, u64, u32, Option<Vec<u64>>);
+type ObjectTuple<'py> = (Bound<'py, PyBytes>, u64, u32, Option<Vec<u64>>);
 
-#[pyclass(frozen)]
-pub(crate) struct Reader(Arc<tarn_checkpoint::Reader>);
+#[pyclass(name = "Reader", frozen)]
+pub(crate) struct PyVersionReader(Arc<tarn_checkpoint::VersionReader>);
 
 #[pymethods]
-impl Reader {
+impl PyVersionReader {
     #[new]
     fn open(
         py: Python<'_>,
@@ -28,13 +28,13 @@ impl Reader {
         verify: bool,
     ) -> PyResult<Self> {
         let version = version.map(|(generation, number)| VersionId { generation, number });
-        let which = Which {
+        let which = VersionSelector {
             run,
             tier,
             version,
             verify,
         };
-        let opened = py.detach(|| tarn_checkpoint::Reader::open(which));
+        let opened = py.detach(|| tarn_checkpoint::VersionReader::open(which));
         opened.map(|r| Self(Arc::new(r))).map_err(|f| error(py, f))
     }
 
@@ -51,9 +51,9 @@ impl Reader {
         )
     }
 
-    fn objects<'py>(&self, py: Python<'py>, rank: u32) -> PyResult<Vec<Found<'py>>> {
+    fn objects<'py>(&self, py: Python<'py>, rank: u32) -> PyResult<Vec<ObjectTuple<'py>>> {
         let objects = self.0.objects(rank).map_err(|f| error(py, f))?;
-        let one = |o: tarn_checkpoint::Kept<'_>| {
+        let one = |o: tarn_checkpoint::RankObject<'_>| {
             let count = match o.shape {
                 Shape::Block(dimensions) => Some(dimensions.iter().map(|d| d[2]).collect()),
                 _ => None,
@@ -63,27 +63,27 @@ impl Reader {
         Ok(objects.map(one).collect())
     }
 
-    fn map(&self, py: Python<'_>, rank: u32, key: &str) -> PyResult<Mapped> {
+    fn map(&self, py: Python<'_>, rank: u32, key: &str) -> PyResult<PyMappedObject> {
         let of = Arc::clone(&self.0);
-        let memory = py.detach(|| -> Result<(usize, usize), Fault> {
+        let memory = py.detach(|| -> Result<(usize, usize), CheckpointError> {
             let bytes = of.map(rank, key.as_bytes())?;
             Ok((bytes.as_ptr() as usize, bytes.len()))
         });
         let memory = memory.map_err(|f| error(py, f))?;
-        Ok(Mapped { memory, _of: of })
+        Ok(PyMappedObject { memory, _of: of })
     }
 }
 
 /// An object that is mapped: bytes, to be read.
-#[pyclass(frozen)]
-pub(crate) struct Mapped {
+#[pyclass(name = "Mapped", frozen)]
+pub(crate) struct PyMappedObject {
     memory: (usize, usize),
     /// It is pinned as long as this lives.
-    _of: Arc<tarn_checkpoint::Reader>,
+    _of: Arc<tarn_checkpoint::VersionReader>,
 }
 
 #[pymethods]
-impl Mapped {
+impl PyMappedObject {
     /// A view, which has this for as long as it lives.
     ///
     /// # Safety

@@ -1,13 +1,15 @@
 //! An arena: what one rank has kept. One block, the newest superblock, leads to all of it; to publish is to write the other one.
 
 use crate::layout;
-use crate::manifest::{CHUNK, MAX_BYTES, MAX_KEY, MAX_OBJECTS, Manifest, Object, Place};
+use crate::manifest::{
+    CHUNK, MAX_BYTES, MAX_KEY, MAX_OBJECTS, Object, PieceLocation, RankManifest,
+};
 use crate::room::{self, PAGE};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use tarn_ports::{MediumError, Stored, Window};
-use tarn_types::block::{self, Fields, Kind, put_short};
+use tarn_ports::{MediumError, MediumWindow, ReadableMedium};
+use tarn_types::block::{self, BlockKind, Fields, put_short};
 
 /// Bytes of header and superblocks.
 const BLOCK: usize = 4 << 10;
@@ -22,7 +24,7 @@ pub const LEAST: u64 = room::FIRST;
 
 /// A start of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Start {
+pub struct ProgramStart {
     /// Greater than that of all starts that it knew of.
     pub generation: u64,
     /// Random: of two starts that knew nothing of each other the generation may be the same.
@@ -31,13 +33,13 @@ pub struct Start {
 
 /// Whose an arena is. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
+pub struct ArenaHeader {
     /// Random: no two arenas are alike.
     pub identity: u128,
     /// The program's name; 255 bytes at most.
     pub run: Box<[u8]>,
     /// The start of the program that made it.
-    pub start: Start,
+    pub start: ProgramStart,
     /// Whose it is.
     pub rank: u32,
     /// Of so many.
@@ -61,7 +63,7 @@ impl std::fmt::Display for VersionId {
 
 /// What a version survives, by what has been done with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum PersistenceLevel {
     /// It is whole, some of it in memory.
     Committed,
     /// All of it lies in the arena.
@@ -80,9 +82,9 @@ pub struct Version {
     /// The identity of the start that it is of.
     pub start: u128,
     /// What it survives.
-    pub level: Level,
+    pub level: PersistenceLevel,
     /// What it has.
-    pub manifest: Manifest,
+    pub manifest: RankManifest,
     /// Where the manifest lies.
     at: Range<u64>,
     /// Its checksum: what has taken its place since has another.
@@ -157,11 +159,11 @@ pub enum ArenaError {
 /// What an arena holds: the state that the newest superblock leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arena {
-    header: Header,
+    header: ArenaHeader,
     size: u64,
     epoch: u64,
     /// The newest start of the program that has gone on with it.
-    started: Start,
+    started: ProgramStart,
     /// Which superblock is the newest.
     newest: usize,
     versions: Vec<Version>,
@@ -176,7 +178,7 @@ impl Arena {
     ///
     /// # Errors
     /// When the medium is too small, or fails.
-    pub fn format(window: &mut impl Window, header: Header) -> Result<Self, ArenaError> {
+    pub fn format(window: &mut impl MediumWindow, header: ArenaHeader) -> Result<Self, ArenaError> {
         check("bytes of the run's name", header.run.len(), MAX_KEY)?;
         let mut arena = Self {
             size: window.size(),
@@ -200,7 +202,7 @@ impl Arena {
             });
         }
         let payload = arena.header.encode();
-        let block = block::seal(Kind::Header, arena.header.identity, 0, &payload, BLOCK);
+        let block = block::seal(BlockKind::Header, arena.header.identity, 0, &payload, BLOCK);
         window.write(0, &block)?;
         arena.flip(window)?;
         Ok(arena)
@@ -211,20 +213,20 @@ impl Arena {
     ///
     /// # Errors
     /// When it is none, or nothing leads to what it holds.
-    pub fn open(stored: &impl Stored) -> Result<Self, ArenaError> {
+    pub fn open(stored: &impl ReadableMedium) -> Result<Self, ArenaError> {
         let size = stored.size();
         if size < LEAST {
             return Err(ArenaError::NoArena);
         }
         let mut block = vec![0; BLOCK];
         stored.read(0, &mut block)?;
-        let header = block::unseal(Kind::Header, 0, &block);
-        let header = header.and_then(|(identity, payload)| Header::decode(identity, payload));
+        let header = block::unseal(BlockKind::Header, 0, &block);
+        let header = header.and_then(|(identity, payload)| ArenaHeader::decode(identity, payload));
         let header = header.ok_or(ArenaError::NoArena)?;
         let mut found: Option<(Superblock, usize)> = None;
         let blocks = superblocks(stored)?;
         for (newest, at) in SUPERBLOCKS.into_iter().enumerate() {
-            let superblock = block::unseal(Kind::Superblock, at, &blocks[newest]);
+            let superblock = block::unseal(BlockKind::Superblock, at, &blocks[newest]);
             let own = superblock.filter(|(identity, _)| *identity == header.identity);
             if let Some(superblock) = own.and_then(|(_, payload)| Superblock::decode(payload))
                 && found
@@ -270,7 +272,7 @@ impl Arena {
     ///
     /// # Errors
     /// As for [`Arena::open`], and when the medium fails.
-    pub fn resume(window: &mut impl Window) -> Result<Self, ArenaError> {
+    pub fn resume(window: &mut impl MediumWindow) -> Result<Self, ArenaError> {
         let arena = Self::open(window)?;
         let at = SUPERBLOCKS[arena.newest];
         let mut block = vec![0; BLOCK];
@@ -282,12 +284,12 @@ impl Arena {
     }
 
     /// Whose it is.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &ArenaHeader {
         &self.header
     }
 
     /// The newest start of the program that has gone on with it.
-    pub fn started(&self) -> Start {
+    pub fn started(&self) -> ProgramStart {
         self.started
     }
 
@@ -296,7 +298,11 @@ impl Arena {
     ///
     /// # Errors
     /// As for [`Arena::publish`].
-    pub fn start(&mut self, window: &mut impl Window, start: Start) -> Result<(), ArenaError> {
+    pub fn start(
+        &mut self,
+        window: &mut impl MediumWindow,
+        start: ProgramStart,
+    ) -> Result<(), ArenaError> {
         self.started = self.started.max(start);
         self.publish(window, None, |_| true)
     }
@@ -316,7 +322,11 @@ impl Arena {
     ///
     /// # Errors
     /// [`ArenaError::Full`], and when the medium fails.
-    pub fn places(&self, window: &impl Window, lengths: &[u64]) -> Result<Vec<u64>, ArenaError> {
+    pub fn places(
+        &self,
+        window: &impl MediumWindow,
+        lengths: &[u64],
+    ) -> Result<Vec<u64>, ArenaError> {
         Ok(self.take(window, lengths, &[])?.0)
     }
 
@@ -327,7 +337,7 @@ impl Arena {
     /// When the medium fails.
     pub fn own_places(
         &self,
-        window: &impl Window,
+        window: &impl MediumWindow,
         version: &Version,
     ) -> Result<Option<Vec<u64>>, ArenaError> {
         let objects = &version.manifest.objects;
@@ -341,7 +351,9 @@ impl Arena {
                 let before = at;
                 at += piece.length;
                 match piece.place {
-                    Place::Arena(lies) if piece.length > 0 => Some(lies.checked_sub(before)),
+                    PieceLocation::Arena(lies) if piece.length > 0 => {
+                        Some(lies.checked_sub(before))
+                    }
                     _ => None,
                 }
             })
@@ -370,7 +382,11 @@ impl Arena {
     ///
     /// # Errors
     /// As for [`Arena::places`].
-    pub fn slot(&mut self, window: &impl Window, length: u64) -> Result<(u64, bool), ArenaError> {
+    pub fn slot(
+        &mut self,
+        window: &impl MediumWindow,
+        length: u64,
+    ) -> Result<(u64, bool), ArenaError> {
         self.slot = 0..0;
         let (places, passed) = self.take(window, &[length], &[])?;
         self.slot = places[0]..places[0] + length;
@@ -385,8 +401,8 @@ impl Arena {
     /// when the arena is opened again, and until then all is refused.
     pub fn publish(
         &mut self,
-        window: &mut impl Window,
-        new: Option<(VersionId, Level, Manifest)>,
+        window: &mut impl MediumWindow,
+        new: Option<(VersionId, PersistenceLevel, RankManifest)>,
         keeps: impl Fn(&Version) -> bool,
     ) -> Result<(), ArenaError> {
         if self.unknown {
@@ -404,14 +420,20 @@ impl Arena {
             check("versions", versions.len() + 1, MAX_VERSIONS)?;
             let payload = manifest.encode();
             check("bytes of a manifest", payload.len(), MAX_BYTES as usize)?;
-            if Manifest::decode(&payload, self.size).as_ref() != Some(&manifest) {
+            if RankManifest::decode(&payload, self.size).as_ref() != Some(&manifest) {
                 let what = "a version with keys out of order, pieces outside the arena, or not a checksum for each chunk";
                 return Err(ArenaError::Malformed { what });
             }
             let length = block::size(payload.len(), PAGE as usize);
             let taken: Vec<Range<u64>> = manifest.extents().collect();
             let at = self.take(window, &[length as u64], &taken)?.0[0];
-            let block = block::seal(Kind::Manifest, self.header.identity, at, &payload, length);
+            let block = block::seal(
+                BlockKind::Manifest,
+                self.header.identity,
+                at,
+                &payload,
+                length,
+            );
             window.write(at, &block)?;
             window.persist()?;
             versions.push(Version {
@@ -434,7 +456,7 @@ impl Arena {
     /// Extents beside those of what is kept and `more`, and of what readers have pinned; whether there would be others without these.
     fn take(
         &self,
-        window: &impl Window,
+        window: &impl MediumWindow,
         lengths: &[u64],
         more: &[Range<u64>],
     ) -> Result<(Vec<u64>, bool), ArenaError> {
@@ -462,11 +484,17 @@ impl Arena {
 
     /// Writes the older superblock: from now on it is the newest. This publishes: when `persist` returns, what the superblock leads to is what the
     /// arena holds, and what is in the arena alone is durable.
-    fn flip(&mut self, window: &mut impl Window) -> Result<(), ArenaError> {
+    fn flip(&mut self, window: &mut impl MediumWindow) -> Result<(), ArenaError> {
         let (epoch, newest) = (self.epoch + 1, 1 - self.newest);
         let at = SUPERBLOCKS[newest];
         let payload = encode_rows(epoch, self.started, &self.versions);
-        let block = block::seal(Kind::Superblock, self.header.identity, at, &payload, BLOCK);
+        let block = block::seal(
+            BlockKind::Superblock,
+            self.header.identity,
+            at,
+            &payload,
+            BLOCK,
+        );
         window.write(at, &block)?;
         window.persist()?;
         (self.epoch, self.newest) = (epoch, newest);
@@ -482,7 +510,7 @@ impl Arena {
 /// # Panics
 /// When `into` is of another size.
 pub fn read(
-    stored: &impl Stored,
+    stored: &impl ReadableMedium,
     object: &Object,
     into: &mut [u8],
 ) -> Result<Vec<usize>, MediumError> {
@@ -492,7 +520,7 @@ pub fn read(
     for (number, piece) in object.pieces.iter().enumerate() {
         let (bytes, rest) = left.split_at_mut(piece.length as usize);
         left = rest;
-        let Place::Arena(at) = piece.place else {
+        let PieceLocation::Arena(at) = piece.place else {
             bad.push(number);
             continue;
         };
@@ -506,7 +534,7 @@ pub fn read(
 
 /// Both superblocks, as they were at one instant: the first did not change while the second was read. Who writes makes one whole before
 /// the other is touched, so of these the newer whole one is the newest, or the one that was being written then.
-fn superblocks(stored: &impl Stored) -> Result<[Vec<u8>; 2], ArenaError> {
+fn superblocks(stored: &impl ReadableMedium) -> Result<[Vec<u8>; 2], ArenaError> {
     let [mut first, mut second, mut again] = [(); 3].map(|()| vec![0; BLOCK]);
     stored.read(SUPERBLOCKS[0], &mut first)?;
     for _ in 0..LOOKS {
@@ -536,7 +564,7 @@ fn check(what: &'static str, is: usize, most: usize) -> Result<(), ArenaError> {
     }
 }
 
-impl Header {
+impl ArenaHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_short(&mut out, &self.run);
@@ -551,7 +579,7 @@ impl Header {
         let header = Self {
             identity,
             run: fields.short()?.into(),
-            start: Start::decode(&mut fields)?,
+            start: ProgramStart::decode(&mut fields)?,
             rank: fields.u32()?,
             ranks: fields.u32()?,
         };
@@ -559,7 +587,7 @@ impl Header {
     }
 }
 
-impl Start {
+impl ProgramStart {
     fn encode(self, out: &mut Vec<u8>) {
         out.extend(self.generation.to_le_bytes());
         out.extend(self.identity.to_le_bytes());
@@ -574,21 +602,21 @@ impl Start {
 }
 
 /// What a superblock says of a version.
-struct Row {
+struct SuperblockEntry {
     id: VersionId,
     start: u128,
-    level: Level,
+    level: PersistenceLevel,
     at: Range<u64>,
     sum: u64,
 }
 
-impl Row {
+impl SuperblockEntry {
     /// The manifest that it leads to, if that is whole.
     fn manifest(
         &self,
-        stored: &impl Stored,
+        stored: &impl ReadableMedium,
         identity: u128,
-    ) -> Result<Option<Manifest>, MediumError> {
+    ) -> Result<Option<RankManifest>, MediumError> {
         let size = stored.size();
         let length = self.at.end - self.at.start;
         if length > MAX_BYTES + PAGE || self.at.end > size {
@@ -596,13 +624,13 @@ impl Row {
         }
         let mut bytes = vec![0; length as usize];
         stored.read(self.at.start, &mut bytes)?;
-        let payload = block::unseal(Kind::Manifest, self.at.start, &bytes);
+        let payload = block::unseal(BlockKind::Manifest, self.at.start, &bytes);
         let own = payload.filter(|(arena, _)| *arena == identity && block::sum(&bytes) == self.sum);
-        Ok(own.and_then(|(_, payload)| Manifest::decode(payload, size)))
+        Ok(own.and_then(|(_, payload)| RankManifest::decode(payload, size)))
     }
 }
 
-fn encode_rows(epoch: u64, started: Start, versions: &[Version]) -> Vec<u8> {
+fn encode_rows(epoch: u64, started: ProgramStart, versions: &[Version]) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend(epoch.to_le_bytes());
     started.encode(&mut out);
@@ -622,20 +650,20 @@ fn encode_rows(epoch: u64, started: Start, versions: &[Version]) -> Vec<u8> {
 /// A superblock, as it is written.
 struct Superblock {
     epoch: u64,
-    started: Start,
-    rows: Vec<Row>,
+    started: ProgramStart,
+    rows: Vec<SuperblockEntry>,
 }
 
 impl Superblock {
     fn decode(payload: &[u8]) -> Option<Self> {
         let mut fields = Fields(payload);
         let epoch = fields.u64()?;
-        let started = Start::decode(&mut fields)?;
+        let started = ProgramStart::decode(&mut fields)?;
         let count = usize::from(fields.u8()?);
         if count > MAX_VERSIONS {
             return None;
         }
-        let mut rows: Vec<Row> = Vec::with_capacity(count);
+        let mut rows: Vec<SuperblockEntry> = Vec::with_capacity(count);
         for _ in 0..count {
             let id = VersionId {
                 generation: fields.u64()?,
@@ -646,10 +674,10 @@ impl Superblock {
                 return None;
             }
             let level = match fields.u8()? {
-                0 => Level::Committed,
-                1 => Level::Durable,
-                2 => Level::Replicated,
-                3 => Level::Flushed,
+                0 => PersistenceLevel::Committed,
+                1 => PersistenceLevel::Durable,
+                2 => PersistenceLevel::Replicated,
+                3 => PersistenceLevel::Flushed,
                 _ => return None,
             };
             let at = fields.u64()?..fields.u64()?;
@@ -657,7 +685,7 @@ impl Superblock {
                 return None;
             }
             let sum = fields.u64()?;
-            rows.push(Row {
+            rows.push(SuperblockEntry {
                 id,
                 start,
                 level,
@@ -677,21 +705,21 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::{Piece, Shape};
-    use tarn_media::Mapped;
+    use crate::manifest::{ObjectPiece, Shape};
+    use tarn_media::MappedFile;
     use tarn_ports::Medium;
 
     /// While it is de-staged its slot is written to, and its manifest must stay what it is.
     #[test]
     fn the_manifest_of_a_version_that_is_staged_is_not_in_its_slot() {
         let folder = tempfile::tempdir().unwrap();
-        let mut medium = Mapped::create(&folder.path().join("arena"), 1 << 20).unwrap();
+        let mut medium = MappedFile::create(&folder.path().join("arena"), 1 << 20).unwrap();
         let mut windows = medium.windows(std::slice::from_ref(&(0..1 << 20))).unwrap();
         let window = &mut windows[0];
-        let header = Header {
+        let header = ArenaHeader {
             identity: 1,
             run: b"run".as_slice().into(),
-            start: Start {
+            start: ProgramStart {
                 generation: 1,
                 identity: 1,
             },
@@ -700,9 +728,9 @@ mod tests {
         };
         let mut arena = Arena::format(window, header).unwrap();
         let (slot, _) = arena.slot(window, CHUNK).unwrap();
-        let piece = Piece {
+        let piece = ObjectPiece {
             length: CHUNK,
-            place: Place::Staged(room::FIRST),
+            place: PieceLocation::Staged(room::FIRST),
             sums: vec![0],
         };
         let object = Object {
@@ -711,7 +739,7 @@ mod tests {
             shape: Shape::Own,
             pieces: vec![piece],
         };
-        let manifest = Manifest {
+        let manifest = RankManifest {
             seal: None,
             objects: vec![object],
         };
@@ -720,7 +748,11 @@ mod tests {
             number: 1,
         };
         arena
-            .publish(window, Some((id, Level::Committed, manifest)), |_| true)
+            .publish(
+                window,
+                Some((id, PersistenceLevel::Committed, manifest)),
+                |_| true,
+            )
             .unwrap();
         let at = &arena.versions()[0].at;
         assert!(at.start >= slot + CHUNK || at.end <= slot, "{at:?} {slot}");

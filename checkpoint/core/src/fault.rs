@@ -5,7 +5,7 @@ use tarn_ports::{MediumError, RanksError};
 
 /// What kind of error it is; the numbers are those of `phx.h` and never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Code {
+pub enum CheckpointErrorCode {
     /// An argument makes no sense.
     Invalid = 2,
     /// Another thread is in a call, or another program has this name.
@@ -36,7 +36,7 @@ pub enum Code {
     Internal = 15,
 }
 
-impl Code {
+impl CheckpointErrorCode {
     /// All of them, by number.
     pub const ALL: [Self; 14] = [
         Self::Invalid,
@@ -59,16 +59,16 @@ impl Code {
 /// An error, with what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
-pub struct Fault {
+pub struct CheckpointError {
     /// Its kind.
-    pub code: Code,
+    pub code: CheckpointErrorCode,
     /// What, why, and what to do.
     pub text: String,
 }
 
-impl Fault {
+impl CheckpointError {
     /// An error of a kind.
-    pub fn new(code: Code, text: impl Into<String>) -> Self {
+    pub fn new(code: CheckpointErrorCode, text: impl Into<String>) -> Self {
         Self {
             code,
             text: text.into(),
@@ -76,7 +76,7 @@ impl Fault {
     }
 }
 
-impl From<MediumError> for Fault {
+impl From<MediumError> for CheckpointError {
     fn from(error: MediumError) -> Self {
         let kind = match &error {
             MediumError::Io { source, .. } => Some(source.kind()),
@@ -87,40 +87,40 @@ impl From<MediumError> for Fault {
                 std::io::ErrorKind::StorageFull
                 | std::io::ErrorKind::QuotaExceeded
                 | std::io::ErrorKind::FileTooLarge,
-            ) => Code::NoSpace,
-            Some(std::io::ErrorKind::OutOfMemory) => Code::NoMem,
-            Some(std::io::ErrorKind::WouldBlock) => Code::Busy,
-            Some(std::io::ErrorKind::NotFound) => Code::NotFound,
-            Some(_) => Code::Io,
-            None => Code::Internal,
+            ) => CheckpointErrorCode::NoSpace,
+            Some(std::io::ErrorKind::OutOfMemory) => CheckpointErrorCode::NoMem,
+            Some(std::io::ErrorKind::WouldBlock) => CheckpointErrorCode::Busy,
+            Some(std::io::ErrorKind::NotFound) => CheckpointErrorCode::NotFound,
+            Some(_) => CheckpointErrorCode::Io,
+            None => CheckpointErrorCode::Internal,
         };
         Self::new(code, error.to_string())
     }
 }
 
-impl From<ArenaError> for Fault {
+impl From<ArenaError> for CheckpointError {
     fn from(error: ArenaError) -> Self {
         let code = match error {
             ArenaError::Medium(medium) => return medium.into(),
-            ArenaError::NoArena | ArenaError::Damaged => Code::Corrupt,
-            ArenaError::Unsettled => Code::TimedOut,
-            ArenaError::Full { .. } => Code::NoSpace,
-            ArenaError::TooMany { .. } => Code::Invalid,
-            ArenaError::Malformed { .. } => Code::Internal,
-            ArenaError::Unknown => Code::Io,
+            ArenaError::NoArena | ArenaError::Damaged => CheckpointErrorCode::Corrupt,
+            ArenaError::Unsettled => CheckpointErrorCode::TimedOut,
+            ArenaError::Full { .. } => CheckpointErrorCode::NoSpace,
+            ArenaError::TooMany { .. } => CheckpointErrorCode::Invalid,
+            ArenaError::Malformed { .. } => CheckpointErrorCode::Internal,
+            ArenaError::Unknown => CheckpointErrorCode::Io,
         };
         Self::new(code, error.to_string())
     }
 }
 
-impl From<RanksError> for Fault {
+impl From<RanksError> for CheckpointError {
     fn from(error: RanksError) -> Self {
         let code = match error {
-            RanksError::TimedOut { .. } => Code::TimedOut,
-            RanksError::Lost { .. } => Code::Lost,
-            RanksError::Taken { .. } => Code::Busy,
-            RanksError::Refused { .. } => Code::Io,
-            RanksError::Invalid(_) => Code::Invalid,
+            RanksError::TimedOut { .. } => CheckpointErrorCode::TimedOut,
+            RanksError::Lost { .. } => CheckpointErrorCode::Lost,
+            RanksError::Taken { .. } => CheckpointErrorCode::Busy,
+            RanksError::Refused { .. } => CheckpointErrorCode::Io,
+            RanksError::Invalid(_) => CheckpointErrorCode::Invalid,
         };
         Self::new(code, error.to_string())
     }

@@ -2,15 +2,15 @@
 //! read back and is whole: so the names that are there say what is durable there, and nobody has to be told. `latest` names the newest
 //! version of which all parts are there.
 
-use crate::arena::{Arena, Header, Level, Start, Version, VersionId};
-use crate::fault::{Code, Fault};
+use crate::arena::{Arena, ArenaHeader, PersistenceLevel, ProgramStart, Version, VersionId};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::layout;
-use crate::manifest::{CHUNK, Manifest, Place};
+use crate::manifest::{CHUNK, PieceLocation, RankManifest};
 use crate::room::{FIRST, LARGE, PAGE};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tarn_ports::{External, MediumError, Stored, Window};
-use tarn_types::block::{self, Fields, Kind};
+use tarn_ports::{External, MediumError, MediumWindow, ReadableMedium};
+use tarn_types::block::{self, BlockKind, Fields};
 
 /// The newest complete versions that stay: one that is damaged in the store has another to stand in.
 pub const KEPT: usize = 2;
@@ -51,9 +51,10 @@ impl Flushed {
 }
 
 /// Reads a chunk from where its manifest says that it lies, and says whether it has this checksum.
-pub type ReadChunk<'a> = dyn FnMut(Place, &mut [u8], u64) -> Result<bool, Fault> + 'a;
+pub type ReadChunk<'a> =
+    dyn FnMut(PieceLocation, &mut [u8], u64) -> Result<bool, CheckpointError> + 'a;
 /// Is told how many bytes were written to the store, or read back: it may take its time, or end it by an error.
-pub type Meter<'a> = dyn FnMut(u64) -> Result<(), Fault> + 'a;
+pub type FlushProgress<'a> = dyn FnMut(u64) -> Result<(), CheckpointError> + 'a;
 
 /// How long so many bytes take at a rate, in bytes a second; 0: no time.
 pub fn lasts(bytes: u64, rate: u64) -> Duration {
@@ -93,11 +94,11 @@ impl Exact {
 /// there is no such part.
 pub fn write(
     store: &dyn External,
-    header: &Header,
+    header: &ArenaHeader,
     version: &Version,
     read: &mut ReadChunk<'_>,
-    meter: &mut Meter<'_>,
-) -> Result<u64, Fault> {
+    meter: &mut FlushProgress<'_>,
+) -> Result<u64, CheckpointError> {
     let (id, rank) = (version.id, header.rank);
     let exact = Exact {
         id,
@@ -108,7 +109,7 @@ pub fn write(
     let mut bytes = 0;
     for (from, to) in version.manifest.objects.iter().zip(&flushed.objects) {
         for (from, to) in from.pieces.iter().zip(&to.pieces) {
-            if let Place::Arena(begin) = to.place {
+            if let PieceLocation::Arena(begin) = to.place {
                 // Objects begin where they can be mapped.
                 let gap = begin - draft.size() - buffer.len() as u64;
                 buffer.resize(buffer.len() + gap as usize, 0);
@@ -140,18 +141,18 @@ pub fn write(
 
 /// All that comes before the data of an arena with this version alone, and its manifest there.
 fn front(
-    header: &Header,
+    header: &ArenaHeader,
     version: Exact,
-    manifest: &Manifest,
-) -> Result<(Vec<u8>, Manifest), Fault> {
+    manifest: &RankManifest,
+) -> Result<(Vec<u8>, RankManifest), CheckpointError> {
     let sizes = manifest.objects.iter().map(|o| o.size());
     let slot = layout::slot(sizes);
     let length = block::size(manifest.encode().len(), PAGE as usize) as u64;
     let begin = if length < LARGE { FIRST } else { LARGE } + length;
     let all = slot.and_then(|(offsets, slot)| Some((offsets, begin.checked_add(slot)?)));
     let (offsets, size) = all.ok_or_else(|| {
-        Fault::new(
-            Code::Invalid,
+        CheckpointError::new(
+            CheckpointErrorCode::Invalid,
             "the version is larger than any file: it cannot be flushed",
         )
     })?;
@@ -159,7 +160,7 @@ fn front(
     for (object, offset) in flushed.objects.iter_mut().zip(offsets) {
         let mut at = begin + offset;
         for piece in &mut object.pieces {
-            piece.place = Place::Arena(at);
+            piece.place = PieceLocation::Arena(at);
             at += piece.length;
         }
     }
@@ -167,27 +168,27 @@ fn front(
         bytes: vec![0; begin as usize],
         size,
     };
-    let header = Header {
-        start: Start {
+    let header = ArenaHeader {
+        start: ProgramStart {
             generation: version.id.generation,
             identity: version.start,
         },
         ..header.clone()
     };
     let mut arena = Arena::format(&mut front, header)?;
-    let new = Some((version.id, Level::Flushed, flushed.clone()));
+    let new = Some((version.id, PersistenceLevel::Flushed, flushed.clone()));
     arena.publish(&mut front, new, |_| true)?;
     Ok((front.bytes, flushed))
 }
 
 /// Reads a part as the store has it.
 fn prove(
-    stored: &impl Stored,
+    stored: &impl ReadableMedium,
     id: VersionId,
     rank: u32,
-    manifest: &Manifest,
-    meter: &mut Meter<'_>,
-) -> Result<(), Fault> {
+    manifest: &RankManifest,
+    meter: &mut FlushProgress<'_>,
+) -> Result<(), CheckpointError> {
     let wrong = || {
         damaged(
             id,
@@ -204,7 +205,7 @@ fn prove(
         for (number, sum) in (0..).zip(&piece.sums) {
             let done = number * CHUNK;
             let chunk = &mut buffer[..CHUNK.min(piece.length - done) as usize];
-            let Place::Arena(at) = piece.place.plus(done) else {
+            let PieceLocation::Arena(at) = piece.place.plus(done) else {
                 return Err(wrong());
             };
             if stored.read(at, chunk)? != *sum {
@@ -224,7 +225,7 @@ pub fn open(
     store: &dyn External,
     version: Exact,
     rank: u32,
-) -> Result<(Box<dyn Stored + Send + Sync>, Version, Header), Fault> {
+) -> Result<(Box<dyn ReadableMedium + Send + Sync>, Version, ArenaHeader), CheckpointError> {
     let stored = store.see(&version.part(rank))?;
     let arena = Arena::open(&stored)?;
     let Exact { id, start } = version;
@@ -240,7 +241,7 @@ pub fn open(
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn list(store: &dyn External) -> Result<Vec<Flushed>, Fault> {
+pub fn list(store: &dyn External) -> Result<Vec<Flushed>, CheckpointError> {
     let mut all = Vec::new();
     for folder in store.list("")? {
         let Some(version) = Exact::of(&folder) else {
@@ -271,13 +272,13 @@ pub fn list(store: &dyn External) -> Result<Vec<Flushed>, Fault> {
 ///
 /// # Errors
 /// When it is there and cannot be read.
-pub fn latest(store: &dyn External) -> Result<Option<Exact>, Fault> {
+pub fn latest(store: &dyn External) -> Result<Option<Exact>, CheckpointError> {
     let stored = match store.see(LATEST) {
         Ok(stored) => stored,
         Err(e) => {
-            let fault = Fault::from(e);
+            let fault = CheckpointError::from(e);
             return match fault.code {
-                Code::NotFound => Ok(None),
+                CheckpointErrorCode::NotFound => Ok(None),
                 _ => Err(fault),
             };
         }
@@ -287,7 +288,7 @@ pub fn latest(store: &dyn External) -> Result<Option<Exact>, Fault> {
     }
     let mut block = vec![0; BLOCK];
     stored.read(0, &mut block)?;
-    let named = block::unseal(Kind::Latest, 0, &block).and_then(|(_, payload)| {
+    let named = block::unseal(BlockKind::Latest, 0, &block).and_then(|(_, payload)| {
         let mut fields = Fields(payload);
         let id = VersionId {
             generation: fields.u64()?,
@@ -304,7 +305,7 @@ pub fn latest(store: &dyn External) -> Result<Option<Exact>, Fault> {
 ///
 /// # Errors
 /// When somebody else is at it ([`Code::Busy`]), or the store cannot be read or written.
-pub fn publish(store: &dyn External) -> Result<Option<Exact>, Fault> {
+pub fn publish(store: &dyn External) -> Result<Option<Exact>, CheckpointError> {
     let _lock = store.lock()?;
     let all = list(store)?;
     let complete: Vec<&Flushed> = all.iter().filter(|v| v.is_complete()).collect();
@@ -319,7 +320,7 @@ pub fn publish(store: &dyn External) -> Result<Option<Exact>, Fault> {
         payload.extend(newest.id.number.to_le_bytes());
         payload.extend(newest.start.to_le_bytes());
         let mut draft = store.create(LATEST)?;
-        draft.append(&block::seal(Kind::Latest, 0, 0, &payload, BLOCK))?;
+        draft.append(&block::seal(BlockKind::Latest, 0, 0, &payload, BLOCK))?;
         draft.sync()?;
         draft.publish()?;
     }
@@ -351,7 +352,7 @@ impl Front {
     }
 }
 
-impl Stored for Front {
+impl ReadableMedium for Front {
     fn size(&self) -> u64 {
         self.size
     }
@@ -362,7 +363,7 @@ impl Stored for Front {
     }
 }
 
-impl Window for Front {
+impl MediumWindow for Front {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
         let range = self.range(at, bytes.len())?;
         self.bytes[range].copy_from_slice(bytes);
@@ -374,7 +375,7 @@ impl Window for Front {
     }
 }
 
-fn damaged(id: VersionId, rank: u32, place: &str) -> Fault {
+fn damaged(id: VersionId, rank: u32, place: &str) -> CheckpointError {
     let text = format!("rank {rank}'s part of version {id} is damaged {place}");
-    Fault::new(Code::Corrupt, text)
+    CheckpointError::new(CheckpointErrorCode::Corrupt, text)
 }

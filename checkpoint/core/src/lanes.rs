@@ -1,15 +1,15 @@
 //! Threads that copy. In a commit the caller fills memory from the end of the row, the helpers the persistent tier from its beginning, until
 //! they meet. Once nothing more may be staged, the caller helps with the tier. In a restart all do the same.
 
-use crate::fault::{Code, Fault};
-use crate::manifest::{CHUNK, Proof};
-use crate::seal::Sealing;
+use crate::fault::{CheckpointError, CheckpointErrorCode};
+use crate::manifest::{CHUNK, ChunkProof};
+use crate::seal::RankSealer;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_ports::Window;
+use tarn_ports::MediumWindow;
 
 /// What is fetched from other nodes at a time: while one is proven or written, others are on their way.
 pub(crate) const FETCHES: usize = 4;
@@ -18,26 +18,26 @@ const WAITING: usize = 64;
 
 /// One job with the places that it may be copied to.
 #[derive(Debug)]
-pub(crate) struct Work<'a, T, S> {
+pub(crate) struct ChunkCopyTask<'a, T, S> {
     /// Which, in the order of the row.
     pub(crate) number: usize,
     /// The object, and which of its chunks is the first.
     pub(crate) of: (&'a [u8], u64),
     pub(crate) bytes: &'a [u8],
     /// What lies where it is copied to is sealed with this.
-    pub(crate) seal: Option<&'a Sealing>,
+    pub(crate) seal: Option<&'a RankSealer>,
     /// In the arena.
     pub(crate) tier: T,
     /// In memory; none where no room is for it.
-    pub(crate) staged: Option<Staged<S>>,
+    pub(crate) staged: Option<StagingTarget<S>>,
     /// Its checksums, once it is copied, and the proofs of what is sealed.
     pub(crate) sums: Vec<u64>,
-    pub(crate) proofs: Vec<Proof>,
+    pub(crate) proofs: Vec<ChunkProof>,
 }
 
 /// Where a job is staged.
 #[derive(Debug)]
-pub(crate) struct Staged<S> {
+pub(crate) struct StagingTarget<S> {
     /// Where it begins there.
     pub(crate) at: u64,
     pub(crate) own: S,
@@ -48,7 +48,8 @@ pub(crate) struct Staged<S> {
 }
 
 /// Buddies that are told what to keep: where, what, and its checksum.
-pub(crate) type Send<'a> = dyn Fn(u64, &[u8], u64) -> Result<(), Fault> + Sync + 'a;
+pub(crate) type BuddySender<'a> =
+    dyn Fn(u64, &[u8], u64) -> Result<(), CheckpointError> + Sync + 'a;
 
 /// What copying took.
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,30 +74,30 @@ impl Spent {
 }
 
 /// What copying left.
-pub(crate) struct Copied<'a, T, S> {
+pub(crate) struct ChunkCopyOutcome<'a, T, S> {
     /// All jobs, in their order.
-    pub(crate) works: Vec<Work<'a, T, S>>,
+    pub(crate) works: Vec<ChunkCopyTask<'a, T, S>>,
     pub(crate) spent: Spent,
     /// Why a buddy does not have what was staged.
-    pub(crate) replication_failed: Option<Fault>,
+    pub(crate) replication_failed: Option<CheckpointError>,
 }
 
 /// What lanes share.
-struct Row<'a, T, S> {
-    waiting: VecDeque<Work<'a, T, S>>,
-    done: Vec<Work<'a, T, S>>,
+struct ChunkCopyQueue<'a, T, S> {
+    waiting: VecDeque<ChunkCopyTask<'a, T, S>>,
+    done: Vec<ChunkCopyTask<'a, T, S>>,
     spent: Spent,
-    failed: Option<Fault>,
+    failed: Option<CheckpointError>,
 }
 
 /// Copies all jobs; each of the helpers does `enter` first.
-pub(crate) fn copy<'a, T: Window, S: Window>(
-    works: Vec<Work<'a, T, S>>,
+pub(crate) fn copy<'a, T: MediumWindow, S: MediumWindow>(
+    works: Vec<ChunkCopyTask<'a, T, S>>,
     helpers: usize,
     enter: &(dyn Fn() + Sync),
-    send: Option<&Send<'_>>,
-) -> Result<Copied<'a, T, S>, Fault> {
-    let row = Mutex::new(Row {
+    send: Option<&BuddySender<'_>>,
+) -> Result<ChunkCopyOutcome<'a, T, S>, CheckpointError> {
+    let row = Mutex::new(ChunkCopyQueue {
         done: Vec::with_capacity(works.len()),
         waiting: works.into(),
         spent: Spent::default(),
@@ -108,7 +109,7 @@ pub(crate) fn copy<'a, T: Window, S: Window>(
                 .name("phx-copy".into())
                 .spawn_scoped(scope, || {
                     enter();
-                    lane(&row, None);
+                    run_copy_worker(&row, None);
                 });
             if spawned.is_err() {
                 // Without helpers the caller copies all.
@@ -116,7 +117,7 @@ pub(crate) fn copy<'a, T: Window, S: Window>(
             }
         }
         let Some(send) = send else {
-            lane(&row, Some(None));
+            run_copy_worker(&row, Some(None));
             return None;
         };
         let (to, from) = sync_channel(WAITING);
@@ -126,12 +127,12 @@ pub(crate) fn copy<'a, T: Window, S: Window>(
                 enter();
                 sent(&from, send)
             });
-        lane(&row, Some(Some(&to)));
+        run_copy_worker(&row, Some(Some(&to)));
         drop(to);
         match sender.map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(outcome)) => outcome.err(),
-            _ => Some(Fault::new(
-                Code::NoMem,
+            _ => Some(CheckpointError::new(
+                CheckpointErrorCode::NoMem,
                 "no thread could be made to send to the buddy",
             )),
         }
@@ -141,7 +142,7 @@ pub(crate) fn copy<'a, T: Window, S: Window>(
         return Err(failed);
     }
     row.done.sort_by_key(|work| work.number);
-    Ok(Copied {
+    Ok(ChunkCopyOutcome {
         works: row.done,
         spent: row.spent,
         replication_failed,
@@ -149,19 +150,19 @@ pub(crate) fn copy<'a, T: Window, S: Window>(
 }
 
 /// A chunk for the buddy: where it is kept, and its checksum.
-type Chunk<'a> = (u64, Cow<'a, [u8]>, u64);
+type BuddyChunk<'a> = (u64, Cow<'a, [u8]>, u64);
 
 /// Sends what comes, until there is no more or it cannot be done.
-fn sent(chunks: &Receiver<Chunk<'_>>, send: &Send<'_>) -> Result<(), Fault> {
+fn sent(chunks: &Receiver<BuddyChunk<'_>>, send: &BuddySender<'_>) -> Result<(), CheckpointError> {
     chunks
         .iter()
         .try_for_each(|(at, bytes, sum)| send(at, &bytes, sum))
 }
 
 /// Copies jobs until none is left. A caller stages, and gives what it has staged to the sender, if there is one.
-fn lane<'a, T: Window, S: Window>(
-    row: &Mutex<Row<'a, T, S>>,
-    caller: Option<Option<&SyncSender<Chunk<'a>>>>,
+fn run_copy_worker<'a, T: MediumWindow, S: MediumWindow>(
+    row: &Mutex<ChunkCopyQueue<'a, T, S>>,
+    caller: Option<Option<&SyncSender<BuddyChunk<'a>>>>,
 ) {
     let mut spent = Spent::default();
     let mut sender = caller.flatten();
@@ -228,8 +229,8 @@ pub(crate) fn at_once(
     threads: usize,
     name: &str,
     enter: &(dyn Fn() + Sync),
-    what: &(dyn Fn() -> Result<(), Fault> + Sync),
-) -> Result<(), Fault> {
+    what: &(dyn Fn() -> Result<(), CheckpointError> + Sync),
+) -> Result<(), CheckpointError> {
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads)
             .map_while(|_| {
@@ -243,8 +244,8 @@ pub(crate) fn at_once(
             .collect();
         others.into_iter().fold(what(), |all, other| {
             let panicked = |_| {
-                Err(Fault::new(
-                    Code::Internal,
+                Err(CheckpointError::new(
+                    CheckpointErrorCode::Internal,
                     format!("a {name} thread panicked"),
                 ))
             };
@@ -257,9 +258,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T: Window, S: Window> Work<'_, T, S> {
+impl<T: MediumWindow, S: MediumWindow> ChunkCopyTask<'_, T, S> {
     /// Copies all of it to where it goes. Sealed chunks are given back, if they are to be kept.
-    pub(crate) fn copy(&mut self, keep: bool) -> Result<Vec<Vec<u8>>, Fault> {
+    pub(crate) fn copy(&mut self, keep: bool) -> Result<Vec<Vec<u8>>, CheckpointError> {
         let mut at = 0;
         let (mut kept, mut buffer) = (Vec::new(), Vec::new());
         let (key, first) = self.of;
@@ -274,7 +275,7 @@ impl<T: Window, S: Window> Work<'_, T, S> {
                 }
             };
             let sum = match &mut self.staged {
-                Some(Staged { own, buddies, .. }) => match &mut buddies[..] {
+                Some(StagingTarget { own, buddies, .. }) => match &mut buddies[..] {
                     [] => own.write(at, chunk)?,
                     [first, others @ ..] => {
                         let sum = own.write_both(first, at, chunk)?;
@@ -294,9 +295,9 @@ impl<T: Window, S: Window> Work<'_, T, S> {
             }
         }
         match &mut self.staged {
-            Some(Staged { own, buddies, .. }) => {
+            Some(StagingTarget { own, buddies, .. }) => {
                 own.persist()?;
-                buddies.iter_mut().try_for_each(Window::persist)?;
+                buddies.iter_mut().try_for_each(MediumWindow::persist)?;
             }
             None => self.tier.persist()?,
         }

@@ -1,7 +1,7 @@
 //! How a version lies in its slot of the arena, and which of it is copied by whom: a row of jobs, of which the tier's lane takes the
 //! first and memory's lane the last, until they meet. So each does as much as it can, whatever the rates are.
 
-use crate::manifest::{CHUNK, Piece, Place};
+use crate::manifest::{CHUNK, ObjectPiece, PieceLocation};
 use std::ops::Range;
 
 /// Bytes that are copied in one go.
@@ -26,7 +26,7 @@ pub fn slot(sizes: impl IntoIterator<Item = u64>) -> Option<(Vec<u64>, u64)> {
 
 /// Some chunks of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Job {
+pub struct ChunkRun {
     /// Which object, in the order of the slot.
     pub object: usize,
     /// Which of its bytes; begins at a chunk.
@@ -36,11 +36,11 @@ pub struct Job {
 }
 
 /// The jobs of objects of these sizes, and how long their row is. What `skip` says of an object's chunk was copied before.
-pub fn jobs(sizes: &[u64], skip: impl Fn(usize, u64) -> bool) -> (Vec<Job>, u64) {
-    let mut jobs: Vec<Job> = Vec::new();
+pub fn jobs(sizes: &[u64], skip: impl Fn(usize, u64) -> bool) -> (Vec<ChunkRun>, u64) {
+    let mut jobs: Vec<ChunkRun> = Vec::new();
     let mut row = 0u64;
     for (object, &size) in sizes.iter().enumerate() {
-        for chunk in 0..Piece::chunks(size) {
+        for chunk in 0..ObjectPiece::chunks(size) {
             if skip(object, chunk) {
                 continue;
             }
@@ -54,7 +54,7 @@ pub fn jobs(sizes: &[u64], skip: impl Fn(usize, u64) -> bool) -> (Vec<Job>, u64)
                 {
                     last.bytes.end = bytes.end;
                 }
-                _ => jobs.push(Job {
+                _ => jobs.push(ChunkRun {
                     object,
                     bytes,
                     at: row,
@@ -68,13 +68,16 @@ pub fn jobs(sizes: &[u64], skip: impl Fn(usize, u64) -> bool) -> (Vec<Job>, u64)
 
 /// Where a job's bytes lie in the staging file, which has so much room for a row that is so long: its end is the row's end. None of
 /// the jobs before fit.
-pub fn staged(job: &Job, row: u64, room: u64) -> Option<u64> {
+pub fn staged(job: &ChunkRun, row: u64, room: u64) -> Option<u64> {
     (room + job.at).checked_sub(row)
 }
 
 /// An object's pieces, made of its chunks: where each lies, and its checksum.
-pub fn pieces(size: u64, chunks: impl IntoIterator<Item = (Place, u64)>) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
+pub fn pieces(
+    size: u64,
+    chunks: impl IntoIterator<Item = (PieceLocation, u64)>,
+) -> Vec<ObjectPiece> {
+    let mut pieces: Vec<ObjectPiece> = Vec::new();
     let mut left = size;
     for (place, sum) in chunks {
         let length = left.min(CHUNK);
@@ -84,7 +87,7 @@ pub fn pieces(size: u64, chunks: impl IntoIterator<Item = (Place, u64)>) -> Vec<
                 last.length += length;
                 last.sums.push(sum);
             }
-            _ => pieces.push(Piece {
+            _ => pieces.push(ObjectPiece {
                 length,
                 place,
                 sums: vec![sum],
@@ -95,9 +98,10 @@ pub fn pieces(size: u64, chunks: impl IntoIterator<Item = (Place, u64)>) -> Vec<
 }
 
 /// Whether a chunk goes on where a piece ends.
-fn follows(piece: &Piece, place: Place) -> bool {
+fn follows(piece: &ObjectPiece, place: PieceLocation) -> bool {
     match (piece.place, place) {
-        (Place::Arena(first), Place::Arena(next)) | (Place::Staged(first), Place::Staged(next)) => {
+        (PieceLocation::Arena(first), PieceLocation::Arena(next))
+        | (PieceLocation::Staged(first), PieceLocation::Staged(next)) => {
             first + piece.length == next
         }
         _ => false,
@@ -123,9 +127,9 @@ mod tests {
     fn chunks_that_lie_behind_each_other_are_one_piece() {
         let size = 2 * CHUNK + 5;
         let all = [
-            (Place::Arena(1 << 20), 1),
-            (Place::Arena((1 << 20) + CHUNK), 2),
-            (Place::Staged(0), 3),
+            (PieceLocation::Arena(1 << 20), 1),
+            (PieceLocation::Arena((1 << 20) + CHUNK), 2),
+            (PieceLocation::Staged(0), 3),
         ];
         let found = pieces(size, all);
         let lengths: Vec<u64> = found.iter().map(|p| p.length).collect();
@@ -144,8 +148,8 @@ mod tests {
             let skip = |object, chunk| skipped.contains(&(object, chunk));
             let (jobs, row) = jobs(&sizes, skip);
             for (object, &size) in sizes.iter().enumerate() {
-                for chunk in 0..Piece::chunks(size) {
-                    let has = |j: &&Job| j.object == object && j.bytes.contains(&(chunk * CHUNK));
+                for chunk in 0..ObjectPiece::chunks(size) {
+                    let has = |j: &&ChunkRun| j.object == object && j.bytes.contains(&(chunk * CHUNK));
                     prop_assert_eq!(jobs.iter().filter(has).count(), usize::from(!skip(object, chunk)));
                 }
             }

@@ -19,10 +19,10 @@ pub mod room;
 pub mod seal;
 pub mod split;
 
-pub use arena::{Arena, ArenaError, Header, Level, Start, VersionId};
-pub use fault::{Code, Fault};
-pub use manifest::{Manifest, Object, Piece, Place, Shape};
+pub use arena::{Arena, ArenaError, ArenaHeader, PersistenceLevel, ProgramStart, VersionId};
+pub use fault::{CheckpointError, CheckpointErrorCode};
+pub use manifest::{Object, ObjectPiece, PieceLocation, RankManifest, Shape};
 pub use rank::{
-    Asked, Committed, Distance, Empty, ExternalStore, Item, MAX_REPLICAS, MAX_SET, Options, Rank,
-    Replicate, Restorable, Staging, Stats,
+    CommitObject, Committed, Distance, Empty, ExternalStore, MAX_REPLICAS, MAX_SET, Options, Rank,
+    RankStats, Replicate, Restorable, StagingShare, VersionRequirements,
 };

@@ -33,14 +33,14 @@ pub enum Shape {
 
 /// Where a piece lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum PieceLocation {
     /// In the arena, from this byte on.
     Arena(u64),
     /// In the staging file, from this byte on.
     Staged(u64),
 }
 
-impl Place {
+impl PieceLocation {
     /// So many bytes behind it.
     pub fn plus(self, bytes: u64) -> Self {
         match self {
@@ -52,11 +52,11 @@ impl Place {
 
 /// Some of an object's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
+pub struct ObjectPiece {
     /// How many.
     pub length: u64,
     /// Where they lie.
-    pub place: Place,
+    pub place: PieceLocation,
     /// The checksum of each chunk of them.
     pub sums: Vec<u64>,
 }
@@ -71,12 +71,12 @@ pub struct Object {
     /// How it divides.
     pub shape: Shape,
     /// All of its bytes, in their order.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<ObjectPiece>,
 }
 
 /// A version of one rank's objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Manifest {
+pub struct RankManifest {
     /// By key.
     pub objects: Vec<Object>,
     /// How they are sealed, if they are.
@@ -89,21 +89,21 @@ pub struct Seal {
     /// Their key, wrapped.
     pub key: Box<[u8]>,
     /// Of each object, in the order of these, the proof of each of its chunks.
-    pub proofs: Vec<Vec<Proof>>,
+    pub proofs: Vec<Vec<ChunkProof>>,
     /// That all of this is what was sealed, of that rank and as that version.
-    pub whole: Proof,
+    pub whole: ChunkProof,
 }
 
 /// That a chunk is what was sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Proof {
+pub struct ChunkProof {
     /// The number that it was sealed with: no other chunk was, by this key.
     pub number: u64,
     /// The cipher's own.
     pub tag: [u8; PROOF],
 }
 
-impl Piece {
+impl ObjectPiece {
     /// Chunks of so many bytes.
     pub fn chunks(length: u64) -> u64 {
         length.div_ceil(CHUNK)
@@ -112,8 +112,8 @@ impl Piece {
     /// What it takes of the arena.
     pub fn extent(&self) -> Option<Range<u64>> {
         match self.place {
-            Place::Arena(at) => Some(at..at.checked_add(self.length)?),
-            Place::Staged(_) => None,
+            PieceLocation::Arena(at) => Some(at..at.checked_add(self.length)?),
+            PieceLocation::Staged(_) => None,
         }
     }
 }
@@ -144,7 +144,7 @@ impl Object {
     }
 }
 
-impl Proof {
+impl ChunkProof {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend(self.number.to_le_bytes());
         out.extend(self.tag);
@@ -158,7 +158,7 @@ impl Proof {
     }
 }
 
-impl Manifest {
+impl RankManifest {
     /// Of objects that lie in clear.
     pub fn of(objects: Vec<Object>) -> Self {
         Self {
@@ -170,13 +170,13 @@ impl Manifest {
     /// What it takes of the arena.
     pub fn extents(&self) -> impl Iterator<Item = Range<u64>> {
         let pieces = self.objects.iter().flat_map(|o| &o.pieces);
-        pieces.filter_map(Piece::extent)
+        pieces.filter_map(ObjectPiece::extent)
     }
 
     /// Whether nothing of it is staged.
     pub fn is_durable(&self) -> bool {
         let mut pieces = self.objects.iter().flat_map(|o| &o.pieces);
-        pieces.all(|p| matches!(p.place, Place::Arena(_)))
+        pieces.all(|p| matches!(p.place, PieceLocation::Arena(_)))
     }
 
     /// As it is written.
@@ -188,8 +188,8 @@ impl Manifest {
             out.extend((object.pieces.len() as u32).to_le_bytes());
             for piece in &object.pieces {
                 let (kind, at) = match piece.place {
-                    Place::Arena(at) => (0, at),
-                    Place::Staged(at) => (1, at),
+                    PieceLocation::Arena(at) => (0, at),
+                    PieceLocation::Staged(at) => (1, at),
                 };
                 out.push(kind);
                 out.extend(at.to_le_bytes());
@@ -232,14 +232,14 @@ impl Manifest {
 fn decode_seal(fields: &mut Fields<'_>, objects: &[Object]) -> Option<Seal> {
     let key = fields.short().filter(|key| !key.is_empty())?.into();
     let of = |object: &Object| {
-        let chunks = Piece::chunks(object.size());
+        let chunks = ObjectPiece::chunks(object.size());
         if chunks > fields.0.len() as u64 / (8 + PROOF as u64) {
             return None;
         }
-        (0..chunks).map(|_| Proof::decode(fields)).collect()
+        (0..chunks).map(|_| ChunkProof::decode(fields)).collect()
     };
     let proofs = objects.iter().map(of).collect::<Option<_>>()?;
-    let whole = Proof::decode(fields)?;
+    let whole = ChunkProof::decode(fields)?;
     Some(Seal { key, proofs, whole })
 }
 
@@ -275,17 +275,17 @@ fn decode_object(fields: &mut Fields<'_>, size: u64) -> Option<Object> {
         let end = at.checked_add(length)?;
         bytes = bytes.checked_add(length)?;
         let place = match kind {
-            0 if at >= FIRST && end <= size => Place::Arena(at),
-            1 => Place::Staged(at),
+            0 if at >= FIRST && end <= size => PieceLocation::Arena(at),
+            1 => PieceLocation::Staged(at),
             _ => return None,
         };
         // As many as are there, whatever the length says.
-        let chunks = Piece::chunks(length);
+        let chunks = ObjectPiece::chunks(length);
         if chunks > fields.0.len() as u64 / 8 {
             return None;
         }
         let sums = (0..chunks).map(|_| fields.u64()).collect::<Option<_>>()?;
-        pieces.push(Piece {
+        pieces.push(ObjectPiece {
             length,
             place,
             sums,
@@ -315,19 +315,19 @@ mod tests {
         ]
     }
 
-    fn pieces() -> impl Strategy<Value = Piece> {
+    fn pieces() -> impl Strategy<Value = ObjectPiece> {
         let place = prop_oneof![
-            (FIRST..SIZE / 2).prop_map(Place::Arena),
-            (0..SIZE).prop_map(Place::Staged),
+            (FIRST..SIZE / 2).prop_map(PieceLocation::Arena),
+            (0..SIZE).prop_map(PieceLocation::Staged),
         ];
-        (0..5 * CHUNK, place, any::<u64>()).prop_map(|(length, place, sum)| Piece {
+        (0..5 * CHUNK, place, any::<u64>()).prop_map(|(length, place, sum)| ObjectPiece {
             length,
             place,
-            sums: vec![sum; Piece::chunks(length) as usize],
+            sums: vec![sum; ObjectPiece::chunks(length) as usize],
         })
     }
 
-    fn manifests() -> impl Strategy<Value = Manifest> {
+    fn manifests() -> impl Strategy<Value = RankManifest> {
         let object = (
             any::<u32>(),
             shapes(),
@@ -338,7 +338,7 @@ mod tests {
             object,
             0..6,
         );
-        keyed.prop_map(|objects| Manifest {
+        keyed.prop_map(|objects| RankManifest {
             seal: None,
             objects: objects
                 .into_iter()
@@ -355,7 +355,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(manifest in manifests()) {
-            prop_assert_eq!(Manifest::decode(&manifest.encode(), SIZE), Some(manifest));
+            prop_assert_eq!(RankManifest::decode(&manifest.encode(), SIZE), Some(manifest));
         }
 
         /// Whatever the bytes are: no panic, no more memory than they take, and what is read is written alike.
@@ -366,7 +366,7 @@ mod tests {
                 let at = usize::from(at) % bytes.len();
                 bytes[at] ^= byte;
             }
-            if let Some(read) = Manifest::decode(&bytes, SIZE) {
+            if let Some(read) = RankManifest::decode(&bytes, SIZE) {
                 prop_assert_eq!(read.encode(), bytes);
             }
         }
@@ -374,29 +374,29 @@ mod tests {
 
     #[test]
     fn what_leads_out_of_the_arena_is_refused() {
-        let with = |place, length| Manifest {
+        let with = |place, length| RankManifest {
             seal: None,
             objects: vec![Object {
                 key: b"k".as_slice().into(),
                 unit: 1,
                 shape: Shape::Own,
-                pieces: vec![Piece {
+                pieces: vec![ObjectPiece {
                     length,
                     place,
-                    sums: vec![0; Piece::chunks(length) as usize],
+                    sums: vec![0; ObjectPiece::chunks(length) as usize],
                 }],
             }],
         };
         for (place, length, fits) in [
-            (Place::Arena(FIRST), 100, true),
-            (Place::Arena(FIRST - 1), 100, false),
-            (Place::Arena(SIZE - 99), 100, false),
-            (Place::Staged(u64::MAX - 10), 100, false),
-            (Place::Staged(0), 100, true),
+            (PieceLocation::Arena(FIRST), 100, true),
+            (PieceLocation::Arena(FIRST - 1), 100, false),
+            (PieceLocation::Arena(SIZE - 99), 100, false),
+            (PieceLocation::Staged(u64::MAX - 10), 100, false),
+            (PieceLocation::Staged(0), 100, true),
         ] {
             let manifest = with(place, length);
             assert_eq!(
-                Manifest::decode(&manifest.encode(), SIZE).is_some(),
+                RankManifest::decode(&manifest.encode(), SIZE).is_some(),
                 fits,
                 "{place:?}"
             );

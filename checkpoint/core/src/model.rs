@@ -6,7 +6,7 @@ pub mod energy;
 pub mod interval;
 pub mod loss;
 
-pub use advice::{Advice, Choice, Job, Kept};
-pub use energy::{Energy, Interconnect};
+pub use advice::{CheckpointedRun, Choice, ReplicationAdvice, ReplicationEstimate};
+pub use energy::{CheckpointEnergy, Interconnect};
 pub use interval::Times;
 pub use loss::Exposure;

@@ -1,10 +1,10 @@
 //! Objects of a node's store (docs/guide/objects.md): what their keys may be, what their files are called, and what is in a file: the data from
 //! byte 0 on, their checksums, and a trailer that ends it. docs/reference/formats.md has it byte by byte.
 
-use crate::fault::{Code, Fault};
-use crate::manifest::{CHUNK, MAX_KEY, Piece};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
+use crate::manifest::{CHUNK, MAX_KEY, ObjectPiece};
 use tarn_seal::piece::PROOF;
-use tarn_types::block::{self, Fields, Kind, put_short};
+use tarn_types::block::{self, BlockKind, Fields, put_short};
 
 /// Bytes of the block that ends a file.
 pub const TRAILER: u64 = 1 << 10;
@@ -24,7 +24,7 @@ pub const PART: &str = ".put-";
 
 /// Where what follows the data lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layout {
+pub struct ObjectFileLayout {
     /// What is known of all chunks.
     pub sums: u64,
     /// The trailer.
@@ -33,14 +33,15 @@ pub struct Layout {
     pub total: u64,
 }
 
-impl Layout {
+impl ObjectFileLayout {
     /// Of an object of so many bytes, sealed or not; none if they are too many.
     pub fn of(length: u64, sealed: bool) -> Option<Self> {
         if length > MAX_BYTES {
             return None;
         }
         let sums = length.next_multiple_of(PAGE);
-        let total = (sums + entry(sealed) * Piece::chunks(length) + TRAILER).next_multiple_of(PAGE);
+        let total =
+            (sums + entry(sealed) * ObjectPiece::chunks(length) + TRAILER).next_multiple_of(PAGE);
         Some(Self {
             sums,
             trailer: total - TRAILER,
@@ -83,7 +84,7 @@ impl Trailer {
     /// With a key or a text that is too long, or too many bytes.
     pub fn encode(&self) -> Vec<u8> {
         let sealed = self.seal.is_some();
-        let layout = Layout::of(self.length, sealed).expect("a length that was checked");
+        let layout = ObjectFileLayout::of(self.length, sealed).expect("a length that was checked");
         let mut payload = Vec::new();
         for number in [self.number, self.length, self.sum] {
             payload.extend(number.to_le_bytes());
@@ -94,13 +95,19 @@ impl Trailer {
             put_short(&mut payload, key);
         }
         let at = layout.trailer;
-        block::seal(Kind::Object, self.identity, at, &payload, TRAILER as usize)
+        block::seal(
+            BlockKind::Object,
+            self.identity,
+            at,
+            &payload,
+            TRAILER as usize,
+        )
     }
 
     /// That of a file of so many bytes, whose last these are; none if they are no trailer.
     pub fn decode(last: &[u8], total: u64) -> Option<Self> {
         let at = total.checked_sub(TRAILER)?;
-        let (identity, payload) = block::unseal(Kind::Object, at, last)?;
+        let (identity, payload) = block::unseal(BlockKind::Object, at, last)?;
         let mut fields = Fields(payload);
         let trailer = Self {
             identity,
@@ -115,7 +122,8 @@ impl Trailer {
             },
         };
         let sealed = trailer.seal.is_some();
-        let fits = Layout::of(trailer.length, sealed)?.total == total && fields.0.is_empty();
+        let fits =
+            ObjectFileLayout::of(trailer.length, sealed)?.total == total && fields.0.is_empty();
         (fits && trailer.number > 0 && check_key(&trailer.key).is_ok()).then_some(trailer)
     }
 }
@@ -128,10 +136,10 @@ fn text(bytes: &[u8]) -> Option<Box<str>> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn check_key(key: &str) -> Result<(), Fault> {
+pub fn check_key(key: &str) -> Result<(), CheckpointError> {
     let wrong = |what: &str| {
         let text = format!("{key:?} is no key of an object: {what}");
-        Err(Fault::new(Code::Invalid, text))
+        Err(CheckpointError::new(CheckpointErrorCode::Invalid, text))
     };
     if key.is_empty() || key.len() > MAX_KEY {
         return wrong(&format!("it has 1 to {MAX_KEY} bytes"));
@@ -152,11 +160,11 @@ pub fn check_key(key: &str) -> Result<(), Fault> {
 ///
 /// # Errors
 /// When it is too long.
-pub fn check_about(about: &str) -> Result<(), Fault> {
+pub fn check_about(about: &str) -> Result<(), CheckpointError> {
     match about.len() {
         0..=MAX_ABOUT => Ok(()),
-        bytes => Err(Fault::new(
-            Code::Invalid,
+        bytes => Err(CheckpointError::new(
+            CheckpointErrorCode::Invalid,
             format!("the description of an object has at most {MAX_ABOUT} bytes, not {bytes}"),
         )),
     }
@@ -176,7 +184,7 @@ pub fn number(name: &[u8]) -> Option<u64> {
 
 /// The chunks of an object, where each begins and ends.
 pub fn chunks(length: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
-    (0..Piece::chunks(length)).map(move |n| n * CHUNK..length.min((n + 1) * CHUNK))
+    (0..ObjectPiece::chunks(length)).map(move |n| n * CHUNK..length.min((n + 1) * CHUNK))
 }
 
 #[cfg(test)]
@@ -225,7 +233,11 @@ mod tests {
             "a\0",
             &long,
         ] {
-            assert_eq!(check_key(bad).unwrap_err().code, Code::Invalid, "{bad}");
+            assert_eq!(
+                check_key(bad).unwrap_err().code,
+                CheckpointErrorCode::Invalid,
+                "{bad}"
+            );
         }
     }
 
@@ -251,7 +263,7 @@ mod tests {
 
     #[test]
     fn data_begin_at_zero_and_the_trailer_ends_the_file() {
-        let of = |length| Layout::of(length, false).unwrap();
+        let of = |length| ObjectFileLayout::of(length, false).unwrap();
         assert_eq!((of(0).sums, of(0).trailer, of(0).total), (0, 3072, 4096));
         assert_eq!((of(1).sums, of(1).total), (4096, 8192));
         let large = of(1 << 30);
@@ -261,14 +273,15 @@ mod tests {
             [0..CHUNK, CHUNK..CHUNK + 1]
         );
         assert!(
-            Layout::of(MAX_BYTES, true).is_some() && Layout::of(MAX_BYTES + 1, false).is_none()
+            ObjectFileLayout::of(MAX_BYTES, true).is_some()
+                && ObjectFileLayout::of(MAX_BYTES + 1, false).is_none()
         );
     }
 
     #[test]
     fn a_trailer_is_of_its_file_only() {
         let own = trailer(5000);
-        let total = Layout::of(5000, false).unwrap().total;
+        let total = ObjectFileLayout::of(5000, false).unwrap().total;
         let bytes = own.encode();
         assert_eq!(Trailer::decode(&bytes, total), Some(own));
         assert_eq!(Trailer::decode(&bytes, total + 4096), None);
@@ -291,7 +304,7 @@ mod tests {
             let total = pages * PAGE;
             prop_assert!(Trailer::decode(&raw, total).is_none());
             let at = total.saturating_sub(TRAILER);
-            let sealed = block::seal(Kind::Object, 1, at, &payload, TRAILER as usize);
+            let sealed = block::seal(BlockKind::Object, 1, at, &payload, TRAILER as usize);
             if let Some(found) = Trailer::decode(&sealed, total) {
                 prop_assert_eq!(found.encode(), sealed);
             }
@@ -305,7 +318,7 @@ mod tests {
             key in proptest::option::of(proptest::collection::vec(any::<u8>(), 1..200)),
         ) {
             let seal = key.map(Vec::into_boxed_slice);
-            let total = Layout::of(length, seal.is_some()).unwrap().total;
+            let total = ObjectFileLayout::of(length, seal.is_some()).unwrap().total;
             let own = Trailer { number, about: about.into(), seal, ..trailer(length) };
             prop_assert_eq!(Trailer::decode(&own.encode(), total), Some(own));
         }

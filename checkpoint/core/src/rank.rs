@@ -10,6 +10,7 @@ mod buddy;
 mod commit;
 mod copy;
 mod destage;
+mod end;
 mod flush;
 mod found;
 pub mod left;
@@ -20,26 +21,27 @@ mod restore;
 mod space;
 mod words;
 
-use crate::arena::{Arena, ArenaError, Level, Version, VersionId, pinned_by_readers};
-use crate::fault::{Code, Fault};
+use crate::arena::{Arena, ArenaError, PersistenceLevel, Version, VersionId, pinned_by_readers};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::layout;
-use crate::manifest::{MAX_KEY, Manifest, Shape};
+use crate::manifest::{MAX_KEY, RankManifest, Shape};
 use crate::room::LARGE;
-pub use crate::seal::Sealing;
-use ahead::Ahead;
-pub use asked::{Asked, MAX_REPLICAS, MAX_SET};
-use buddy::{Buddies, Kept, Nodes};
+pub use crate::seal::RankSealer;
+use ahead::PrecopyState;
+pub use asked::{MAX_REPLICAS, MAX_SET, VersionRequirements};
+use buddy::{Buddies, BuddyStorage, RankTopology};
 use flush::Flusher;
-use found::World;
+use found::RestartInventory;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tarn_ports::{
-    Carried, External, Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched, Window,
+    Carried, External, Medium, MediumError, MediumWindow, PowerFail, RankProgress, Ranks, Vault,
+    WatchedMemory,
 };
-use words::{Call, agree};
+use words::{ExchangeKind, agree};
 
 /// Versions that may be kept: one more is written, one flushed, and one fetched by other nodes.
 pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 3;
@@ -53,7 +55,7 @@ const RECENT: u64 = 32;
 
 /// How much of a checkpoint may be staged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Staging {
+pub enum StagingShare {
     /// None: all goes to the persistent tier at once.
     None,
     /// Half.
@@ -94,7 +96,7 @@ pub struct Options {
     /// Random: the identity of the arena, should one be made.
     pub identity: u128,
     /// What is staged.
-    pub staging: Staging,
+    pub staging: StagingShare,
     /// How many buddies keep what is staged, until objects ask for others.
     pub buddies: usize,
     /// One on the same node will do.
@@ -117,7 +119,7 @@ pub struct Options {
     /// Where versions are that outlive the nodes.
     pub external: Option<ExternalStore>,
     /// What versions are sealed with, if they are.
-    pub seal: Option<Arc<Sealing>>,
+    pub seal: Option<Arc<RankSealer>>,
     /// Whether a restart may leave out objects of its version, which later versions are without.
     pub leaves_out: bool,
 }
@@ -135,7 +137,7 @@ pub struct ExternalStore {
 
 /// An object as it is now.
 #[derive(Debug, Clone)]
-pub struct Item<'a> {
+pub struct CommitObject<'a> {
     /// Its name.
     pub key: &'a [u8],
     /// Bytes of an element.
@@ -174,14 +176,14 @@ pub struct Restorable {
     /// That wrote it.
     pub ranks: u32,
     /// The least of all ranks.
-    pub level: Level,
+    pub level: PersistenceLevel,
     /// Of this rank's objects; 0 if it has none.
     pub bytes: u64,
 }
 
 /// What was done, in bytes and time, since the rank began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stats {
+pub struct RankStats {
     /// Commits.
     pub commits: u64,
     /// In them.
@@ -236,35 +238,35 @@ pub struct Stats {
 
 /// One of a program's ranks.
 pub struct Rank<T: Vault, M: Vault> {
-    shared: Arc<Shared<T, M>>,
+    shared: Arc<RankContext<T, M>>,
     helper: Option<JoinHandle<()>>,
     /// Keeps versions for others.
     keeper: Option<JoinHandle<()>>,
     /// The end of the last commit, or the begin.
     since: Instant,
     /// What versions must have when their commit returns.
-    persistence: Level,
+    persistence: PersistenceLevel,
     flusher: Option<JoinHandle<()>>,
 }
 
 /// What caller and helper share.
-struct Shared<T: Vault, M: Vault> {
+struct RankContext<T: Vault, M: Vault> {
     options: Options,
     ranks: Arc<dyn Ranks>,
-    nodes: Nodes,
+    nodes: RankTopology,
     tier: Arc<T>,
     memory: Arc<M>,
     /// What earlier starts have left.
-    world: World,
+    world: RestartInventory,
     flusher: Option<Arc<Flusher<T>>>,
     /// Versions that were begun.
     number: AtomicU64,
     rank_state: Mutex<RankState<T::Medium, M::Medium>>,
     /// What this rank has done.
-    reached: Mutex<Reached>,
+    reached: Mutex<RankProgress>,
     /// The number of the last version that this rank could not keep for others, and why.
     why_bare: Mutex<Option<(u64, String)>>,
-    stats: Mutex<Stats>,
+    stats: Mutex<RankStats>,
     /// There may be something to do for the helper.
     bell: Mutex<bool>,
     rung: Condvar,
@@ -286,7 +288,7 @@ struct RankState<A, S> {
     released: u64,
     /// What earlier starts have left on this node, and nobody needs, is gone.
     reclaimed: bool,
-    asked: Asked,
+    asked: VersionRequirements,
     arena: Option<(Arena, A)>,
     /// How much of it is mapped for sure.
     warm: u64,
@@ -294,13 +296,13 @@ struct RankState<A, S> {
     name: String,
     staging: Option<S>,
     buddies: Buddies<S>,
-    pending: Option<Pending>,
-    ahead: Ahead,
+    pending: Option<PendingDestage>,
+    ahead: PrecopyState,
 }
 
 /// A version of which some is staged, and not in the arena yet.
 #[derive(Debug)]
-struct Pending {
+struct PendingDestage {
     id: VersionId,
     /// Where its objects lie once they are in the arena, in their order.
     places: Vec<u64>,
@@ -317,25 +319,25 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         tier: T,
         memory: M,
         ranks: Arc<dyn Ranks>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, CheckpointError> {
         let length = options.run.len();
         if length == 0 || length > MAX_KEY {
             let text = format!("the run's name has {length} bytes; 1 to {MAX_KEY} are possible");
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         let (tier, memory, distance) = (Arc::new(tier), Arc::new(memory), options.distance);
-        let kept = Kept::new(Arc::clone(&tier), Arc::clone(&memory));
+        let kept = BuddyStorage::new(Arc::clone(&tier), Arc::clone(&memory));
         ranks.serve(Arc::new(kept));
         let (world, open) = found::find(&options, &*tier, &*memory, &*ranks)?;
         let rank_state = RankState::new(&world, open, &*tier, &*ranks, &options)?;
         let rank_state = Mutex::new(rank_state);
         let flusher = Flusher::begin(&options, world.start.identity, &tier, &ranks)?;
         let (flusher, flushes) = flusher.unzip();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RankContext {
             flusher,
             rank_state,
             options,
-            nodes: Nodes::of(&*ranks, distance),
+            nodes: RankTopology::of(&*ranks, distance),
             ranks,
             tier,
             memory,
@@ -354,28 +356,28 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             helper: None,
             keeper: None,
             since: Instant::now(),
-            persistence: Level::Committed,
+            persistence: PersistenceLevel::Committed,
             flusher: flushes,
         };
-        let thread = |name: &str, work: fn(&Shared<T, M>)| {
+        let thread = |name: &str, work: fn(&RankContext<T, M>)| {
             let shared = Arc::clone(&rank.shared);
             let thread = std::thread::Builder::new().name(name.into());
             thread.spawn(move || work(&shared)).map_err(|e| {
                 let text = format!("no thread can be made: {e}");
-                Fault::new(Code::NoMem, text)
+                CheckpointError::new(CheckpointErrorCode::NoMem, text)
             })
         };
         let options = &rank.shared.options;
-        let helper = (options.helpers > 0).then(|| thread("phx-helper", Shared::help));
+        let helper = (options.helpers > 0).then(|| thread("phx-helper", RankContext::help));
         let keeps = options.replicate != Replicate::None;
-        let keeper = keeps.then(|| thread("phx-keeper", Shared::replicate));
+        let keeper = keeps.then(|| thread("phx-keeper", RankContext::replicate));
         (rank.helper, rank.keeper) = (helper.transpose()?, keeper.transpose()?);
         Ok(rank)
     }
 
     /// The memory of an object is watched from now on, until it is not or another is, and copied ahead where that pays (`always`:
     /// whatever was learned). Without a helper nothing is.
-    pub fn watch(&mut self, key: &[u8], memory: Box<dyn Watched>, always: bool) {
+    pub fn watch(&mut self, key: &[u8], memory: Box<dyn WatchedMemory>, always: bool) {
         if self.helper.is_some() {
             self.shared.take().ahead.watch(key, memory, always);
         }
@@ -390,7 +392,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     ///
     /// # Errors
     /// When there is no room, or no memory.
-    pub fn reserve(&mut self, sizes: &[u64]) -> Result<(), Fault> {
+    pub fn reserve(&mut self, sizes: &[u64]) -> Result<(), CheckpointError> {
         self.shared.take().reserve_space(&self.shared, sizes)
     }
 
@@ -400,7 +402,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// # Errors
     /// When there is no room, what was staged before cannot be de-staged, or other ranks are too far behind: this rank has no such
     /// version then, and the ones before are what they were.
-    pub fn commit(&mut self, items: &[Item<'_>]) -> Result<Committed, Fault> {
+    pub fn commit(&mut self, items: &[CommitObject<'_>]) -> Result<Committed, CheckpointError> {
         let mut committed = self.shared.commit_version(items);
         self.shared.ring();
         if let Ok(committed) = &mut committed {
@@ -415,10 +417,10 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     ///
     /// # Errors
     /// When ranks do not come, or are in another call.
-    pub fn due(&self, interval: Duration) -> Result<bool, Fault> {
+    pub fn due(&self, interval: Duration) -> Result<bool, CheckpointError> {
         let (ranks, timeout) = (&*self.shared.ranks, self.shared.options.timeout);
         let mine = self.since.elapsed() >= interval;
-        Ok(agree(ranks, Call::Due, &mine, timeout)?[0])
+        Ok(agree(ranks, ExchangeKind::Due, &mine, timeout)?[0])
     }
 
     /// Fills objects from a version, or from the newest that all ranks have; where that is damaged, from the one before. All ranks call
@@ -430,7 +432,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         &mut self,
         which: Option<VersionId>,
         objects: &mut [Empty<'_>],
-    ) -> Result<Option<VersionId>, Fault> {
+    ) -> Result<Option<VersionId>, CheckpointError> {
         let restarted = self.shared.restart(which, objects);
         self.shared.ring();
         restarted
@@ -446,26 +448,31 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     ///
     /// # Errors
     /// When it has not within the time, or never will.
-    pub fn wait(&self, id: VersionId, level: Level, within: Duration) -> Result<(), Fault> {
+    pub fn wait(
+        &self,
+        id: VersionId,
+        level: PersistenceLevel,
+        within: Duration,
+    ) -> Result<(), CheckpointError> {
         let shared = &self.shared;
-        if level == Level::Flushed {
+        if level == PersistenceLevel::Flushed {
             return shared.wait_flushed(id, within);
         }
-        let replicated = level == Level::Replicated;
+        let replicated = level == PersistenceLevel::Replicated;
         if replicated && shared.options.replicate == Replicate::None {
             let text = "versions are not kept on other nodes: it was not asked for";
-            return Err(Fault::new(Code::Unsupported, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Unsupported, text));
         }
         if replicated && !shared.is_replicated(id.number) {
             let text = format!(
                 "version {id} is not kept on other nodes: every {}th is",
                 shared.options.replicate_every
             );
-            return Err(Fault::new(Code::NotFound, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::NotFound, text));
         }
         let none = |why| {
-            Err(Fault::new(
-                Code::NotFound,
+            Err(CheckpointError::new(
+                CheckpointErrorCode::NotFound,
                 format!("there is no version {id}{why}"),
             ))
         };
@@ -491,11 +498,11 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         if number - id.number >= RECENT {
             return none(" any more");
         }
-        let mut least = Reached {
+        let mut least = RankProgress {
             committed: id.number,
-            ..Reached::default()
+            ..RankProgress::default()
         };
-        if level >= Level::Durable {
+        if level >= PersistenceLevel::Durable {
             least.durable = id.number;
             if self.helper.is_none() {
                 shared.take().destage(shared)?;
@@ -505,13 +512,13 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             least.replicated = id.number;
         }
         shared.ranks.wait(least, within)?;
-        let told = shared.ranks.told();
+        let told = shared.ranks.common_progress();
         let place = id.number / shared.options.replicate_every.max(1) % 64;
         if replicated && told.bare & 1 << place != 0 {
             let text = format!(
                 "version {id} is not on other nodes: there are too few, or a rank could not keep it"
             );
-            return Err(Fault::new(Code::NoSpace, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::NoSpace, text));
         }
         match told.lacks(id.number) {
             true => none(": a rank could not commit it, or it was damaged before it was de-staged"),
@@ -520,7 +527,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     }
 
     /// What was done.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> RankStats {
         let mut stats = *lock(&self.shared.stats);
         if let Some(flusher) = &self.shared.flusher {
             flusher.count(&mut stats);
@@ -540,67 +547,9 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         let arena = rank_state.arena.as_ref();
         arena.map(|(_, medium)| medium.promises().power_fail)
     }
-
-    /// Ends: what is staged is de-staged, and memory is given back; what is being flushed is not waited for. All ranks call it.
-    ///
-    /// # Errors
-    /// When it cannot be de-staged: it stays in memory, and the next start tries again.
-    pub fn end(mut self) -> Result<(), Fault> {
-        self.last();
-        self.stop();
-        let shared = &self.shared;
-        let mut rank_state = shared.rank_state();
-        rank_state.destage(shared)?;
-        rank_state.staging = None;
-        shared.memory.remove(&found::staging(shared.ranks.rank()))?;
-        rank_state.buddies.forget();
-        // Whoever does not come has its own reason, and loses nothing by this: what is kept for it here stays then.
-        let (ranks, timeout) = (&*shared.ranks, shared.options.timeout);
-        if agree(ranks, Call::End, &(), timeout).is_ok() {
-            buddy::give_back(&*shared.memory, &*shared.ranks)?;
-            rank_state.reclaim(shared)?;
-        }
-        Ok(())
-    }
 }
 
-impl<T: Vault, M: Vault> Rank<T, M> {
-    /// Waits until the last version that others are to keep is there.
-    fn last(&self) {
-        let shared = &self.shared;
-        let every = shared.options.replicate_every.max(1);
-        let number = shared.number.load(Ordering::Acquire) / every * every;
-        if self.keeper.is_some() && number > 0 && shared.take().destage(shared).is_ok() {
-            let least = Reached {
-                replicated: number,
-                ..Reached::default()
-            };
-            // Whoever does not come has its own reason.
-            let _ = shared.ranks.wait(least, shared.options.timeout);
-        }
-    }
-
-    fn stop(&mut self) {
-        self.shared.ended.store(true, Ordering::Release);
-        self.shared.ring();
-        for thread in self.helper.take().into_iter().chain(self.keeper.take()) {
-            // What one that panicked has left undone is done by whoever opens the arena next.
-            let _ = thread.join();
-        }
-        if let (Some(flusher), Some(thread)) = (&self.shared.flusher, self.flusher.take()) {
-            flusher.end(thread);
-        }
-    }
-}
-
-impl<T: Vault, M: Vault> Drop for Rank<T, M> {
-    /// As if the process was killed, but for what the helper is at.
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-impl<T: Vault, M: Vault> Shared<T, M> {
+impl<T: Vault, M: Vault> RankContext<T, M> {
     fn rank_state(&self) -> MutexGuard<'_, RankState<T::Medium, M::Medium>> {
         lock(&self.rank_state)
     }
@@ -613,7 +562,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         rank_state
     }
 
-    fn stats(&self) -> MutexGuard<'_, Stats> {
+    fn stats(&self) -> MutexGuard<'_, RankStats> {
         lock(&self.stats)
     }
 
@@ -669,12 +618,12 @@ impl<T: Vault, M: Vault> Shared<T, M> {
 impl<A: Medium, S: Medium> RankState<A, S> {
     /// Goes on with the arena that was found, if one was.
     fn new<T>(
-        world: &World,
-        mut open: found::Open<A>,
+        world: &RestartInventory,
+        mut open: found::OpenArenas<A>,
         tier: &T,
         ranks: &dyn Ranks,
         options: &Options,
-    ) -> Result<Self, Fault>
+    ) -> Result<Self, CheckpointError>
     where
         T: Vault<Medium = A>,
     {
@@ -685,10 +634,10 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             degraded_by: None,
             released: 0,
             reclaimed: false,
-            asked: Asked {
+            asked: VersionRequirements {
                 versions: 1,
                 replicas: options.buddies,
-                persistence: Level::Committed,
+                persistence: PersistenceLevel::Committed,
             },
             arena: None,
             // What is made is.
@@ -700,7 +649,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             staging: None,
             buddies: Buddies::default(),
             pending: None,
-            ahead: Ahead::default(),
+            ahead: PrecopyState::default(),
         };
         if own.is_some() {
             let mut medium = match open.remove(&rank_state.name) {
@@ -730,7 +679,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         self.warm = part.end;
         let windows = medium.windows(std::slice::from_ref(&part));
         windows.is_ok_and(|mut windows| {
-            windows.iter_mut().for_each(Window::warm);
+            windows.iter_mut().for_each(MediumWindow::warm);
             true
         })
     }
@@ -740,9 +689,9 @@ impl<A: Medium, S: Medium> RankState<A, S> {
 fn publish<A: Medium>(
     arena: &mut Arena,
     medium: &mut A,
-    new: Option<(VersionId, Level, Manifest)>,
+    new: Option<(VersionId, PersistenceLevel, RankManifest)>,
     keeps: impl Fn(&Version) -> bool,
-) -> Result<(), Fault> {
+) -> Result<(), CheckpointError> {
     let published = arena.publish(&mut whole(medium)?, new.clone(), &keeps);
     match published {
         Err(ArenaError::Full { wanted, .. }) => {
@@ -754,7 +703,11 @@ fn publish<A: Medium>(
 }
 
 /// Places for objects of these sizes, as in a slot, in an arena that grows if there is no room.
-fn places<A: Medium>(arena: &mut Arena, medium: &mut A, sizes: &[u64]) -> Result<Vec<u64>, Fault> {
+fn places<A: Medium>(
+    arena: &mut Arena,
+    medium: &mut A,
+    sizes: &[u64],
+) -> Result<Vec<u64>, CheckpointError> {
     let (offsets, length) = layout::slot(sizes.iter().copied()).ok_or_else(space::too_large)?;
     let places = arena.places(&whole(medium)?, &[length]);
     let at = match places {
@@ -768,13 +721,17 @@ fn places<A: Medium>(arena: &mut Arena, medium: &mut A, sizes: &[u64]) -> Result
 }
 
 /// Makes room for so many bytes more, where gaps that objects of other sizes have left are too small.
-fn grow<A: Medium>(arena: &mut Arena, medium: &mut A, bytes: u64) -> Result<(), Fault> {
+fn grow<A: Medium>(arena: &mut Arena, medium: &mut A, bytes: u64) -> Result<(), CheckpointError> {
     let size = medium.size().checked_add(bytes);
     let size = size.and_then(|s| s.checked_add(LARGE)?.checked_next_multiple_of(LARGE));
-    let size =
-        size.ok_or_else(|| Fault::new(Code::Invalid, "the objects are larger than any memory"))?;
+    let size = size.ok_or_else(|| {
+        CheckpointError::new(
+            CheckpointErrorCode::Invalid,
+            "the objects are larger than any memory",
+        )
+    })?;
     if let Err(e) = medium.grow(size) {
-        let mut fault = Fault::from(e);
+        let mut fault = CheckpointError::from(e);
         let pinned = whole(medium)?.pinned().unwrap_or_default().len();
         fault.text.push_str(&pinned_by_readers(pinned));
         return Err(fault);

@@ -1,21 +1,21 @@
 //! Versions whose objects are ciphertext wherever they lie: docs/guide/checkpoints.md, "Encrypted".
 
 use crate::arena::VersionId;
-use crate::fault::{Code, Fault};
-use crate::manifest::{CHUNK, Manifest, Object, Proof, Seal};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
+use crate::manifest::{CHUNK, ChunkProof, Object, RankManifest, Seal};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_seal::SealError;
-use tarn_seal::piece::Pieces;
+use tarn_seal::piece::PieceCipher;
 use tarn_types::key::DataKey;
 
 /// The data key that a version's wrapped one stands for.
 pub type Unwrap = dyn Fn(&[u8]) -> Result<DataKey, SealError> + Send + Sync;
 
 /// What a rank seals with for as long as it runs, and how it opens what others, or its earlier starts, have sealed.
-pub struct Sealing {
-    pieces: Arc<Pieces>,
+pub struct RankSealer {
+    pieces: Arc<PieceCipher>,
     /// The key of those, wrapped: a part of each version.
     wrapped: Box<[u8]>,
     /// The number of the next piece.
@@ -24,15 +24,15 @@ pub struct Sealing {
     clear: bool,
 }
 
-impl std::fmt::Debug for Sealing {
+impl std::fmt::Debug for RankSealer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Sealing(secret)")
+        f.write_str("RankSealer(secret)")
     }
 }
 
 /// Whose a version is. It is proven with it, so that no other stands in for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Origin {
+pub struct SealedOrigin {
     /// Which version.
     pub id: VersionId,
     /// The start that committed it.
@@ -50,7 +50,7 @@ fn about(key: &[u8], chunk: u64) -> Vec<u8> {
 
 /// What a version is: all but where it lies, which changes when it is de-staged or copied, and the checksums, which the proofs make
 /// needless.
-fn about_all(of: &Origin, objects: &[Object], proofs: &[Vec<Proof>]) -> Vec<u8> {
+fn about_all(of: &SealedOrigin, objects: &[Object], proofs: &[Vec<ChunkProof>]) -> Vec<u8> {
     let mut out = b"tarn-checkpoint".to_vec();
     out.extend(of.start.to_le_bytes());
     out.extend(of.id.generation.to_le_bytes());
@@ -67,7 +67,7 @@ fn about_all(of: &Origin, objects: &[Object], proofs: &[Vec<Proof>]) -> Vec<u8> 
     out
 }
 
-impl Sealing {
+impl RankSealer {
     /// With a key that seals nothing else, and that `wrapped` stands for. `clear` versions, too, are restored then, or refused.
     ///
     /// # Errors
@@ -77,8 +77,9 @@ impl Sealing {
         wrapped: Box<[u8]>,
         unwrap: Arc<Unwrap>,
         clear: bool,
-    ) -> Result<Self, Fault> {
-        let pieces = Pieces::new(key).map_err(|e| Fault::new(Code::Internal, e.to_string()))?;
+    ) -> Result<Self, CheckpointError> {
+        let pieces = PieceCipher::new(key)
+            .map_err(|e| CheckpointError::new(CheckpointErrorCode::Internal, e.to_string()))?;
         Ok(Self {
             pieces: Arc::new(pieces),
             wrapped,
@@ -88,25 +89,31 @@ impl Sealing {
         })
     }
 
-    fn prove(&self, about: &[u8], bytes: &mut [u8]) -> Result<Proof, Fault> {
+    fn prove(&self, about: &[u8], bytes: &mut [u8]) -> Result<ChunkProof, CheckpointError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let tag = self.pieces.seal(number, about, bytes);
-        let tag = tag.map_err(|e| Fault::new(Code::Internal, e.to_string()))?;
-        Ok(Proof { number, tag })
+        let tag =
+            tag.map_err(|e| CheckpointError::new(CheckpointErrorCode::Internal, e.to_string()))?;
+        Ok(ChunkProof { number, tag })
     }
 
     /// Seals a chunk of an object where it is.
-    pub(crate) fn seal(&self, key: &[u8], chunk: u64, bytes: &mut [u8]) -> Result<Proof, Fault> {
+    pub(crate) fn seal(
+        &self,
+        key: &[u8],
+        chunk: u64,
+        bytes: &mut [u8],
+    ) -> Result<ChunkProof, CheckpointError> {
         self.prove(&about(key, chunk), bytes)
     }
 
     /// What a version says of how it is sealed, by the proofs of its objects' chunks.
     pub(crate) fn seals(
         &self,
-        of: &Origin,
+        of: &SealedOrigin,
         objects: &[Object],
-        proofs: Vec<Vec<Proof>>,
-    ) -> Result<Seal, Fault> {
+        proofs: Vec<Vec<ChunkProof>>,
+    ) -> Result<Seal, CheckpointError> {
         let whole = self.prove(&about_all(of, objects, &proofs), &mut [])?;
         Ok(Seal {
             key: self.wrapped.clone(),
@@ -116,18 +123,20 @@ impl Sealing {
     }
 }
 
-fn refused(what: impl Display, e: SealError) -> Fault {
+fn refused(what: impl Display, e: SealError) -> CheckpointError {
     let code = match e {
         // A newer version of tarn, or the right key, opens it.
-        SealError::OtherKey | SealError::Version(_) | SealError::Cipher(_) => Code::Invalid,
-        _ => Code::Corrupt,
+        SealError::OtherKey | SealError::Version(_) | SealError::Cipher(_) => {
+            CheckpointErrorCode::Invalid
+        }
+        _ => CheckpointErrorCode::Corrupt,
     };
-    Fault::new(code, format!("{what} cannot be opened: {e}"))
+    CheckpointError::new(code, format!("{what} cannot be opened: {e}"))
 }
 
 /// Opens the objects of a version that was proven to be what it is taken for.
 #[derive(Debug, Clone)]
-pub struct Opener(Option<Arc<Pieces>>);
+pub struct Opener(Option<Arc<PieceCipher>>);
 
 impl Opener {
     /// For a program that may have asked for encryption.
@@ -136,10 +145,10 @@ impl Opener {
     /// [`Code::Invalid`] when this program has not asked for encryption, has not that key, or does not take what is in clear;
     /// [`Code::Corrupt`] when it is not the version that was sealed.
     pub(crate) fn new(
-        with: Option<&Sealing>,
-        manifest: &Manifest,
-        of: &Origin,
-    ) -> Result<Self, Fault> {
+        with: Option<&RankSealer>,
+        manifest: &RankManifest,
+        of: &SealedOrigin,
+    ) -> Result<Self, CheckpointError> {
         match (&manifest.seal, with) {
             (None, Some(with)) if !with.clear => Err(in_clear(of.id)),
             (None, _) => Ok(Self(None)),
@@ -152,7 +161,7 @@ impl Opener {
                     "version {} is encrypted, and this program has not asked for encryption: ask for it, with the key that it was made with",
                     of.id
                 );
-                Err(Fault::new(Code::Invalid, text))
+                Err(CheckpointError::new(CheckpointErrorCode::Invalid, text))
             }
         }
     }
@@ -161,22 +170,26 @@ impl Opener {
     ///
     /// # Errors
     /// As above.
-    pub fn unwrapped(unwrap: &Unwrap, manifest: &Manifest, of: &Origin) -> Result<Self, Fault> {
+    pub fn unwrapped(
+        unwrap: &Unwrap,
+        manifest: &RankManifest,
+        of: &SealedOrigin,
+    ) -> Result<Self, CheckpointError> {
         let Some(seal) = &manifest.seal else {
             return Ok(Self(None));
         };
         let refused = |e| refused(format_args!("version {} of rank {}", of.id, of.rank), e);
         let key = unwrap(&seal.key).map_err(refused)?;
-        let pieces = Pieces::new(&key).map_err(refused)?;
+        let pieces = PieceCipher::new(&key).map_err(refused)?;
         Self::of(Arc::new(pieces), seal, &manifest.objects, of)
     }
 
     fn of(
-        pieces: Arc<Pieces>,
+        pieces: Arc<PieceCipher>,
         seal: &Seal,
         objects: &[Object],
-        of: &Origin,
-    ) -> Result<Self, Fault> {
+        of: &SealedOrigin,
+    ) -> Result<Self, CheckpointError> {
         let about = about_all(of, objects, &seal.proofs);
         let proven = pieces.open(seal.whole.number, &about, &seal.whole.tag, &mut []);
         proven.map_err(|_| {
@@ -184,7 +197,7 @@ impl Opener {
                 "the data there as version {} of rank {} was changed since it was sealed, or is another version",
                 of.id, of.rank
             );
-            Fault::new(Code::Corrupt, text)
+            CheckpointError::new(CheckpointErrorCode::Corrupt, text)
         })?;
         Ok(Self(Some(pieces)))
     }
@@ -195,10 +208,10 @@ impl Opener {
     /// [`Code::Corrupt`] when it is not what was sealed.
     pub fn open(
         &self,
-        manifest: &Manifest,
+        manifest: &RankManifest,
         object: &Object,
         content: &mut [u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CheckpointError> {
         let Some(pieces) = &self.0 else {
             return Ok(());
         };
@@ -222,10 +235,10 @@ impl Opener {
 }
 
 /// That a version is in clear, and should not be.
-pub fn in_clear(id: VersionId) -> Fault {
+pub fn in_clear(id: VersionId) -> CheckpointError {
     let text = format!(
         "version {id} is not encrypted, and this program asks for encryption: who may write to the tier could have put it there. If it is your own, \
          from before you began to encrypt, set TARN_PHX_CLEAR=1 for this start"
     );
-    Fault::new(Code::Invalid, text)
+    CheckpointError::new(CheckpointErrorCode::Invalid, text)
 }

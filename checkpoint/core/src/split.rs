@@ -5,7 +5,7 @@ use tarn_types::units::{Nanos, SECOND};
 
 /// What the devices give, bytes a second, as it was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rates {
+pub struct StagingRates {
     /// What the persistent tier takes.
     pub persistent: u64,
     /// What memory takes, of all that is written to it and to the tier.
@@ -23,7 +23,7 @@ pub struct Split {
     pub staged: u64,
 }
 
-impl Rates {
+impl StagingRates {
     /// How long a checkpoint takes that is divided so: the tier takes its part while memory takes all of it.
     pub fn time(&self, split: Split) -> Nanos {
         let moved =
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_tier_of_half_the_bandwidth_takes_half_of_what_has_one_copy() {
-        let rates = Rates {
+        let rates = StagingRates {
             persistent: 5 * GB,
             memory: 20 * GB,
             copies: 1,
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(rates.time(rates.split(20 * GB, 10 * GB)), 2 * SECOND);
         assert_eq!(rates.split(20 * GB, 0), naive);
         // A tier as fast as memory needs none.
-        let fast = Rates {
+        let fast = StagingRates {
             persistent: 20 * GB,
             ..rates
         };
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn rates_of_nothing_divide_nothing() {
-        let rates = Rates {
+        let rates = StagingRates {
             persistent: 0,
             memory: 0,
             copies: 0,
@@ -109,7 +109,7 @@ mod tests {
             total in 1..100 * GB, part in 0.0..=1.0, budget in 0..100 * GB,
             persistent in 1..30 * GB, memory in 1..30 * GB, copies in 1u32..4,
         ) {
-            let rates = Rates { persistent, memory, copies };
+            let rates = StagingRates { persistent, memory, copies };
             let best = rates.split(total, budget);
             prop_assert_eq!(best.persistent + best.staged, total);
             prop_assert!(best.staged <= budget);

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use tarn_checkpoint_core::manifest::CHUNK;
 use tarn_checkpoint_core::rank::Replicate;
-use tarn_checkpoint_core::{Distance, Empty, Item, Options, Rank, Shape, Staging};
+use tarn_checkpoint_core::{CommitObject, Distance, Empty, Options, Rank, Shape, StagingShare};
 use tarn_dirty_pages::Tracker;
 use tarn_media::{Device, Folder, Profile};
-use tarn_ports::{TrackError, Watched};
+use tarn_ports::{TrackError, WatchedMemory};
 
 const SIZE: usize = 20 * CHUNK as usize + 100;
 /// Of a cycle.
@@ -42,7 +42,7 @@ fn begin(folder: &Path, audit: bool) -> Rank<Folder, Folder> {
     let options = Options {
         run: b"run".as_slice().into(),
         identity: 1,
-        staging: Staging::None,
+        staging: StagingShare::None,
         buddies: 0,
         same_node: false,
         distance: Distance::Near,
@@ -61,8 +61,8 @@ fn begin(folder: &Path, audit: bool) -> Rank<Folder, Folder> {
     Rank::begin(options, tier, memory, Hall::new(&["one"]).seat(0)).unwrap()
 }
 
-fn item<'a>(key: &'a [u8], bytes: &'a [u8]) -> Item<'a> {
-    Item {
+fn item<'a>(key: &'a [u8], bytes: &'a [u8]) -> CommitObject<'a> {
+    CommitObject {
         key,
         unit: 1,
         shape: Shape::Own,
@@ -197,7 +197,7 @@ struct Blind {
     committed: Arc<AtomicU8>,
 }
 
-impl Watched for Blind {
+impl WatchedMemory for Blind {
     fn size(&self) -> u64 {
         self.memory.len() as u64
     }

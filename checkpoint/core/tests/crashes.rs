@@ -6,12 +6,12 @@ mod common;
 use common::{header, id};
 use proptest::prelude::*;
 use std::os::fd::OwnedFd;
-use tarn_checkpoint_core::arena::{self, Arena, Level};
+use tarn_checkpoint_core::arena::{self, Arena, PersistenceLevel};
 use tarn_checkpoint_core::layout;
-use tarn_checkpoint_core::manifest::{CHUNK, Manifest, Object, Place, Shape};
+use tarn_checkpoint_core::manifest::{CHUNK, Object, PieceLocation, RankManifest, Shape};
 use tarn_checkpoint_core::rank::left;
-use tarn_ports::{Medium, MediumError, PowerFail, Promises, Stored, Vault, Window};
-use tarn_types::block::{self, Kind};
+use tarn_ports::{Medium, MediumError, MediumWindow, PowerFail, Promises, ReadableMedium, Vault};
+use tarn_types::block::{self, BlockKind};
 use tarn_types::crc::crc;
 
 /// What the medium writes whole.
@@ -51,7 +51,7 @@ fn within(at: u64, len: usize, size: usize) -> Result<std::ops::Range<usize>, Me
     }
 }
 
-impl Stored for Memory {
+impl ReadableMedium for Memory {
     fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -63,7 +63,7 @@ impl Stored for Memory {
     }
 }
 
-impl Window for Memory {
+impl MediumWindow for Memory {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
         let range = within(at, bytes.len(), self.bytes.len())?;
         self.bytes[range].copy_from_slice(bytes);
@@ -77,9 +77,9 @@ impl Window for Memory {
     }
 }
 
-impl Stored for &mut Memory {
+impl ReadableMedium for &mut Memory {
     fn size(&self) -> u64 {
-        Stored::size(&**self)
+        ReadableMedium::size(&**self)
     }
 
     fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
@@ -87,7 +87,7 @@ impl Stored for &mut Memory {
     }
 }
 
-impl Window for &mut Memory {
+impl MediumWindow for &mut Memory {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
         (**self).write(at, bytes)
     }
@@ -260,7 +260,7 @@ fn a_crash_of_who_de_stages_after_a_death_loses_nothing_and_the_next_one_ends_it
     let mut arena = Arena::format(&mut memory, header()).unwrap();
     commit(&mut arena, &mut memory, 1, 2);
     // Half of each object of the second version lies in the arena, the other in memory.
-    let head = block::seal(Kind::Staging, header().identity, 0, &[], 4096);
+    let head = block::seal(BlockKind::Staging, header().identity, 0, &[], 4096);
     let mut staging = Memory::new(head);
     staging.bytes.resize(64 << 10, 0);
     let content = common::content(2, 1);
@@ -271,19 +271,23 @@ fn a_crash_of_who_de_stages_after_a_death_loses_nothing_and_the_next_one_ends_it
         let place = match n % 2 {
             0 => {
                 memory.write(at, bytes).unwrap();
-                Place::Arena(at)
+                PieceLocation::Arena(at)
             }
             _ => {
                 let at = staging.bytes.len() as u64;
                 staging.bytes.extend(bytes);
-                Place::Staged(at)
+                PieceLocation::Staged(at)
             }
         };
         let sums = bytes.chunks(CHUNK as usize).map(crc).collect();
         objects.push(common::object(key, bytes.len(), place, sums));
     }
     memory.persist().unwrap();
-    let new = Some((id(2), Level::Committed, Manifest::of(objects)));
+    let new = Some((
+        id(2),
+        PersistenceLevel::Committed,
+        RankManifest::of(objects),
+    ));
     arena.publish(&mut memory, new, |_| true).unwrap();
     let (lost, staged) = (Staged(None), Staged(Some(staging)));
     let before = memory.clone();
@@ -327,7 +331,7 @@ fn what_was_staged_goes_beside_the_rest_only_where_all_of_that_lies_as_in_one_sl
         let mut memory = Memory::new(vec![0; SIZE]);
         let mut arena = Arena::format(&mut memory, header()).unwrap();
         commit(&mut arena, &mut memory, 1, 2);
-        let head = block::seal(Kind::Staging, header().identity, 0, &[], 4096);
+        let head = block::seal(BlockKind::Staging, header().identity, 0, &[], 4096);
         let mut staging = Memory::new(head);
         let (slot, _) = arena.slot(&memory, length + 64).unwrap();
         let mut objects = Vec::new();
@@ -336,17 +340,21 @@ fn what_was_staged_goes_beside_the_rest_only_where_all_of_that_lies_as_in_one_sl
                 b"bb" => {
                     staging.bytes.resize(64 << 10, 0);
                     staging.bytes.extend(bytes);
-                    Place::Staged(64 << 10)
+                    PieceLocation::Staged(64 << 10)
                 }
                 _ => {
                     memory.write(slot + at, bytes).unwrap();
-                    Place::Arena(slot + at)
+                    PieceLocation::Arena(slot + at)
                 }
             };
             let sums = bytes.chunks(CHUNK as usize).map(crc).collect();
             objects.push(common::object(key, bytes.len(), place, sums));
         }
-        let new = Some((id(2), Level::Committed, Manifest::of(objects)));
+        let new = Some((
+            id(2),
+            PersistenceLevel::Committed,
+            RankManifest::of(objects),
+        ));
         arena.publish(&mut memory, new, |_| true).unwrap();
         let places = arena.own_places(&memory, &arena.versions()[1]).unwrap();
         let all: Vec<u64> = offsets.iter().map(|offset| slot + offset).collect();
@@ -393,15 +401,15 @@ fn what_was_seen_after_a_kill_is_made_persistent_before_it_is_built_on() {
 #[test]
 fn after_a_failure_nothing_is_done_until_it_is_opened_again() {
     struct Failing(Memory);
-    impl Stored for Failing {
+    impl ReadableMedium for Failing {
         fn size(&self) -> u64 {
-            Stored::size(&self.0)
+            ReadableMedium::size(&self.0)
         }
         fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
             self.0.read(at, into)
         }
     }
-    impl Window for Failing {
+    impl MediumWindow for Failing {
         fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
             self.0.write(at, bytes)
         }
@@ -475,11 +483,11 @@ fn the_superblock_before_leads_to_nothing_wrong() {
             shape: Shape::Own,
             pieces: Vec::new(),
         };
-        let manifest = Manifest {
+        let manifest = RankManifest {
             seal: None,
             objects: vec![object],
         };
-        let new = Some((id(number), Level::Durable, manifest));
+        let new = Some((id(number), PersistenceLevel::Durable, manifest));
         let mut crashed = Memory::new(memory.bytes.clone());
         memory.done.clear();
         arena.publish(&mut memory, new, |_| false).unwrap();
@@ -501,14 +509,14 @@ fn the_superblock_before_leads_to_nothing_wrong() {
     assert!(met > 3, "{met}: it was not the case");
 }
 
-fn unsorted() -> Manifest {
+fn unsorted() -> RankManifest {
     let object = |key: &[u8]| Object {
         key: key.into(),
         unit: 1,
         shape: Shape::Own,
         pieces: Vec::new(),
     };
-    Manifest {
+    RankManifest {
         seal: None,
         objects: vec![object(b"b"), object(b"a")],
     }
@@ -527,7 +535,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         arena.places(&memory, &[SIZE as u64]).unwrap_err(),
         "are free",
     );
-    let long = Manifest {
+    let long = RankManifest {
         seal: None,
         objects: vec![Object {
             key: vec![b'k'; 256].into(),
@@ -540,7 +548,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         arena
             .publish(
                 &mut memory,
-                Some((id(2), Level::Durable, unsorted())),
+                Some((id(2), PersistenceLevel::Durable, unsorted())),
                 |_| true,
             )
             .unwrap_err(),
@@ -548,16 +556,24 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     );
     says(
         arena
-            .publish(&mut memory, Some((id(2), Level::Durable, long)), |_| true)
+            .publish(
+                &mut memory,
+                Some((id(2), PersistenceLevel::Durable, long)),
+                |_| true,
+            )
             .unwrap_err(),
         "a key",
     );
-    let none = || Some((id(2), Level::Durable, Manifest::default()));
+    let none = || Some((id(2), PersistenceLevel::Durable, RankManifest::default()));
     for number in 2..=16 {
-        let new = Some((id(number), Level::Durable, Manifest::default()));
+        let new = Some((
+            id(number),
+            PersistenceLevel::Durable,
+            RankManifest::default(),
+        ));
         arena.publish(&mut memory, new, |_| true).unwrap();
     }
-    let many = Some((id(17), Level::Durable, Manifest::default()));
+    let many = Some((id(17), PersistenceLevel::Durable, RankManifest::default()));
     says(
         arena.publish(&mut memory, many, |_| true).unwrap_err(),
         "versions",

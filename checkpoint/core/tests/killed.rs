@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tarn_checkpoint_core::arena::Arena;
-use tarn_media::{Mapped, Seen};
+use tarn_media::{MappedFile, ReadOnlyMapping};
 use tarn_ports::Medium;
 
 /// Where the child finds its arena.
@@ -26,14 +26,14 @@ fn commits_for_ever() {
     };
     let (mut mapped, mut arena) = match path.exists() {
         true => {
-            let mut mapped = Mapped::open(&path).unwrap();
+            let mut mapped = MappedFile::open(&path).unwrap();
             let arena = Arena::resume(&mut mapped.windows(&whole(&path)).unwrap()[0]).unwrap();
             (mapped, arena)
         }
         false => {
             let before = path.with_extension("new");
             let _ = std::fs::remove_file(&before);
-            let mut mapped = Mapped::create(&before, SIZE).unwrap();
+            let mut mapped = MappedFile::create(&before, SIZE).unwrap();
             let made = Arena::format(
                 &mut mapped.windows(&whole(&before)).unwrap()[0],
                 common::header(),
@@ -66,7 +66,7 @@ impl Drop for Killed {
 }
 
 fn newest(path: &Path) -> u64 {
-    let arena = Seen::open(path)
+    let arena = ReadOnlyMapping::open(path)
         .ok()
         .and_then(|seen| Arena::open(&seen).ok());
     arena.map_or(0, |a| a.versions().last().map_or(0, |v| v.id.number))
@@ -99,7 +99,7 @@ fn what_was_committed_outlives_the_process() {
         std::thread::sleep(Duration::from_micros(u64::from(kill) * 137 % 9973));
         let seen_before = newest(&path);
         drop(child);
-        let there = common::whole(&Seen::open(&path).unwrap(), SCALE);
+        let there = common::whole(&ReadOnlyMapping::open(&path).unwrap(), SCALE);
         let newest = there.last().copied().unwrap_or(0);
         assert!(
             newest >= seen_before,

@@ -8,10 +8,12 @@ mod common;
 use common::{header, id};
 use std::cell::Cell;
 use std::ops::Range;
-use tarn_checkpoint_core::arena::{self, Arena, Level, MAX_VERSIONS};
-use tarn_checkpoint_core::manifest::{MAX_BYTES, MAX_KEY, Manifest, Object, Piece, Place, Shape};
+use tarn_checkpoint_core::arena::{self, Arena, MAX_VERSIONS, PersistenceLevel};
+use tarn_checkpoint_core::manifest::{
+    MAX_BYTES, MAX_KEY, Object, ObjectPiece, PieceLocation, RankManifest, Shape,
+};
 use tarn_checkpoint_core::room::{FIRST, PAGE};
-use tarn_ports::{MediumError, Stored, Window};
+use tarn_ports::{MediumError, MediumWindow, ReadableMedium};
 use tarn_types::crc::crc;
 use tarn_types::random;
 
@@ -52,7 +54,7 @@ impl Memory {
     }
 }
 
-impl Stored for Memory {
+impl ReadableMedium for Memory {
     fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -64,7 +66,7 @@ impl Stored for Memory {
     }
 }
 
-impl Window for Memory {
+impl MediumWindow for Memory {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
         let range = self.range(at, bytes.len())?;
         self.bytes[range].copy_from_slice(bytes);
@@ -109,16 +111,20 @@ fn real() -> Vec<Vec<u8>> {
         unit: 8,
         shape,
         pieces: vec![
-            Piece {
+            ObjectPiece {
                 length: 5000,
-                place: Place::Staged(FIRST + 5000 * n as u64),
+                place: PieceLocation::Staged(FIRST + 5000 * n as u64),
                 sums: vec![7],
             };
             1 + n
         ],
     };
     let objects = shapes.into_iter().enumerate().map(object).collect();
-    let staged = Some((id(5), Level::Committed, Manifest::of(objects)));
+    let staged = Some((
+        id(5),
+        PersistenceLevel::Committed,
+        RankManifest::of(objects),
+    ));
     arena.publish(&mut memory, staged, |_| true).unwrap();
     all.push(memory.bytes);
     all
@@ -248,7 +254,7 @@ struct Reached {
 }
 
 /// Whatever it is: no panic, no more memory than a bound, and what opens is what can be worked with.
-fn check(memory: &Memory, known: &[Manifest], reached: &mut Reached) {
+fn check(memory: &Memory, known: &[RankManifest], reached: &mut Reached) {
     let size = memory.size();
     let Ok(opened) = Arena::open(memory) else {
         reached.refused += 1;
@@ -275,12 +281,12 @@ fn check(memory: &Memory, known: &[Manifest], reached: &mut Reached) {
         let encoded = version.manifest.encode();
         assert!(encoded.len() as u64 <= size.min(MAX_BYTES + PAGE));
         assert_eq!(
-            Manifest::decode(&encoded, size).as_ref(),
+            RankManifest::decode(&encoded, size).as_ref(),
             Some(&version.manifest)
         );
         for object in &version.manifest.objects {
             assert!((1..=MAX_KEY).contains(&object.key.len()));
-            for extent in object.pieces.iter().filter_map(Piece::extent) {
+            for extent in object.pieces.iter().filter_map(ObjectPiece::extent) {
                 assert!(
                     extent.start >= FIRST && extent.end <= size,
                     "{extent:?} of {size}"
@@ -299,7 +305,11 @@ fn check(memory: &Memory, known: &[Manifest], reached: &mut Reached) {
     let mut arena = Arena::resume(&mut written).unwrap();
     assert_eq!(arena, opened);
     let number = versions.last().map_or(1, |v| v.id.number.saturating_add(1));
-    let added = (id(number), Level::Durable, Manifest::default());
+    let added = (
+        id(number),
+        PersistenceLevel::Durable,
+        RankManifest::default(),
+    );
     let Ok(places) = arena.places(&written, &[5000]) else {
         return;
     };
@@ -328,7 +338,7 @@ fn whatever_an_arena_says_is_refused_or_can_be_worked_with() {
     let asked = std::env::var("TARN_ARENAS").ok();
     let arenas = asked.map_or(ARENAS, |n| n.parse().expect("TARN_ARENAS is a number"));
     let real = real();
-    let known: Vec<Manifest> = real
+    let known: Vec<RankManifest> = real
         .iter()
         .flat_map(|bytes| {
             Arena::open(&Memory::new(bytes.clone()))

@@ -3,10 +3,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use tarn_checkpoint_core::arena::{self, Arena, Header, Level, Start, Version, VersionId};
-use tarn_checkpoint_core::manifest::{Manifest, Object, Piece, Place, Shape};
+use tarn_checkpoint_core::arena::{
+    self, Arena, ArenaHeader, PersistenceLevel, ProgramStart, Version, VersionId,
+};
+use tarn_checkpoint_core::manifest::{Object, ObjectPiece, PieceLocation, RankManifest, Shape};
 use tarn_checkpoint_core::room::FIRST;
-use tarn_ports::{MediumError, Stored, Window};
+use tarn_ports::{MediumError, MediumWindow, ReadableMedium};
 use tarn_types::crc::crc;
 
 const SIZE: usize = FIRST as usize + (64 << 10);
@@ -37,7 +39,7 @@ impl Memory {
     }
 }
 
-impl Stored for Memory {
+impl ReadableMedium for Memory {
     fn size(&self) -> u64 {
         SIZE as u64
     }
@@ -48,7 +50,7 @@ impl Stored for Memory {
     }
 }
 
-impl Window for Memory {
+impl MediumWindow for Memory {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
         let middle = bytes.len() / 2;
         for (from, half) in [(0, &bytes[..middle]), (middle, &bytes[middle..])] {
@@ -76,10 +78,10 @@ impl Window for Memory {
 /// A rank that keeps one version beside the one that it writes; of its superblocks the first or (`other`) the second are those that give
 /// a version up. The step at which the first version was there.
 fn commits(memory: &mut Memory, other: bool) -> usize {
-    let header = Header {
+    let header = ArenaHeader {
         identity: 7,
         run: b"a run".as_slice().into(),
-        start: Start {
+        start: ProgramStart {
             generation: 1,
             identity: 5,
         },
@@ -101,9 +103,9 @@ fn commits(memory: &mut Memory, other: bool) -> usize {
         let (at, passed) = arena.slot(memory, length).unwrap();
         memory.passed.set(memory.passed.get() + u32::from(passed));
         let sums = vec![memory.write(at, &bytes).unwrap()];
-        let piece = Piece {
+        let piece = ObjectPiece {
             length,
-            place: Place::Arena(at),
+            place: PieceLocation::Arena(at),
             sums,
         };
         let object = Object {
@@ -112,7 +114,7 @@ fn commits(memory: &mut Memory, other: bool) -> usize {
             shape: Shape::Own,
             pieces: vec![piece],
         };
-        let manifest = Manifest {
+        let manifest = RankManifest {
             seal: None,
             objects: vec![object],
         };
@@ -120,7 +122,7 @@ fn commits(memory: &mut Memory, other: bool) -> usize {
             generation: 1,
             number,
         };
-        let new = Some((id, Level::Durable, manifest));
+        let new = Some((id, PersistenceLevel::Durable, manifest));
         arena.publish(memory, new, |_| true).unwrap();
         if first == 0 {
             first = memory.images.get_mut().len() - 1;
@@ -143,7 +145,7 @@ impl At<'_> {
     }
 }
 
-impl Stored for At<'_> {
+impl ReadableMedium for At<'_> {
     fn size(&self) -> u64 {
         SIZE as u64
     }

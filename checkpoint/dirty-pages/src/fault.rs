@@ -3,7 +3,7 @@
 use crate::table;
 use libc::c_int;
 use std::sync::atomic::AtomicU32;
-use tarn_sys::fault::{Fault, Signal};
+use tarn_sys::fault::{MemoryFault, Signal};
 
 /// `SEGV_ACCERR`: something is mapped there, and does not allow it.
 const NOT_ALLOWED: c_int = 2;
@@ -24,7 +24,7 @@ pub(crate) fn is_blocked() -> bool {
     Signal::Segv.is_blocked()
 }
 
-fn deal(fault: &Fault<'_>) -> bool {
+fn deal(fault: &MemoryFault<'_>) -> bool {
     let address = fault.address;
     fault.code == NOT_ALLOWED
         && fault.is_write()

@@ -1,8 +1,8 @@
 //! Pages that are watched by `mprotect` and a handler of signals.
 
 use crate::fault;
-use crate::table::{Access, GRANULE, Place, protect};
-use crate::watch::Way;
+use crate::table::{GRANULE, PageAccess, TrackedRange, protect};
+use crate::watch::WriteDetector;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::SeqCst;
 ///   write that it was called for is a fault once more.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    place: Place,
+    place: TrackedRange,
     pages: Range<usize>,
     /// Some may be protected.
     armed: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     pub(crate) fn new(pages: Range<usize>) -> io::Result<Self> {
-        let place = Place::take(&pages)?;
+        let place = TrackedRange::take(&pages)?;
         // Anonymous memory that was never touched falls apart for good into the mappings that `mprotect` makes of it: touched, they are
         // parts of one.
         fault::may_be_written(pages.start);
@@ -52,13 +52,13 @@ impl Guard {
             ));
         }
         self.armed = true;
-        protect(pages, Access::Read)
+        protect(pages, PageAccess::Read)
     }
 
     /// Nothing is protected, and everything counts as written.
     fn open(&mut self) -> io::Result<()> {
         let opened = match std::mem::take(&mut self.armed) {
-            true => protect(self.pages.clone(), Access::Write),
+            true => protect(self.pages.clone(), PageAccess::Write),
             // What is there now need not be what was watched.
             false => Ok(()),
         };
@@ -66,7 +66,7 @@ impl Guard {
             // What of it there is, where there is a gap.
             let page = rustix::param::page_size();
             for start in self.pages.clone().step_by(page) {
-                let _ = protect(start..start + page, Access::Write);
+                let _ = protect(start..start + page, PageAccess::Write);
             }
         }
         let bits = self.place.bits().iter();
@@ -75,7 +75,7 @@ impl Guard {
     }
 }
 
-impl Way for Guard {
+impl WriteDetector for Guard {
     fn arm(&mut self) -> io::Result<()> {
         let bits = self.place.bits().iter();
         bits.for_each(|word| word.store(0, SeqCst));

@@ -1,7 +1,7 @@
 //! Pages that are watched by the kernel, without a message to anybody.
 
-use crate::uapi::{self, Which};
-use crate::watch::Way;
+use crate::uapi::{self, ScanTarget};
+use crate::watch::WriteDetector;
 use rustix::fd::OwnedFd;
 use std::io;
 use std::ops::Range;
@@ -40,7 +40,7 @@ impl Registered {
     }
 }
 
-impl Way for Registered {
+impl WriteDetector for Registered {
     fn arm(&mut self) -> io::Result<()> {
         self.register()?;
         // SAFETY: as in `register`.
@@ -48,7 +48,7 @@ impl Way for Registered {
     }
 
     fn written(&mut self, again: bool, found: &mut Vec<Range<usize>>) -> io::Result<()> {
-        for which in [Which::Written, Which::Empty] {
+        for which in [ScanTarget::Written, ScanTarget::Empty] {
             // SAFETY: as in `register`.
             unsafe { uapi::scan(&self.kernel.pagemap, &self.pages, which, again, found) }?;
         }

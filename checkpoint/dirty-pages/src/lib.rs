@@ -22,4 +22,4 @@ pub use huge::in_huge_pages;
 pub use pinned::pinned;
 pub use shared::is_private;
 pub use tracker::Tracker;
-pub use watch::Watch;
+pub use watch::WriteWatch;

@@ -22,7 +22,7 @@ const NAP: Duration = Duration::from_micros(50);
 /// A handler does what it does to a range as one of `running`. Who gives the place to another range has before taken away the one that
 /// was there, and then seen that none is running: a handler that begins later finds it gone, and one that has found it may rely on it.
 #[derive(Debug)]
-struct Slot {
+struct TrackedRangeSlot {
     taken: AtomicBool,
     start: AtomicUsize,
     end: AtomicUsize,
@@ -33,8 +33,8 @@ struct Slot {
     running: AtomicU32,
 }
 
-static SLOTS: [Slot; MAX_RANGES] = [const {
-    Slot {
+static SLOTS: [TrackedRangeSlot; MAX_RANGES] = [const {
+    TrackedRangeSlot {
         taken: AtomicBool::new(false),
         start: AtomicUsize::new(NOWHERE),
         end: AtomicUsize::new(NOWHERE),
@@ -52,7 +52,7 @@ pub(crate) fn opened(address: usize) -> bool {
     slots.any(|slot| slot.opened(address))
 }
 
-impl Slot {
+impl TrackedRangeSlot {
     fn pages(&self) -> Range<usize> {
         self.start.load(SeqCst)..self.end.load(SeqCst)
     }
@@ -94,21 +94,21 @@ impl Slot {
 fn open(pages: &Range<usize>, bits: &[AtomicU64], address: usize) -> bool {
     let number = (address - pages.start) / GRANULE;
     let start = pages.start + number * GRANULE;
-    if protect(start..pages.end.min(start + GRANULE), Access::Write).is_ok() {
+    if protect(start..pages.end.min(start + GRANULE), PageAccess::Write).is_ok() {
         bits[number / 64].fetch_or(1 << (number % 64), SeqCst);
         return true;
     }
     // The kernel allows no more mappings (vm.max_map_count): the range becomes one again.
-    let opened = protect(pages.clone(), Access::Write).is_ok();
+    let opened = protect(pages.clone(), PageAccess::Write).is_ok();
     bits.iter().for_each(|word| word.store(!0, SeqCst));
     opened
 }
 
 /// A range's place in the table, until this is dropped. All of the range counts as written at first.
 #[derive(Debug)]
-pub(crate) struct Place(&'static Slot);
+pub(crate) struct TrackedRange(&'static TrackedRangeSlot);
 
-impl Place {
+impl TrackedRange {
     pub(crate) fn take(pages: &Range<usize>) -> io::Result<Self> {
         // A handler that is at work on a range that is gone could let this one be written.
         for slot in SLOTS.iter().take(USED.load(SeqCst)) {
@@ -116,7 +116,7 @@ impl Place {
                 slot.quiet()?;
             }
         }
-        let free = |slot: &&Slot| !slot.taken.swap(true, SeqCst);
+        let free = |slot: &&TrackedRangeSlot| !slot.taken.swap(true, SeqCst);
         let found = SLOTS.iter().enumerate().find(|(_, slot)| free(slot));
         let (number, slot) = found
             .ok_or_else(|| io::Error::other(format!("{MAX_RANGES} ranges are watched already")))?;
@@ -152,7 +152,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TrackedRange {
     fn drop(&mut self) {
         self.0.start.store(NOWHERE, SeqCst);
         self.0.taken.store(false, SeqCst);
@@ -161,17 +161,17 @@ impl Drop for Place {
 
 /// What memory is for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Access {
+pub(crate) enum PageAccess {
     Read,
     /// And to be read.
     Write,
 }
 
 /// Says what pages of a range are for.
-pub(crate) fn protect(pages: Range<usize>, access: Access) -> io::Result<()> {
+pub(crate) fn protect(pages: Range<usize>, access: PageAccess) -> io::Result<()> {
     let access = match access {
-        Access::Read => libc::PROT_READ,
-        Access::Write => libc::PROT_READ | libc::PROT_WRITE,
+        PageAccess::Read => libc::PROT_READ,
+        PageAccess::Write => libc::PROT_READ | libc::PROT_WRITE,
     };
     // SAFETY: whoever watches this memory has vouched for it. It could be read and written before, and whoever writes to it in between
     // is let through by the handler.

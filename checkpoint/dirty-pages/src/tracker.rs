@@ -7,7 +7,7 @@ use crate::kernel::{Kernel, Registered};
 use crate::shared::is_plain;
 use crate::table::GRANULE;
 use crate::uapi;
-use crate::watch::Watch;
+use crate::watch::WriteWatch;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, munmap, userfaultfd};
@@ -15,7 +15,7 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use tarn_ports::{TrackError, Watched};
+use tarn_ports::{TrackError, WatchedMemory};
 
 /// `UFFD_USER_MODE_ONLY`: what a process without privileges may have. It is about messages, of which there are none: writes by the
 /// kernel are seen all the same.
@@ -28,13 +28,13 @@ const LARGE: usize = 2 << 20;
 /// Finds out which pages of this process's memory are written. It works: it has been tried.
 #[derive(Debug, Clone)]
 pub struct Tracker {
-    by: By,
+    by: TrackingMechanism,
     /// Whose memory it is: the kernel's descriptors stay with the memory of the process that opened them.
     process: u32,
 }
 
 #[derive(Debug, Clone)]
-enum By {
+enum TrackingMechanism {
     Kernel(Arc<Kernel>),
     Signals,
 }
@@ -77,7 +77,7 @@ impl Tracker {
         let pagemap = open("/proc/self/pagemap", flags, Mode::empty());
         let pagemap = pagemap.map_err(|e| unsupported(Unusable::Pagemap(e)))?;
         let tracker = Self {
-            by: By::Kernel(Arc::new(Kernel { faults, pagemap })),
+            by: TrackingMechanism::Kernel(Arc::new(Kernel { faults, pagemap })),
             process: std::process::id(),
         };
         tracker.try_out().map_err(unsupported)?;
@@ -105,7 +105,7 @@ impl Tracker {
         }
         fault::install();
         let tracker = Self {
-            by: By::Signals,
+            by: TrackingMechanism::Signals,
             process: std::process::id(),
         };
         tracker.try_out().map_err(unsupported)?;
@@ -115,8 +115,8 @@ impl Tracker {
     /// Bytes that are protected, and told, together, counted from the first whole page of what is watched.
     pub fn granule(&self) -> usize {
         match self.by {
-            By::Kernel(_) => rustix::param::page_size(),
-            By::Signals => GRANULE,
+            TrackingMechanism::Kernel(_) => rustix::param::page_size(),
+            TrackingMechanism::Signals => GRANULE,
         }
     }
 
@@ -132,7 +132,7 @@ impl Tracker {
         &self,
         len: usize,
         part: usize,
-    ) -> Result<(&'static mut [u8], Vec<Watch>), TrackError> {
+    ) -> Result<(&'static mut [u8], Vec<WriteWatch>), TrackError> {
         assert!(part > 0 && part.is_multiple_of(rustix::param::page_size()));
         // Zeros that nobody has touched take no memory yet.
         let all = vec![0; len + LARGE].leak();
@@ -163,7 +163,7 @@ impl Tracker {
     /// # Errors
     /// When the kernel cannot track such memory, or another userfaultfd has it. By `mprotect`: when it is not memory to be read and
     /// written, and not executed, or too much is watched already.
-    pub unsafe fn watch(&self, start: NonNull<u8>, len: usize) -> Result<Watch, TrackError> {
+    pub unsafe fn watch(&self, start: NonNull<u8>, len: usize) -> Result<WriteWatch, TrackError> {
         // SAFETY: as the caller says.
         unsafe { self.watch_with(start, len, len) }
     }
@@ -179,7 +179,7 @@ impl Tracker {
         &self,
         start: NonNull<u8>,
         len: usize,
-    ) -> Result<Watch, TrackError> {
+    ) -> Result<WriteWatch, TrackError> {
         let mapped = len.next_multiple_of(rustix::param::page_size());
         // SAFETY: as the caller says.
         unsafe { self.watch_with(start, len, mapped) }
@@ -192,13 +192,15 @@ impl Tracker {
         start: NonNull<u8>,
         len: usize,
         mapped: usize,
-    ) -> Result<Watch, TrackError> {
-        Watch::over((start, len), mapped, self.process, |pages| match &self.by {
-            By::Kernel(kernel) => Ok(Box::new(Registered::new(Arc::clone(kernel), pages)?)),
-            By::Signals if !is_plain(&pages) => Err(io::Error::other(
+    ) -> Result<WriteWatch, TrackError> {
+        WriteWatch::over((start, len), mapped, self.process, |pages| match &self.by {
+            TrackingMechanism::Kernel(kernel) => {
+                Ok(Box::new(Registered::new(Arc::clone(kernel), pages)?))
+            }
+            TrackingMechanism::Signals if !is_plain(&pages) => Err(io::Error::other(
                 "it is not memory to be read and written, and not executed",
             )),
-            By::Signals => Ok(Box::new(Guard::new(pages)?)),
+            TrackingMechanism::Signals => Ok(Box::new(Guard::new(pages)?)),
         })
     }
 
@@ -209,7 +211,7 @@ impl Tracker {
     pub fn during<R>(
         &self,
         memory: &mut [u8],
-        work: impl FnOnce(&mut [u8], &mut dyn Watched) -> R,
+        work: impl FnOnce(&mut [u8], &mut dyn WatchedMemory) -> R,
     ) -> Result<R, TrackError> {
         // SAFETY: it is borrowed for longer than it is watched, which nobody can prolong: `work` gets no value of its own.
         let mut watch = unsafe { self.watch(NonNull::from(&mut *memory).cast(), memory.len()) }?;
@@ -261,7 +263,7 @@ impl Drop for Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uapi::Which::{Empty, Written};
+    use crate::uapi::ScanTarget::{Empty, Written};
 
     #[test]
     fn pages_with_neither_memory_nor_protection_are_found_until_they_are_protected() {
@@ -269,7 +271,7 @@ mod tests {
             Ok(tracker) => tracker.by,
             Err(e) => return eprintln!("SKIPPED: {e}"),
         };
-        let By::Kernel(tracker) = tracker else {
+        let TrackingMechanism::Kernel(tracker) = tracker else {
             unreachable!("it is the kernel's")
         };
         // More than one page of page tables leads to, and none of it was ever touched.

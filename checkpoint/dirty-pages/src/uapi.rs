@@ -43,7 +43,7 @@ struct Api {
 
 /// `struct uffdio_range`.
 #[repr(C)]
-struct Pages {
+struct UffdRange {
     start: u64,
     len: u64,
 }
@@ -51,7 +51,7 @@ struct Pages {
 /// `struct uffdio_register`.
 #[repr(C)]
 struct Register {
-    pages: Pages,
+    pages: UffdRange,
     mode: u64,
     ioctls: u64,
 }
@@ -59,7 +59,7 @@ struct Register {
 /// `struct page_region`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Region {
+struct PageRegion {
     start: u64,
     end: u64,
     categories: u64,
@@ -84,7 +84,7 @@ struct Scan {
 
 /// Which pages a scan is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum ScanTarget {
     /// Those that lost their protection.
     Written,
     /// Those that neither have memory nor are protected: they were given back, and are zero. Where a whole page of page tables went with
@@ -109,7 +109,7 @@ pub(crate) fn negotiate(faults: &OwnedFd) -> io::Result<()> {
 /// They are memory that may be tracked.
 pub(crate) unsafe fn register(faults: &OwnedFd, pages: &Range<usize>) -> io::Result<()> {
     let mut register = Register {
-        pages: Pages::of(pages),
+        pages: UffdRange::of(pages),
         mode: MODE_WP,
         ioctls: 0,
     };
@@ -123,9 +123,9 @@ pub(crate) unsafe fn register(faults: &OwnedFd, pages: &Range<usize>) -> io::Res
 /// # Safety
 /// As for [`register`].
 pub(crate) unsafe fn unregister(faults: &OwnedFd, pages: &Range<usize>) -> io::Result<()> {
-    let code = opcode::read::<Pages>(UFFDIO, 0x01);
+    let code = opcode::read::<UffdRange>(UFFDIO, 0x01);
     // SAFETY: UFFDIO_UNREGISTER reads a uffdio_range.
-    unsafe { ioctl(faults, code, &mut Pages::of(pages)) }.map(drop)
+    unsafe { ioctl(faults, code, &mut UffdRange::of(pages)) }.map(drop)
 }
 
 /// Protects registered pages, those without memory too. Quicker than `UFFDIO_WRITEPROTECT`, above all where most are protected, and it
@@ -147,11 +147,11 @@ pub(crate) unsafe fn protect(pagemap: &OwnedFd, pages: &Range<usize>) -> io::Res
 pub(crate) unsafe fn scan(
     pagemap: &OwnedFd,
     pages: &Range<usize>,
-    which: Which,
+    which: ScanTarget,
     again: bool,
     found: &mut Vec<Range<usize>>,
 ) -> io::Result<()> {
-    let mut regions = [Region {
+    let mut regions = [PageRegion {
         start: 0,
         end: 0,
         categories: 0,
@@ -166,11 +166,11 @@ pub(crate) unsafe fn scan(
         };
         match which {
             // Exactly these masks: with others, such kernels call other pages clean too that were given back (07b4377bdbe7).
-            Which::Written => {
+            ScanTarget::Written => {
                 scan.category_mask = WRITTEN;
                 scan.return_mask = WRITTEN;
             }
-            Which::Empty => {
+            ScanTarget::Empty => {
                 scan.category_inverted = PRESENT | SWAPPED;
                 scan.category_mask = PRESENT | SWAPPED;
             }
@@ -187,7 +187,7 @@ pub(crate) unsafe fn scan(
     Ok(())
 }
 
-impl Pages {
+impl UffdRange {
     fn of(pages: &Range<usize>) -> Self {
         Self {
             start: pages.start as u64,

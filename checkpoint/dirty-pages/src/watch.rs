@@ -6,12 +6,12 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
-use tarn_ports::{TrackError, Watched};
+use tarn_ports::{TrackError, WatchedMemory};
 
 /// What is copied at once, by bytes: what the processor reads in one piece.
 const WORD: usize = size_of::<u64>();
 /// How some pages are watched. After an error all of them are disarmed, and asked no more until they are armed again.
-pub(crate) trait Way: Send + Debug {
+pub(crate) trait WriteDetector: Send + Debug {
     /// All are clean from now on.
     fn arm(&mut self) -> io::Result<()>;
     /// What was written, by addresses, and is protected once more if `again`.
@@ -24,7 +24,7 @@ pub(crate) trait Way: Send + Debug {
 ///
 /// The pages that lie in it whole are tracked. What it has of a first and a last page with others counts as written always.
 #[derive(Debug)]
-pub struct Watch {
+pub struct WriteWatch {
     start: NonNull<u8>,
     len: usize,
     /// Addresses of the whole pages; empty if there are none.
@@ -32,19 +32,19 @@ pub struct Watch {
     /// Whose memory it is.
     process: u32,
     /// None if there are no whole pages.
-    way: Option<Box<dyn Way>>,
+    way: Option<Box<dyn WriteDetector>>,
 }
 
 // SAFETY: it is an address range, which means the same to each thread; whoever made it answers for the memory, whoever writes to it.
-unsafe impl Send for Watch {}
+unsafe impl Send for WriteWatch {}
 
-impl Watch {
+impl WriteWatch {
     /// Of `mapped` bytes, of which it has the first `len`, the others are nobody's.
     pub(crate) fn over(
         (start, len): (NonNull<u8>, usize),
         mapped: usize,
         process: u32,
-        way: impl FnOnce(Range<usize>) -> io::Result<Box<dyn Way>>,
+        way: impl FnOnce(Range<usize>) -> io::Result<Box<dyn WriteDetector>>,
     ) -> Result<Self, TrackError> {
         let page = rustix::param::page_size();
         let first = start.addr().get();
@@ -73,7 +73,7 @@ impl Watch {
     fn checked<T: Default>(
         &mut self,
         doing: &'static str,
-        call: impl FnOnce(&mut dyn Way) -> io::Result<T>,
+        call: impl FnOnce(&mut dyn WriteDetector) -> io::Result<T>,
     ) -> Result<T, TrackError> {
         let Some(way) = &mut self.way else {
             return Ok(T::default());
@@ -98,7 +98,7 @@ impl Watch {
     }
 }
 
-impl Watched for Watch {
+impl WatchedMemory for WriteWatch {
     fn size(&self) -> u64 {
         self.len as u64
     }
@@ -161,7 +161,7 @@ impl Watched for Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for WriteWatch {
     fn drop(&mut self) {
         // In a process that was forked there is nothing to undo, and memory that is gone is not watched.
         let _ = self.disarm();

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 use std::mem::forget;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tarn_ports::Watched;
+use tarn_ports::WatchedMemory;
 
 // What is left of the memory here is not given back: another thread may have mapped something into its gaps.
 

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 use tarn_dirty_pages::Tracker;
-use tarn_ports::Watched;
+use tarn_ports::WatchedMemory;
 
 #[test]
 fn a_page_that_was_written_is_told_and_no_other() {

@@ -7,7 +7,7 @@ mod common;
 use common::{Kind, Memory, kernel, page, told, trackers};
 use std::process::Command;
 use tarn_dirty_pages::{Tracker, pinned};
-use tarn_ports::{TrackError, Watched};
+use tarn_ports::{TrackError, WatchedMemory};
 
 /// Runs it in a forked child, and says what it exited with. It must not allocate: another thread may have held the lock.
 fn forked(child: impl FnOnce() -> i32) -> i32 {

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 use tarn_dirty_pages::Tracker;
-use tarn_ports::Watched;
+use tarn_ports::WatchedMemory;
 
 /// In a process of its own: what there is to do.
 const CASE: &str = "TARN_TRACK_CASE";

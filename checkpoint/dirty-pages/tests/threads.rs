@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, Ordering};
-use tarn_dirty_pages::{Tracker, Watch};
-use tarn_ports::Watched;
+use tarn_dirty_pages::{Tracker, WriteWatch};
+use tarn_ports::WatchedMemory;
 
 /// Pages of the memory.
 const PAGES: usize = 384;
@@ -30,7 +30,7 @@ fn writes() -> impl Strategy<Value = Writes> {
 }
 
 /// Copies again what was written, and says which of the memory's pages that was.
-fn copy_again(watch: &mut Watch, copy: &mut [u8], first: usize, told: &mut BTreeSet<usize>) {
+fn copy_again(watch: &mut WriteWatch, copy: &mut [u8], first: usize, told: &mut BTreeSet<usize>) {
     for range in watch.written(true).unwrap() {
         let bytes = range.start as usize..range.end as usize;
         watch.copy(range.start, &mut copy[bytes.clone()]);

@@ -1,54 +1,54 @@
 //! Objects that nobody sees yet.
 
-use crate::folder::{Folder, Part, error};
-use crate::keys::{Sealing, memory};
-use crate::object::Info;
+use crate::folder::{KeyFolder, UnpublishedFile, error};
+use crate::keys::{ObjectSealer, memory};
+use crate::object::ObjectInfo;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::path::Path;
 use std::slice::from_ref;
-use tarn_checkpoint_core::object::{Layout, MAX_BYTES, Trailer, check_about, chunks};
-use tarn_checkpoint_core::{Code, Fault};
-use tarn_media::Mapped;
-use tarn_ports::{Medium, Window};
+use tarn_checkpoint_core::object::{MAX_BYTES, ObjectFileLayout, Trailer, check_about, chunks};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
+use tarn_media::MappedFile;
+use tarn_ports::{Medium, MediumWindow};
 use tarn_types::crc::crc;
 
 /// An object to be: memory of the store that is filled in place, and then published. Dropped before that, it leaves nothing; a process
 /// that is killed leaves what the next writer of the key removes.
 #[derive(Debug)]
-pub struct Draft {
-    part: Part,
-    mapped: Mapped,
+pub struct ObjectWriter {
+    part: UnpublishedFile,
+    mapped: MappedFile,
     /// What is encrypted is filled in memory of its own; none where nobody has asked for that.
-    clear: Option<Mapped>,
+    clear: Option<MappedFile>,
     encrypt: bool,
     identity: u128,
     key: Box<str>,
     length: u64,
-    layout: Layout,
+    layout: ObjectFileLayout,
     done: bool,
 }
 
-impl Draft {
+impl ObjectWriter {
     /// `lent`: the program fills it in place.
     pub(crate) fn new(
-        folder: Folder,
+        folder: KeyFolder,
         (key, length): (&str, u64),
         (encrypt, lent): (bool, bool),
-    ) -> Result<Self, Fault> {
-        let Some(layout) = Layout::of(length, encrypt) else {
+    ) -> Result<Self, CheckpointError> {
+        let Some(layout) = ObjectFileLayout::of(length, encrypt) else {
             let text = format!("an object has at most {MAX_BYTES} bytes, not {length}");
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         };
         if encrypt {
             // Whoever has no key is told before there is anything to lose.
-            Sealing::new(key)?;
+            ObjectSealer::new(key)?;
         }
         let clear = (encrypt && lent).then(|| memory(length)).transpose()?;
         let clear = clear.map(|(_, memory)| memory);
         let identity = random()?;
         let (part, file) = folder.begin(identity)?;
         let path = part.folder.path.join(&part.name);
-        let mapped = Mapped::make(file, &path, layout.total)?;
+        let mapped = MappedFile::make(file, &path, layout.total)?;
         Ok(Self {
             part,
             mapped,
@@ -77,10 +77,10 @@ impl Draft {
     /// [`Code::Unsupported`] in a child that was forked from the process that made it, which may still be filling it. When it was
     /// published or abandoned before; and when the store cannot be written: then it is abandoned, and has left nothing, unless only the last
     /// sync has failed: then it is a version that all see, and may not survive a loss of power.
-    pub fn publish(&mut self, about: &str) -> Result<Info, Fault> {
+    pub fn publish(&mut self, about: &str) -> Result<ObjectInfo, CheckpointError> {
         if !self.part.is_own() {
             let text = "this object is of the process that this one was forked from, which alone can publish it";
-            return Err(Fault::new(Code::Unsupported, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Unsupported, text));
         }
         let length = self.length;
         if let Some(mut clear) = self.clear.take() {
@@ -98,14 +98,17 @@ impl Draft {
     }
 
     /// The same for what the program has elsewhere: it is read once, copied and checksummed on the way.
-    pub(crate) fn put(mut self, bytes: &[u8], about: &str) -> Result<Info, Fault> {
+    pub(crate) fn put(mut self, bytes: &[u8], about: &str) -> Result<ObjectInfo, CheckpointError> {
         self.copied(about, bytes)
     }
 
     /// Copies it to the store, sealed if it is to be, and publishes it.
-    fn copied(&mut self, about: &str, bytes: &[u8]) -> Result<Info, Fault> {
+    fn copied(&mut self, about: &str, bytes: &[u8]) -> Result<ObjectInfo, CheckpointError> {
         // Each try has a key of its own: memory may be another at the next.
-        let sealing = self.encrypt.then(|| Sealing::new(&self.key)).transpose()?;
+        let sealing = self
+            .encrypt
+            .then(|| ObjectSealer::new(&self.key))
+            .transpose()?;
         let identity = self.identity;
         self.seal(about, (false, sealing.as_ref()), |window| {
             let mut known = Vec::new();
@@ -131,19 +134,19 @@ impl Draft {
     fn seal(
         &mut self,
         about: &str,
-        how: (bool, Option<&Sealing>),
-        fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u8>, Fault>,
-    ) -> Result<Info, Fault> {
+        how: (bool, Option<&ObjectSealer>),
+        fill: impl FnOnce(&mut tarn_media::MappedPart<'_>) -> Result<Vec<u8>, CheckpointError>,
+    ) -> Result<ObjectInfo, CheckpointError> {
         check_about(about)?;
         if self.done {
             let text = format!(
                 "this draft of {:?} was published or abandoned before: create another",
                 self.key
             );
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         let sealed = self.seal_once(about, how, fill);
-        let again = |why: &Fault| why.code == Code::Busy && !self.done;
+        let again = |why: &CheckpointError| why.code == CheckpointErrorCode::Busy && !self.done;
         if sealed.as_ref().is_err_and(|why| !again(why)) {
             // What may be there in part is not tried again.
             self.abandon();
@@ -154,9 +157,9 @@ impl Draft {
     fn seal_once(
         &mut self,
         about: &str,
-        (lent, sealing): (bool, Option<&Sealing>),
-        fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u8>, Fault>,
-    ) -> Result<Info, Fault> {
+        (lent, sealing): (bool, Option<&ObjectSealer>),
+        fill: impl FnOnce(&mut tarn_media::MappedPart<'_>) -> Result<Vec<u8>, CheckpointError>,
+    ) -> Result<ObjectInfo, CheckpointError> {
         let mut windows = self.mapped.windows(from_ref(&(0..self.layout.total)))?;
         let window = &mut windows[0];
         let sums = fill(window)?;
@@ -167,7 +170,7 @@ impl Draft {
         let last = folder.used()?.pop();
         let number = last.unwrap_or(0).checked_add(1).ok_or_else(|| {
             let text = format!("all numbers of object {:?} are used up", self.key);
-            Fault::new(Code::NoSpace, text)
+            CheckpointError::new(CheckpointErrorCode::NoSpace, text)
         })?;
         let mut trailer = Trailer {
             identity: self.identity,
@@ -202,7 +205,7 @@ impl Draft {
 }
 
 /// A number that no other object has.
-pub(crate) fn random() -> Result<u128, Fault> {
+pub(crate) fn random() -> Result<u128, CheckpointError> {
     let mut bytes = [0; 16];
     let got = getrandom(&mut bytes, GetRandomFlags::empty());
     // So few are given whole, or not at all.
@@ -212,19 +215,22 @@ pub(crate) fn random() -> Result<u128, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Code, Store};
+    use crate::{CheckpointErrorCode, NodeObjectStore};
 
     #[test]
     fn what_could_not_be_published_in_time_is_tried_again() {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let store = Store::open(Some(folder.path())).unwrap();
+        let store = NodeObjectStore::open(Some(folder.path())).unwrap();
         let mut draft = store.create("k", 3).unwrap();
         draft.bytes().copy_from_slice(b"all");
         let told = draft.publish(&"x".repeat(256)).unwrap_err();
-        assert_eq!(told.code, Code::Invalid);
+        assert_eq!(told.code, CheckpointErrorCode::Invalid);
         let key = std::fs::File::open(folder.path().join("k")).unwrap();
         key.lock().unwrap();
-        assert_eq!(draft.publish("").unwrap_err().code, Code::Busy);
+        assert_eq!(
+            draft.publish("").unwrap_err().code,
+            CheckpointErrorCode::Busy
+        );
         assert!(!draft.is_done());
         drop(key);
         assert_eq!(draft.publish("").unwrap().number, 1);

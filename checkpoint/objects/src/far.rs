@@ -1,16 +1,16 @@
 //! Objects of other nodes, brought by this node's tarnd.
 
 use crate::draft::random;
-use crate::folder::{Folder, error};
-use crate::object::{Info, Object};
-use crate::store::Store;
+use crate::folder::{KeyFolder, error};
+use crate::object::{ObjectInfo, StoredObject};
+use crate::store::NodeObjectStore;
 use rustix::fs::{fstat, fsync, renameat};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use tarn_checkpoint_core::object::{NEWEST, check_key, file};
-use tarn_checkpoint_core::{Code, Fault};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 use tarn_client::Client;
-use tarn_proto::local::{Code as Why, Kind, Place, Refusal, TaskSpec};
+use tarn_proto::local::{Code as Why, RequestError, TaskLocation, TaskOperation, TaskSpec};
 use tarn_sys::beneath::join;
 
 /// How long a transfer may take.
@@ -18,14 +18,19 @@ const TIMEOUT: Duration = Duration::from_secs(3600);
 /// What tarnd makes, in a folder of its own.
 const ARRIVED: &str = "object";
 
-impl Store {
+impl NodeObjectStore {
     /// Brings a version, or the newest, from the same store of another node: the folder of that path in the dataspace of that name. The
     /// tarnd that `$TARN_SOCKET` names does it. It has the number that it has there, and is verified before anybody sees it.
     ///
     /// # Errors
     /// When no tarnd serves this program, the store is in none of its dataspaces, the other node cannot be reached or has no such object,
     /// or another object has the number here.
-    pub fn fetch(&self, key: &str, number: Option<u64>, node: &str) -> Result<Info, Fault> {
+    pub fn fetch(
+        &self,
+        key: &str,
+        number: Option<u64>,
+        node: &str,
+    ) -> Result<ObjectInfo, CheckpointError> {
         self.fetch_by(&Client::from_env().map_err(fault)?, key, number, node)
     }
 
@@ -39,34 +44,34 @@ impl Store {
         key: &str,
         number: Option<u64>,
         node: &str,
-    ) -> Result<Info, Fault> {
+    ) -> Result<ObjectInfo, CheckpointError> {
         check_key(key)?;
         let (space, store) = self.place(client)?;
-        let (part, folder) = Folder::make(&self.root, key)?.begin_far(random()?)?;
+        let (part, folder) = KeyFolder::make(&self.root, key)?.begin_far(random()?)?;
         let own = join(&join(&store, key.as_bytes()), part.name.as_bytes());
-        let to = Place::Space {
+        let to = TaskLocation::Space {
             name: space.clone(),
             path: (*join(&own, ARRIVED.as_bytes())).into(),
         };
         let name = number.map_or(NEWEST.to_owned(), file);
-        let from = Place::Node {
+        let from = TaskLocation::Node {
             node: node.into(),
             space,
             path: (*join(&join(&store, key.as_bytes()), name.as_bytes())).into(),
         };
-        copy(client, Kind::Copy { from, to })?;
+        copy(client, TaskOperation::Copy { from, to })?;
         let keep = &part.folder;
         let path = keep.path.join(&part.name).join(ARRIVED);
-        let arrived = Folder {
+        let arrived = KeyFolder {
             fd: folder,
             path: keep.path.join(&part.name),
         };
         let fd = arrived.read(ARRIVED).map_err(error("open", &path))?;
         if fstat(&fd).map_err(error("examine", &path))?.st_size == 0 {
             let text = format!("this version of object {key:?} was deleted on {node}");
-            return Err(Fault::new(Code::NotFound, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::NotFound, text));
         }
-        let object = Object::open(&fd, path.clone(), key, number)?;
+        let object = StoredObject::open(&fd, path.clone(), key, number)?;
         object.verify()?;
         fsync(&fd).map_err(error("sync", &path))?;
         let info = object.info();
@@ -83,7 +88,7 @@ impl Store {
                 "version {} of object {key:?} is here already, and differs from that of {node}: use separate keys on each node, or delete it here",
                 info.number
             );
-            return Err(Fault::new(Code::Exists, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Exists, text));
         }
         numbers.insert(info.number, 1);
         let own_name = random()?;
@@ -97,10 +102,14 @@ impl Store {
     }
 
     /// The dataspace of tarnd that the store lies in, and where in it.
-    fn place(&self, client: &Client) -> Result<(String, Box<[u8]>), Fault> {
+    fn place(&self, client: &Client) -> Result<(String, Box<[u8]>), CheckpointError> {
         let path = &self.root.path;
-        let real = std::fs::canonicalize(path)
-            .map_err(|e| Fault::new(Code::Io, format!("cannot find {}: {e}", path.display())))?;
+        let real = std::fs::canonicalize(path).map_err(|e| {
+            CheckpointError::new(
+                CheckpointErrorCode::Io,
+                format!("cannot find {}: {e}", path.display()),
+            )
+        })?;
         let real = real.as_os_str().as_bytes();
         let spaces = client.spaces().map_err(fault)?;
         let within = spaces.iter().find_map(|space| {
@@ -117,31 +126,33 @@ impl Store {
                 path.display(),
                 path.display()
             );
-            Fault::new(Code::Unsupported, text)
+            CheckpointError::new(CheckpointErrorCode::Unsupported, text)
         })
     }
 }
 
 /// Has a task done.
-fn copy(client: &Client, kind: Kind) -> Result<(), Fault> {
+fn copy(client: &Client, kind: TaskOperation) -> Result<(), CheckpointError> {
     let done = client.carry_out(TaskSpec::new(kind), TIMEOUT);
     done.map(drop).map_err(fault)
 }
 
 /// What tarnd says, in the codes of this library.
-fn fault(why: Refusal) -> Fault {
+fn fault(why: RequestError) -> CheckpointError {
     let code = match why.code {
-        Why::Invalid => Code::Invalid,
-        Why::Busy => Code::Busy,
-        Why::NotFound => Code::NotFound,
-        Why::Exists => Code::Exists,
-        Why::NoSpace | Why::Quota => Code::NoSpace,
-        Why::Corrupt => Code::Corrupt,
-        Why::TimedOut => Code::TimedOut,
-        Why::Lost => Code::Lost,
-        Why::Unsupported | Why::Version | Why::Volatile => Code::Unsupported,
-        Why::Internal => Code::Internal,
-        Why::Denied | Why::Changed | Why::Io | Why::Cancelled | Why::Dependency => Code::Io,
+        Why::Invalid => CheckpointErrorCode::Invalid,
+        Why::Busy => CheckpointErrorCode::Busy,
+        Why::NotFound => CheckpointErrorCode::NotFound,
+        Why::Exists => CheckpointErrorCode::Exists,
+        Why::NoSpace | Why::Quota => CheckpointErrorCode::NoSpace,
+        Why::Corrupt => CheckpointErrorCode::Corrupt,
+        Why::TimedOut => CheckpointErrorCode::TimedOut,
+        Why::Lost => CheckpointErrorCode::Lost,
+        Why::Unsupported | Why::Version | Why::Volatile => CheckpointErrorCode::Unsupported,
+        Why::Internal => CheckpointErrorCode::Internal,
+        Why::Denied | Why::Changed | Why::Io | Why::Cancelled | Why::Dependency => {
+            CheckpointErrorCode::Io
+        }
     };
-    Fault::new(code, why.text)
+    CheckpointError::new(code, why.text)
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tarn_checkpoint_core::object::{NEWEST, PART, file, number};
-use tarn_checkpoint_core::{Code, Fault};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 use tarn_ports::MediumError;
 use tarn_sys::beneath::Root;
 use tarn_sys::lock::Lock;
@@ -33,7 +33,7 @@ const MAKE: OFlags = OFlags::CREATE
 
 /// An open folder of a key.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct KeyFolder {
     pub(crate) fd: OwnedFd,
     /// As it is called in messages.
     pub(crate) path: PathBuf,
@@ -41,14 +41,14 @@ pub(crate) struct Folder {
 
 /// A name that is not published: removed when this goes, if nothing has become of it.
 #[derive(Debug)]
-pub(crate) struct Part {
-    pub(crate) folder: Folder,
+pub(crate) struct UnpublishedFile {
+    pub(crate) folder: KeyFolder,
     pub(crate) name: String,
     /// That made it: it is not its forked children's.
     process: u32,
 }
 
-impl Part {
+impl UnpublishedFile {
     pub(crate) fn is_own(&self) -> bool {
         std::process::id() == self.process
     }
@@ -60,13 +60,13 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for UnpublishedFile {
     fn drop(&mut self) {
         self.remove();
     }
 }
 
-impl Folder {
+impl KeyFolder {
     /// The folder of a key, if it is there.
     pub(crate) fn open(root: &Root, key: &str) -> Result<Self, Errno> {
         Ok(Self {
@@ -76,7 +76,7 @@ impl Folder {
     }
 
     /// The same; what is missing of it is made, durably.
-    pub(crate) fn make(root: &Root, key: &str) -> Result<Self, Fault> {
+    pub(crate) fn make(root: &Root, key: &str) -> Result<Self, CheckpointError> {
         let path = root.path.join(key);
         let failed = |e| error("make", &path)(e);
         let mut fd = root.folder(b"").map_err(failed)?;
@@ -93,21 +93,21 @@ impl Folder {
     }
 
     /// Waits for the folder's lock.
-    pub(crate) fn lock(&self) -> Result<Lock<&OwnedFd>, Fault> {
+    pub(crate) fn lock(&self) -> Result<Lock<&OwnedFd>, CheckpointError> {
         Lock::wait(&self.fd, TIMEOUT).map_err(|e| match e {
             Errno::WOULDBLOCK => {
                 let text = format!(
                     "another program has held the lock of {} for {TIMEOUT:?}: if it was stopped, let it continue or end it",
                     self.path.display()
                 );
-                Fault::new(Code::Busy, text)
+                CheckpointError::new(CheckpointErrorCode::Busy, text)
             }
             e => error("lock", &self.path)(e),
         })
     }
 
     /// All numbers that were used, the highest last.
-    pub(crate) fn used(&self) -> Result<Vec<u64>, Fault> {
+    pub(crate) fn used(&self) -> Result<Vec<u64>, CheckpointError> {
         let names = names(&self.fd, &self.path)?;
         let mut used: Vec<u64> = names.iter().filter_map(|name| number(name)).collect();
         used.sort_unstable();
@@ -115,7 +115,7 @@ impl Folder {
     }
 
     /// The same, and how long their files are: an empty one is of no version.
-    pub(crate) fn numbers(&self) -> Result<BTreeMap<u64, u64>, Fault> {
+    pub(crate) fn numbers(&self) -> Result<BTreeMap<u64, u64>, CheckpointError> {
         let mut found = BTreeMap::new();
         for number in self.used()? {
             match self.size(number) {
@@ -166,7 +166,10 @@ impl Folder {
     }
 
     /// A new file for its only writer, which is locked for as long as that lives. What dead writers have left goes.
-    pub(crate) fn begin(self, identity: u128) -> Result<(Part, OwnedFd), Fault> {
+    pub(crate) fn begin(
+        self,
+        identity: u128,
+    ) -> Result<(UnpublishedFile, OwnedFd), CheckpointError> {
         // Nobody will write to it but by this descriptor.
         let mode = Mode::from_raw_mode(0o444);
         self.begin_by(identity, |folder, name| {
@@ -175,7 +178,10 @@ impl Folder {
     }
 
     /// The same for a folder in which somebody else makes a file.
-    pub(crate) fn begin_far(self, identity: u128) -> Result<(Part, OwnedFd), Fault> {
+    pub(crate) fn begin_far(
+        self,
+        identity: u128,
+    ) -> Result<(UnpublishedFile, OwnedFd), CheckpointError> {
         self.begin_by(identity, |folder, name| {
             mkdirat(folder, name, Mode::from_raw_mode(0o777))?;
             openat(folder, name, READ | OFlags::DIRECTORY, Mode::empty())
@@ -186,7 +192,7 @@ impl Folder {
         self,
         identity: u128,
         make: impl FnOnce(&OwnedFd, &str) -> Result<OwnedFd, Errno>,
-    ) -> Result<(Part, OwnedFd), Fault> {
+    ) -> Result<(UnpublishedFile, OwnedFd), CheckpointError> {
         let name = part(identity);
         let lock = self.lock()?;
         self.clear()?;
@@ -197,7 +203,7 @@ impl Folder {
         });
         let made = made.map_err(error("make", &self.path.join(&name)))?;
         drop(lock);
-        let part = Part {
+        let part = UnpublishedFile {
             folder: self,
             name,
             process: std::process::id(),
@@ -206,7 +212,7 @@ impl Folder {
     }
 
     /// Removes what writers have left that were killed: nobody holds its lock. The folder's lock is held.
-    fn clear(&self) -> Result<(), Fault> {
+    fn clear(&self) -> Result<(), CheckpointError> {
         for name in names(&self.fd, &self.path)? {
             if name.starts_with(PART.as_bytes()) {
                 let left = openat(&self.fd, &*name, READ, Mode::empty());
@@ -221,7 +227,12 @@ impl Folder {
 
     /// Gives a file of this folder the name of a new version, whose number is behind the `last`, and that of the newest. The folder's lock
     /// is held.
-    pub(crate) fn publish(&self, part: &str, number: u64, last: Option<u64>) -> Result<(), Fault> {
+    pub(crate) fn publish(
+        &self,
+        part: &str,
+        number: u64,
+        last: Option<u64>,
+    ) -> Result<(), CheckpointError> {
         let (name, path) = (file(number), self.path.join(file(number)));
         linkat(&self.fd, part, &self.fd, &name, AtFlags::empty()).map_err(error("name", &path))?;
         if let Err(e) = renameat(&self.fd, part, &self.fd, NEWEST) {
@@ -311,7 +322,7 @@ fn remove(folder: &OwnedFd, name: &[u8]) {
 }
 
 /// The names in a folder.
-pub(crate) fn names(folder: impl AsFd, path: &Path) -> Result<Vec<Box<[u8]>>, Fault> {
+pub(crate) fn names(folder: impl AsFd, path: &Path) -> Result<Vec<Box<[u8]>>, CheckpointError> {
     let mut found = Vec::new();
     for entry in Dir::read_from(folder).map_err(error("read", path))? {
         let entry = entry.map_err(error("read", path))?;
@@ -324,13 +335,16 @@ pub(crate) fn names(folder: impl AsFd, path: &Path) -> Result<Vec<Box<[u8]>>, Fa
                 "{} has more than {MAX_NAMES} names: delete versions, or use several stores",
                 path.display()
             );
-            return Err(Fault::new(Code::Unsupported, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Unsupported, text));
         }
     }
     Ok(found)
 }
 
-pub(crate) fn error<'p>(doing: &'static str, path: &'p Path) -> impl Fn(Errno) -> Fault + 'p {
+pub(crate) fn error<'p>(
+    doing: &'static str,
+    path: &'p Path,
+) -> impl Fn(Errno) -> CheckpointError + 'p {
     move |e| {
         let what = path.display().to_string();
         let source = e.into();

@@ -4,13 +4,13 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::path::Path;
 use tarn_checkpoint_core::object::Trailer;
-use tarn_checkpoint_core::{Code, Fault};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 use tarn_keyring::of_user;
-use tarn_media::Mapped;
+use tarn_media::MappedFile;
 use tarn_seal::SealError;
-use tarn_seal::piece::Pieces;
+use tarn_seal::piece::PieceCipher;
 use tarn_seal::ring::KeyRing;
-use tarn_seal::wrap::Owner;
+use tarn_seal::wrap::WrappedKeyOwner;
 use tarn_sys::private::random;
 use tarn_types::key::{DataKey, KEY_BYTES, KeyId};
 use zeroize::Zeroizing;
@@ -28,24 +28,24 @@ fn facts(trailer: &Trailer) -> String {
     format!("object {number} {length} {identity:x} {sum:x} {about}")
 }
 
-fn owner<'a>(trailer: &'a Trailer, facts: &'a str) -> Owner<'a> {
-    Owner {
+fn owner<'a>(trailer: &'a Trailer, facts: &'a str) -> WrappedKeyOwner<'a> {
+    WrappedKeyOwner {
         uid: rustix::process::geteuid().as_raw(),
         dataset: &trailer.key,
         version: facts,
     }
 }
 
-fn keys() -> Result<KeyRing, Fault> {
-    of_user().map_err(|e| Fault::new(Code::Invalid, e.to_string()))
+fn keys() -> Result<KeyRing, CheckpointError> {
+    of_user().map_err(|e| CheckpointError::new(CheckpointErrorCode::Invalid, e.to_string()))
 }
 
-fn refused(key: &str, e: SealError) -> Fault {
+fn refused(key: &str, e: SealError) -> CheckpointError {
     let code = match e {
-        SealError::Forged(_) | SealError::Unwrap => Code::Corrupt,
-        _ => Code::Invalid,
+        SealError::Forged(_) | SealError::Unwrap => CheckpointErrorCode::Corrupt,
+        _ => CheckpointErrorCode::Invalid,
     };
-    Fault::new(
+    CheckpointError::new(
         code,
         format!("object {key:?} is encrypted, and cannot be opened: {e}"),
     )
@@ -53,15 +53,15 @@ fn refused(key: &str, e: SealError) -> Fault {
 
 /// What seals a version.
 #[derive(Debug)]
-pub(crate) struct Sealing {
-    pieces: Pieces,
+pub(crate) struct ObjectSealer {
+    pieces: PieceCipher,
     key: DataKey,
     keys: KeyRing,
 }
 
 /// What opens a version.
 #[derive(Debug)]
-pub(crate) struct Opening(Pieces);
+pub(crate) struct ObjectOpener(PieceCipher);
 
 /// What a chunk of a version is.
 fn about(identity: u128, chunk: u64) -> [u8; 24] {
@@ -71,18 +71,18 @@ fn about(identity: u128, chunk: u64) -> [u8; 24] {
     about
 }
 
-impl Sealing {
+impl ObjectSealer {
     /// With a new key, for a version of an object.
-    pub(crate) fn new(object: &str) -> Result<Self, Fault> {
+    pub(crate) fn new(object: &str) -> Result<Self, CheckpointError> {
         let keys = keys()?;
         let secret = Zeroizing::new(random::<KEY_BYTES>().map_err(no_random)?);
         let key = DataKey::new(KeyId(random().map_err(no_random)?), secret);
-        let pieces = Pieces::new(&key).map_err(|e| refused(object, e))?;
+        let pieces = PieceCipher::new(&key).map_err(|e| refused(object, e))?;
         Ok(Self { pieces, key, keys })
     }
 
     /// Its key, wrapped for what its trailer says.
-    pub(crate) fn wrapped(&self, trailer: &Trailer) -> Result<Box<[u8]>, Fault> {
+    pub(crate) fn wrapped(&self, trailer: &Trailer) -> Result<Box<[u8]>, CheckpointError> {
         let nonce = random().map_err(no_random)?;
         let facts = facts(trailer);
         let newest = self.keys.newest();
@@ -96,18 +96,18 @@ impl Sealing {
         identity: u128,
         chunk: u64,
         bytes: &mut [u8],
-    ) -> Result<[u8; 16], Fault> {
+    ) -> Result<[u8; 16], CheckpointError> {
         let sealed = self.pieces.seal(chunk, &about(identity, chunk), bytes);
-        sealed.map_err(|e| Fault::new(Code::Internal, e.to_string()))
+        sealed.map_err(|e| CheckpointError::new(CheckpointErrorCode::Internal, e.to_string()))
     }
 }
 
-impl Opening {
+impl ObjectOpener {
     /// With the key that a version has.
-    pub(crate) fn of(trailer: &Trailer, wrapped: &[u8]) -> Result<Self, Fault> {
+    pub(crate) fn of(trailer: &Trailer, wrapped: &[u8]) -> Result<Self, CheckpointError> {
         let facts = facts(trailer);
         let key = keys()?.unwrap(wrapped, owner(trailer, &facts));
-        let pieces = key.and_then(|key| Pieces::new(&key));
+        let pieces = key.and_then(|key| PieceCipher::new(&key));
         pieces.map(Self).map_err(|e| refused(&trailer.key, e))
     }
 
@@ -118,24 +118,24 @@ impl Opening {
         chunk: u64,
         proof: &[u8; 16],
         bytes: &mut [u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CheckpointError> {
         let about = about(trailer.identity, chunk);
         let opened = self.0.open(chunk, &about, proof, bytes);
         opened.map_err(|e| refused(&trailer.key, e))
     }
 }
 
-fn no_random(e: std::io::Error) -> Fault {
-    Fault::new(Code::Io, format!("no random bytes: {e}"))
+fn no_random(e: std::io::Error) -> CheckpointError {
+    CheckpointError::new(CheckpointErrorCode::Io, format!("no random bytes: {e}"))
 }
 
 /// Memory of this program alone, for what is in clear.
-pub(crate) fn memory(bytes: u64) -> Result<(OwnedFd, Mapped), Fault> {
+pub(crate) fn memory(bytes: u64) -> Result<(OwnedFd, MappedFile), CheckpointError> {
     let made = memfd_create("tarn-object", MemfdFlags::CLOEXEC);
     let file = made.map_err(crate::folder::error("make", Path::new("memory")))?;
     let copy = file
         .try_clone()
-        .map_err(|e| Fault::new(Code::Io, e.to_string()))?;
-    let mapped = Mapped::make(file, Path::new("memory of an object"), bytes.max(1))?;
+        .map_err(|e| CheckpointError::new(CheckpointErrorCode::Io, e.to_string()))?;
+    let mapped = MappedFile::make(file, Path::new("memory of an object"), bytes.max(1))?;
     Ok((copy, mapped))
 }

@@ -28,7 +28,7 @@ mod keys;
 mod object;
 mod store;
 
-pub use draft::Draft;
-pub use object::{Info, Object};
-pub use store::{ENCRYPT, STORE, Store};
-pub use tarn_checkpoint_core::{Code, Fault};
+pub use draft::ObjectWriter;
+pub use object::{ObjectInfo, StoredObject};
+pub use store::{ENCRYPT, NodeObjectStore, STORE};
+pub use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};

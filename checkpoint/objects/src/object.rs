@@ -1,20 +1,20 @@
 //! Objects as readers have them.
 
 use crate::folder::error;
-use crate::keys::{Opening, memory};
+use crate::keys::{ObjectOpener, memory};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
-use tarn_checkpoint_core::object::{Layout, TRAILER, Trailer, chunks, entry};
-use tarn_checkpoint_core::{Code, Fault};
-use tarn_media::Seen;
-use tarn_ports::Stored;
+use tarn_checkpoint_core::object::{ObjectFileLayout, TRAILER, Trailer, chunks, entry};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
+use tarn_media::ReadOnlyMapping;
+use tarn_ports::ReadableMedium;
 use tarn_types::crc::crc;
 
 /// What is known of a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Info {
+pub struct ObjectInfo {
     /// The object's name.
     pub key: Box<str>,
     /// Which version, from 1 on; 0 where the folder of its key may not be read.
@@ -29,7 +29,7 @@ pub struct Info {
     pub encrypted: bool,
 }
 
-impl Info {
+impl ObjectInfo {
     /// Of one whose data cannot be had.
     pub(crate) fn damaged(key: &str, number: u64) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Info {
     }
 }
 
-impl From<&Trailer> for Info {
+impl From<&Trailer> for ObjectInfo {
     fn from(trailer: &Trailer) -> Self {
         Self {
             key: trailer.key.clone(),
@@ -58,16 +58,16 @@ impl From<&Trailer> for Info {
 
 /// A version, mapped where it lies; it stays for as long as this lives, also when it is deleted.
 #[derive(Debug)]
-pub struct Object {
-    seen: Seen,
+pub struct StoredObject {
+    seen: ReadOnlyMapping,
     /// What an encrypted one holds, once it was opened.
-    clear: Option<Seen>,
+    clear: Option<ReadOnlyMapping>,
     trailer: Trailer,
     path: PathBuf,
 }
 
 /// What ends an object's file; none if it is not whole.
-pub(crate) fn trailer(file: &OwnedFd, path: &Path) -> Result<Option<Trailer>, Fault> {
+pub(crate) fn trailer(file: &OwnedFd, path: &Path) -> Result<Option<Trailer>, CheckpointError> {
     let stat = fstat(file).map_err(error("examine", path))?;
     let size = stat.st_size as u64;
     let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -87,23 +87,23 @@ pub(crate) fn trailer(file: &OwnedFd, path: &Path) -> Result<Option<Trailer>, Fa
     Ok(Trailer::decode(&last, size))
 }
 
-impl Object {
+impl StoredObject {
     /// Maps an object's file. Of its key, and of this number if one is given.
     pub(crate) fn open(
         file: &OwnedFd,
         path: PathBuf,
         key: &str,
         number: Option<u64>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, CheckpointError> {
         let own = |t: &Trailer| *t.key == *key && number.is_none_or(|n| n == t.number);
         let Some(trailer) = trailer(file, &path)?.filter(own) else {
             let text = format!(
                 "{} is not a complete version of object {key:?}: delete it, and put or fetch the object again",
                 path.display()
             );
-            return Err(Fault::new(Code::Corrupt, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Corrupt, text));
         };
-        let seen = Seen::of(file, &path)?;
+        let seen = ReadOnlyMapping::of(file, &path)?;
         Ok(Self {
             seen,
             clear: None,
@@ -113,11 +113,11 @@ impl Object {
     }
 
     /// What it holds is to be read: that of an encrypted one is opened into memory of this program.
-    pub(crate) fn opened(mut self) -> Result<Self, Fault> {
+    pub(crate) fn opened(mut self) -> Result<Self, CheckpointError> {
         let Some(wrapped) = &self.trailer.seal else {
             return Ok(self);
         };
-        let opening = Opening::of(&self.trailer, wrapped)?;
+        let opening = ObjectOpener::of(&self.trailer, wrapped)?;
         let (file, mut mapped) = memory(self.trailer.length)?;
         for (number, (chunk, (_, proof))) in
             (0..).zip(chunks(self.trailer.length).zip(self.known()?))
@@ -129,12 +129,12 @@ impl Object {
             opening.open(&self.trailer, number, &proof, to)?;
         }
         drop(mapped);
-        self.clear = Some(Seen::of(&file, &self.path)?);
+        self.clear = Some(ReadOnlyMapping::of(&file, &self.path)?);
         Ok(self)
     }
 
     /// What is known of it.
-    pub fn info(&self) -> Info {
+    pub fn info(&self) -> ObjectInfo {
         (&self.trailer).into()
     }
 
@@ -164,9 +164,10 @@ impl Object {
     }
 
     /// What is known of all chunks, if it is what was written: the checksum of each, and its proof where it is sealed.
-    fn known(&self) -> Result<impl Iterator<Item = (u64, Option<[u8; 16]>)> + '_, Fault> {
+    fn known(&self) -> Result<impl Iterator<Item = (u64, Option<[u8; 16]>)> + '_, CheckpointError> {
         let sealed = self.trailer.seal.is_some();
-        let layout = Layout::of(self.trailer.length, sealed).ok_or_else(|| self.damaged(0))?;
+        let layout =
+            ObjectFileLayout::of(self.trailer.length, sealed).ok_or_else(|| self.damaged(0))?;
         let count = chunks(self.trailer.length).count();
         let entry = entry(sealed) as usize;
         let table = &self.file()[layout.sums as usize..][..entry * count];
@@ -180,21 +181,21 @@ impl Object {
         }))
     }
 
-    fn damaged(&self, at: u64) -> Fault {
+    fn damaged(&self, at: u64) -> CheckpointError {
         let text = format!(
             "version {} of object {:?} is damaged, from byte {at} of {} on: delete it, and put or fetch the object again",
             self.trailer.number,
             self.trailer.key,
             self.path.display()
         );
-        Fault::new(Code::Corrupt, text)
+        CheckpointError::new(CheckpointErrorCode::Corrupt, text)
     }
 
     /// Reads all of it, and compares it with its checksums.
     ///
     /// # Errors
     /// [`Code::Corrupt`], with the first place that is damaged.
-    pub fn verify(&self) -> Result<(), Fault> {
+    pub fn verify(&self) -> Result<(), CheckpointError> {
         for (chunk, (sum, _)) in chunks(self.trailer.length).zip(self.known()?) {
             if crc(&self.file()[chunk.start as usize..chunk.end as usize]) != sum {
                 return Err(self.damaged(chunk.start));
@@ -207,7 +208,7 @@ impl Object {
     ///
     /// # Errors
     /// [`Code::Corrupt`], and [`Code::Invalid`] where the room is not as large.
-    pub fn copy_to(&self, into: &mut [u8]) -> Result<(), Fault> {
+    pub fn copy_to(&self, into: &mut [u8]) -> Result<(), CheckpointError> {
         let length = self.trailer.length;
         if into.len() as u64 != length {
             let text = format!(
@@ -215,7 +216,7 @@ impl Object {
                 self.trailer.key,
                 into.len()
             );
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         if self.clear.is_some() {
             into.copy_from_slice(self.bytes());

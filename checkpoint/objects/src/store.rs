@@ -1,13 +1,13 @@
 //! The store.
 
-use crate::draft::{Draft, random};
-use crate::folder::{Folder, MAX_NAMES, error, names};
-use crate::object::{Info, Object, trailer};
+use crate::draft::{ObjectWriter, random};
+use crate::folder::{KeyFolder, MAX_NAMES, error, names};
+use crate::object::{ObjectInfo, StoredObject, trailer};
 use rustix::fs::{AtFlags, FileType, fstat, statat};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use tarn_checkpoint_core::object::{NEWEST, check_key, file, number};
-use tarn_checkpoint_core::{Code, Fault};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 use tarn_sys::beneath::{Root, join};
 
 /// The variable that names the store of programs that are told no other.
@@ -19,35 +19,36 @@ const TRIES: usize = 16;
 
 /// A folder with objects. It holds nothing but the folder: any number of programs, threads and forked children use one at the same time.
 #[derive(Debug)]
-pub struct Store {
+pub struct NodeObjectStore {
     pub(crate) root: Root,
     /// New versions are.
     encrypt: bool,
 }
 
-impl Store {
+impl NodeObjectStore {
     /// Opens the store in a folder that is there, or in the one that `$TARN_OBJECTS` names.
     ///
     /// # Errors
     /// When neither is given, or the folder cannot be opened.
-    pub fn open(folder: Option<&Path>) -> Result<Self, Fault> {
+    pub fn open(folder: Option<&Path>) -> Result<Self, CheckpointError> {
         let named = || std::env::var_os(STORE).filter(|v| !v.is_empty());
         let Some(path) = folder
             .map(Path::to_owned)
             .or_else(|| named().map(PathBuf::from))
         else {
             let text = format!("no store is named: give its folder, or set {STORE} to it");
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         };
         let root = Root::open(&path).map_err(|e| match e {
             Errno::NOENT => {
                 let text = format!("there is no folder {}: make it", path.display());
-                Fault::new(Code::NotFound, text)
+                CheckpointError::new(CheckpointErrorCode::NotFound, text)
             }
             e => error("open the store", &path)(e),
         })?;
-        let encrypt = tarn_keyring::asked(ENCRYPT);
-        let encrypt = encrypt.map_err(|e| Fault::new(Code::Invalid, e.to_string()))?;
+        let encrypt = tarn_keyring::read_switch(ENCRYPT);
+        let encrypt = encrypt
+            .map_err(|e| CheckpointError::new(CheckpointErrorCode::Invalid, e.to_string()))?;
         Ok(Self { root, encrypt })
     }
 
@@ -67,12 +68,12 @@ impl Store {
     ///
     /// # Errors
     /// When the key is none, `about` is too long, or there is no room.
-    pub fn put(&self, key: &str, bytes: &[u8], about: &str) -> Result<Info, Fault> {
+    pub fn put(&self, key: &str, bytes: &[u8], about: &str) -> Result<ObjectInfo, CheckpointError> {
         tarn_checkpoint_core::object::check_about(about)?;
         check_key(key)?;
         let how = (self.encrypt, false);
-        let draft = Draft::new(
-            Folder::make(&self.root, key)?,
+        let draft = ObjectWriter::new(
+            KeyFolder::make(&self.root, key)?,
             (key, bytes.len() as u64),
             how,
         )?;
@@ -83,10 +84,10 @@ impl Store {
     ///
     /// # Errors
     /// When the key is none, or there is no room.
-    pub fn create(&self, key: &str, bytes: u64) -> Result<Draft, Fault> {
+    pub fn create(&self, key: &str, bytes: u64) -> Result<ObjectWriter, CheckpointError> {
         check_key(key)?;
         let how = (self.encrypt, true);
-        Draft::new(Folder::make(&self.root, key)?, (key, bytes), how)
+        ObjectWriter::new(KeyFolder::make(&self.root, key)?, (key, bytes), how)
     }
 
     /// Maps a version, or the newest: nothing is copied, and only its trailer is checked. One that is encrypted is opened into memory of
@@ -94,12 +95,16 @@ impl Store {
     ///
     /// # Errors
     /// When it is not there, or not whole.
-    pub fn map(&self, key: &str, number: Option<u64>) -> Result<Object, Fault> {
+    pub fn map(&self, key: &str, number: Option<u64>) -> Result<StoredObject, CheckpointError> {
         self.find(key, number)?.opened()
     }
 
     /// A version, or the newest, as it lies.
-    pub(crate) fn find(&self, key: &str, number: Option<u64>) -> Result<Object, Fault> {
+    pub(crate) fn find(
+        &self,
+        key: &str,
+        number: Option<u64>,
+    ) -> Result<StoredObject, CheckpointError> {
         let folder = self.folder(key, number)?;
         'again: for _ in 0..TRIES {
             let there = number.map_or_else(|| folder.used(), |number| Ok(vec![number]))?;
@@ -108,7 +113,7 @@ impl Store {
                 match folder.version(found) {
                     // A number that was used up.
                     Ok(fd) if fstat(&fd).is_ok_and(|s| s.st_size == 0) => {}
-                    Ok(fd) => return Object::open(&fd, path, key, Some(found)),
+                    Ok(fd) => return StoredObject::open(&fd, path, key, Some(found)),
                     // Deleted a moment ago: there may be a newer one.
                     Err(Errno::NOENT) if number.is_none() => continue 'again,
                     Err(Errno::NOENT) => {}
@@ -117,7 +122,7 @@ impl Store {
                             "{} is a link that leads to no regular file of this user or of root: others are not followed",
                             path.display()
                         );
-                        return Err(Fault::new(Code::Io, text));
+                        return Err(CheckpointError::new(CheckpointErrorCode::Io, text));
                     }
                     Err(e) => return Err(error("open", &path)(e)),
                 }
@@ -131,13 +136,13 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::map`]; when it is damaged, or there is not enough memory.
-    pub fn get(&self, key: &str, number: Option<u64>) -> Result<Vec<u8>, Fault> {
+    pub fn get(&self, key: &str, number: Option<u64>) -> Result<Vec<u8>, CheckpointError> {
         let object = self.map(key, number)?;
         let length = object.bytes().len();
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(length).map_err(|e| {
             let text = format!("no memory for object {key:?} of {length} bytes: {e}");
-            Fault::new(Code::NoMem, text)
+            CheckpointError::new(CheckpointErrorCode::NoMem, text)
         })?;
         bytes.resize(length, 0);
         object.copy_to(&mut bytes)?;
@@ -148,7 +153,7 @@ impl Store {
     ///
     /// # Errors
     /// When the store cannot be read, or has more names than are looked at.
-    pub fn list(&self) -> Result<Vec<Info>, Fault> {
+    pub fn list(&self) -> Result<Vec<ObjectInfo>, CheckpointError> {
         let mut found = Vec::new();
         let mut looked = 0;
         let mut folders = vec![Box::<[u8]>::default()];
@@ -161,7 +166,7 @@ impl Store {
                 // Removed meanwhile, by hand.
                 Err(Errno::NOENT) => continue,
                 Err(Errno::ACCESS) if !key.is_empty() => {
-                    found.extend(is_key.then(|| Info::damaged(&shown, 0)));
+                    found.extend(is_key.then(|| ObjectInfo::damaged(&shown, 0)));
                     continue;
                 }
                 Err(e) => return Err(error("open", &path)(e)),
@@ -173,7 +178,7 @@ impl Store {
                     "the store {} has more than {MAX_NAMES} names: delete versions, or use several stores",
                     self.root.path.display()
                 );
-                return Err(Fault::new(Code::Unsupported, text));
+                return Err(CheckpointError::new(CheckpointErrorCode::Unsupported, text));
             }
             for name in names
                 .iter()
@@ -185,9 +190,10 @@ impl Store {
                 }
             }
             if is_key && names.iter().any(|n| number(n).is_some()) {
-                let infos = self.infos(&Folder { fd, path }, &shown);
-                found
-                    .extend(infos.map_or_else(|_| Some(Info::damaged(&shown, 0)), |mut i| i.pop()));
+                let infos = self.infos(&KeyFolder { fd, path }, &shown);
+                found.extend(
+                    infos.map_or_else(|_| Some(ObjectInfo::damaged(&shown, 0)), |mut i| i.pop()),
+                );
             }
         }
         found.sort_by(|a, b| a.key.cmp(&b.key));
@@ -198,7 +204,7 @@ impl Store {
     ///
     /// # Errors
     /// When there is none.
-    pub fn versions(&self, key: &str) -> Result<Vec<Info>, Fault> {
+    pub fn versions(&self, key: &str) -> Result<Vec<ObjectInfo>, CheckpointError> {
         let found = self.infos(&self.folder(key, None)?, key)?;
         match found.is_empty() {
             true => Err(self.none(key, None)),
@@ -210,7 +216,7 @@ impl Store {
     ///
     /// # Errors
     /// When it is not there, or the store cannot be written.
-    pub fn delete(&self, key: &str, number: Option<u64>) -> Result<(), Fault> {
+    pub fn delete(&self, key: &str, number: Option<u64>) -> Result<(), CheckpointError> {
         let folder = self.folder(key, number)?;
         let _lock = folder.lock()?;
         if let Some(number) = number.filter(|number| is_older(&folder, *number)) {
@@ -236,7 +242,7 @@ impl Store {
     }
 
     /// What is known of the versions in a folder.
-    fn infos(&self, folder: &Folder, key: &str) -> Result<Vec<Info>, Fault> {
+    fn infos(&self, folder: &KeyFolder, key: &str) -> Result<Vec<ObjectInfo>, CheckpointError> {
         let mut found = Vec::new();
         for (number, size) in folder.numbers()? {
             let path = folder.path.join(file(number));
@@ -250,31 +256,34 @@ impl Store {
                 Err(_) => None,
             };
             let own = ended.filter(|t| *t.key == *key && t.number == number);
-            found.push(own.map_or_else(|| Info::damaged(key, number), |t| Info::from(&t)));
+            found.push(own.map_or_else(
+                || ObjectInfo::damaged(key, number),
+                |t| ObjectInfo::from(&t),
+            ));
         }
         Ok(found)
     }
 
-    fn folder(&self, key: &str, number: Option<u64>) -> Result<Folder, Fault> {
+    fn folder(&self, key: &str, number: Option<u64>) -> Result<KeyFolder, CheckpointError> {
         check_key(key)?;
-        Folder::open(&self.root, key).map_err(|e| match e {
+        KeyFolder::open(&self.root, key).map_err(|e| match e {
             Errno::NOENT => self.none(key, number),
             e => error("open", &self.root.path.join(key))(e),
         })
     }
 
-    fn none(&self, key: &str, number: Option<u64>) -> Fault {
+    fn none(&self, key: &str, number: Option<u64>) -> CheckpointError {
         let what = number.map_or("no".into(), |n| format!("no version {n} of"));
         let text = format!(
             "there is {what} object {key:?} in the store {}: list what there is",
             self.root.path.display()
         );
-        Fault::new(Code::NotFound, text)
+        CheckpointError::new(CheckpointErrorCode::NotFound, text)
     }
 }
 
 /// Whether what the name of the newest version leads to is behind this one. Not whenever it is: a writer may have been killed.
-fn is_older(folder: &Folder, number: u64) -> bool {
+fn is_older(folder: &KeyFolder, number: u64) -> bool {
     let newest = folder.read(NEWEST).ok();
     let newest = newest.and_then(|fd| trailer(&fd, &folder.path.join(NEWEST)).ok().flatten());
     newest.is_some_and(|t| number < t.number && folder.points_to(t.number))

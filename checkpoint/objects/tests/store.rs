@@ -6,16 +6,16 @@ use rustix::thread::set_thread_uid;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use tarn_objects::{Code, Draft, Info, Store};
+use tarn_objects::{CheckpointErrorCode, NodeObjectStore, ObjectInfo, ObjectWriter};
 use tempfile::TempDir;
 
 /// Stores in memory and on another file system.
-fn stores() -> Vec<(TempDir, Store)> {
+fn stores() -> Vec<(TempDir, NodeObjectStore)> {
     let folders = [tempfile::tempdir_in("/dev/shm"), tempfile::tempdir()];
     folders
         .map(|folder| {
             let folder = folder.unwrap();
-            let store = Store::open(Some(folder.path())).unwrap();
+            let store = NodeObjectStore::open(Some(folder.path())).unwrap();
             (folder, store)
         })
         .into()
@@ -26,7 +26,7 @@ fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(mixed).collect()
 }
 
-fn numbers(store: &Store, key: &str) -> Vec<u64> {
+fn numbers(store: &NodeObjectStore, key: &str) -> Vec<u64> {
     let all = store.versions(key).unwrap();
     all.iter().map(|v| v.number).collect()
 }
@@ -41,12 +41,15 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[track_caller]
-fn refused<T: std::fmt::Debug>(what: Result<T, tarn_objects::Fault>, code: Code) {
+fn refused<T: std::fmt::Debug>(
+    what: Result<T, tarn_objects::CheckpointError>,
+    code: CheckpointErrorCode,
+) {
     assert_eq!(what.unwrap_err().code, code);
 }
 
 /// A draft whose writer was killed: nothing is removed, and the kernel has released its lock.
-fn killed(draft: Draft, key: &Path) {
+fn killed(draft: ObjectWriter, key: &Path) {
     let name = names(key)
         .into_iter()
         .find(|n| n.starts_with(".put-"))
@@ -64,7 +67,7 @@ fn what_is_put_is_there_for_all_and_never_changes() {
             let data = bytes(length, 1);
             let put = store.put("fields/rho", &data, "bytes").unwrap();
             assert_eq!((put.bytes, &*put.about), (length as u64, "bytes"));
-            let other = Store::open(Some(folder.path())).unwrap();
+            let other = NodeObjectStore::open(Some(folder.path())).unwrap();
             let object = other.map("fields/rho", None).unwrap();
             object.verify().unwrap();
             assert_eq!((object.bytes(), object.info()), (&data[..], put.clone()));
@@ -84,14 +87,26 @@ fn what_is_put_is_there_for_all_and_never_changes() {
         // Other nodes find the newest by this name.
         let inode = |name: &str| folder.path().join(name).metadata().unwrap().ino();
         assert_eq!(inode("fields/rho/newest.obj"), inode("fields/rho/5.obj"));
-        refused(store.map("fields", None), Code::NotFound);
-        refused(store.map("mesh", Some(2)), Code::NotFound);
-        refused(store.versions("no"), Code::NotFound);
-        refused(store.put("../out", b"", ""), Code::Invalid);
-        refused(store.put("a", b"", &"x".repeat(256)), Code::Invalid);
-        refused(store.create("a", u64::MAX).map(drop), Code::Invalid);
+        refused(store.map("fields", None), CheckpointErrorCode::NotFound);
+        refused(store.map("mesh", Some(2)), CheckpointErrorCode::NotFound);
+        refused(store.versions("no"), CheckpointErrorCode::NotFound);
+        refused(store.put("../out", b"", ""), CheckpointErrorCode::Invalid);
+        refused(
+            store.put("a", b"", &"x".repeat(256)),
+            CheckpointErrorCode::Invalid,
+        );
+        refused(
+            store.create("a", u64::MAX).map(drop),
+            CheckpointErrorCode::Invalid,
+        );
         let large = store.create("a", 1 << 45).map(drop).unwrap_err();
-        assert!(matches!(large.code, Code::NoMem | Code::NoSpace), "{large}");
+        assert!(
+            matches!(
+                large.code,
+                CheckpointErrorCode::NoMem | CheckpointErrorCode::NoSpace
+            ),
+            "{large}"
+        );
         assert_eq!(names(&folder.path().join("a")), [""; 0]);
     }
 }
@@ -102,13 +117,13 @@ fn what_is_filled_in_place_is_published_without_a_copy() {
         let data = bytes(1_000_000, 2);
         let mut draft = store.create("field", data.len() as u64).unwrap();
         assert!(draft.bytes().iter().all(|b| *b == 0));
-        refused(store.map("field", None), Code::NotFound);
+        refused(store.map("field", None), CheckpointErrorCode::NotFound);
         draft.bytes().copy_from_slice(&data);
         let info = draft.publish("f64").unwrap();
         // The program's memory is still there, and no longer the object's.
         assert_eq!(draft.bytes(), data);
         draft.bytes().fill(0);
-        refused(draft.publish(""), Code::Invalid);
+        refused(draft.publish(""), CheckpointErrorCode::Invalid);
         drop(draft);
         let object = store.map("field", Some(info.number)).unwrap();
         object.verify().unwrap();
@@ -118,7 +133,7 @@ fn what_is_filled_in_place_is_published_without_a_copy() {
         let mut draft = store.create("field", 5).unwrap();
         draft.abandon();
         draft.bytes().fill(1);
-        refused(draft.publish(""), Code::Invalid);
+        refused(draft.publish(""), CheckpointErrorCode::Invalid);
         drop(draft);
         assert_eq!(names(&folder.path().join("field")), ["1.obj", "newest.obj"]);
     }
@@ -134,12 +149,12 @@ fn a_number_is_never_used_twice_and_maps_stay() {
         assert_eq!(mapped.bytes(), bytes(300_000, 3));
         mapped.verify().unwrap();
         assert_eq!(store.map("k", None).unwrap().info().number, 2);
-        refused(store.delete("k", Some(3)), Code::NotFound);
+        refused(store.delete("k", Some(3)), CheckpointErrorCode::NotFound);
         assert_eq!(put(4), 4);
         store.delete("k", None).unwrap();
-        refused(store.map("k", None), Code::NotFound);
-        refused(store.delete("k", None), Code::NotFound);
-        assert_eq!(store.list().unwrap(), [] as [Info; 0]);
+        refused(store.map("k", None), CheckpointErrorCode::NotFound);
+        refused(store.delete("k", None), CheckpointErrorCode::NotFound);
+        assert_eq!(store.list().unwrap(), [] as [ObjectInfo; 0]);
         let here = folder.path().join("k");
         assert_eq!(names(&here), ["4.obj"]);
         assert_eq!(here.join("4.obj").metadata().unwrap().len(), 0);
@@ -152,7 +167,10 @@ fn a_number_is_never_used_twice_and_maps_stay() {
         assert_eq!(put(7), 7);
         store.delete("k", Some(6)).unwrap();
         for number in [5, 6] {
-            refused(store.delete("k", Some(number)), Code::NotFound);
+            refused(
+                store.delete("k", Some(number)),
+                CheckpointErrorCode::NotFound,
+            );
         }
         assert_eq!(names(&here), ["7.obj", "newest.obj"]);
     }
@@ -165,7 +183,7 @@ fn programs_that_put_at_once_get_versions_of_their_own() {
         let path = folder.path();
         let mut given: Vec<u64> = std::thread::scope(|scope| {
             let put = |thread: u8| {
-                let store = Store::open(Some(path)).unwrap();
+                let store = NodeObjectStore::open(Some(path)).unwrap();
                 let one = |n| {
                     let info = store.put("k", &bytes(5000, thread ^ n), &format!("{}", thread ^ n));
                     let number = info.unwrap().number;
@@ -182,7 +200,7 @@ fn programs_that_put_at_once_get_versions_of_their_own() {
         });
         given.sort_unstable();
         assert_eq!(given, (1..=4 * u64::from(EACH)).collect::<Vec<_>>());
-        let store = Store::open(Some(path)).unwrap();
+        let store = NodeObjectStore::open(Some(path)).unwrap();
         let all = store.versions("k").unwrap();
         assert_eq!(all.len(), 80);
         for info in all {
@@ -262,19 +280,19 @@ fn a_flipped_bit_anywhere_is_found() {
         let mut flipped = whole.clone();
         flipped[at] ^= 4;
         fs::write(&path, &flipped).unwrap();
-        refused(store.get("k", None), Code::Corrupt);
+        refused(store.get("k", None), CheckpointErrorCode::Corrupt);
         let verified = store.map("k", None).and_then(|o| o.verify());
-        refused(verified, Code::Corrupt);
+        refused(verified, CheckpointErrorCode::Corrupt);
     }
     // Cut, or another object's: it is listed as damaged, and does not hide others.
     store.put("other", b"x", "").unwrap();
     fs::write(&path, &whole[..5000]).unwrap();
-    refused(store.map("k", None), Code::Corrupt);
+    refused(store.map("k", None), CheckpointErrorCode::Corrupt);
     let damaged: Vec<bool> = store.list().unwrap().iter().map(|i| i.damaged).collect();
     assert_eq!(damaged, [true, false]);
     fs::remove_file(&path).unwrap();
     fs::copy(folder.path().join("other/1.obj"), &path).unwrap();
-    refused(store.map("k", None), Code::Corrupt);
+    refused(store.map("k", None), CheckpointErrorCode::Corrupt);
     store.delete("k", None).unwrap();
     assert_eq!(store.list().unwrap().len(), 1);
 }
@@ -283,7 +301,7 @@ fn a_flipped_bit_anywhere_is_found() {
 fn no_link_leads_out_of_the_store() {
     let (folder, store) = stores().remove(0);
     let outside = tempfile::tempdir().unwrap();
-    let elsewhere = Store::open(Some(outside.path())).unwrap();
+    let elsewhere = NodeObjectStore::open(Some(outside.path())).unwrap();
     elsewhere.put("k", b"theirs", "").unwrap();
     symlink(outside.path().join("k"), folder.path().join("k")).unwrap();
     fs::create_dir(folder.path().join("l")).unwrap();
@@ -300,15 +318,15 @@ fn no_link_leads_out_of_the_store() {
     // It is of another key. Only the link goes.
     assert!(store.list().unwrap()[0].damaged);
     store.delete("l", None).unwrap();
-    assert_eq!(store.list().unwrap(), [] as [Info; 0]);
+    assert_eq!(store.list().unwrap(), [] as [ObjectInfo; 0]);
     elsewhere.map("k", Some(1)).unwrap().verify().unwrap();
     assert_eq!(names(&outside.path().join("k")), ["1.obj", "newest.obj"]);
     let link = outside.path().join("store");
     symlink(folder.path(), &link).unwrap();
-    assert!(Store::open(Some(&link)).is_err());
+    assert!(NodeObjectStore::open(Some(&link)).is_err());
     refused(
-        Store::open(Some(&outside.path().join("no"))),
-        Code::NotFound,
+        NodeObjectStore::open(Some(&outside.path().join("no"))),
+        CheckpointErrorCode::NotFound,
     );
 }
 
@@ -389,8 +407,8 @@ fn attack_another_user_deletes_and_lists_what_it_may() {
         println!("SKIPPED: only root can be another user");
         return;
     };
-    let short = |all: Vec<Info>| -> Vec<_> {
-        let one = |i: Info| (i.key.into_string(), i.number, i.damaged);
+    let short = |all: Vec<ObjectInfo>| -> Vec<_> {
+        let one = |i: ObjectInfo| (i.key.into_string(), i.number, i.damaged);
         all.into_iter().map(one).collect()
     };
     let own = |key: &str, number, damaged| (key.to_owned(), number, damaged);
@@ -430,7 +448,7 @@ fn puts() {
     let Some(path) = std::env::var_os(STORE).map(PathBuf::from) else {
         return;
     };
-    let store = Store::open(Some(&path)).unwrap();
+    let store = NodeObjectStore::open(Some(&path)).unwrap();
     let puts: u32 = std::env::var(PUTS).unwrap().parse().unwrap();
     for n in 0..puts {
         let seed = n as u8;
@@ -446,7 +464,7 @@ fn puts() {
 }
 
 /// All versions are whole and what was put; the number of the newest.
-fn whole(store: &Store) -> u64 {
+fn whole(store: &NodeObjectStore) -> u64 {
     let Ok(all) = store.versions("a/k") else {
         return 0;
     };
@@ -459,7 +477,7 @@ fn whole(store: &Store) -> u64 {
 }
 
 #[track_caller]
-fn nothing_is_left(folder: &Path, store: &Store) {
+fn nothing_is_left(folder: &Path, store: &NodeObjectStore) {
     store.put("a/k", &bytes(200_000, 9), "9").unwrap();
     let left = names(&folder.join("a/k"));
     assert!(left.iter().all(|n| !n.starts_with(".put-")), "{left:?}");

@@ -1,12 +1,12 @@
 //! What a rank asks of another: a request, an answer, on a connection that is kept for the next.
 
-use crate::folder::{AGAIN, Folder};
-use crate::greet::{self, Answer, Greeting, Role};
+use crate::folder::{AGAIN, PrivateFolder};
+use crate::greet::{self, ConnectionRole, GreetingReply, RankGreeting};
 use crate::line::malformed;
-use crate::one_sided::Window;
-use crate::socket::{Socket, deadline};
-use crate::state::{Counters, Shared, rank};
-use crate::wire::{Fields, MAX_TEXT, PIECE, Request};
+use crate::one_sided::WindowName;
+use crate::socket::{RankSocket, deadline};
+use crate::state::{CarriedCounters, MeetingContext, rank};
+use crate::wire::{FrameFields, MAX_TEXT, PIECE, RankRequest};
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,20 +21,20 @@ const PART: usize = 256 << 10;
 const MAX_KEPT: usize = 4;
 
 /// A rank as others reach it.
-pub(crate) struct Peer {
+pub(crate) struct RankPeer {
     pub(crate) node: String,
     /// Over its node.
     pub(crate) switches: String,
     /// HOST:PORT, where ranks are on several nodes.
     pub(crate) address: Option<String>,
-    kept: Mutex<Vec<Socket>>,
+    kept: Mutex<Vec<RankSocket>>,
     /// Its window onto what it keeps for this rank, of a generation.
-    pub(crate) window: Mutex<Option<Window>>,
+    pub(crate) window: Mutex<Option<WindowName>>,
     /// Nothing can be read by windows of its.
     pub(crate) plain: AtomicBool,
 }
 
-impl Peer {
+impl RankPeer {
     pub(crate) fn new(node: String, switches: String, address: Option<String>) -> Self {
         Self {
             node,
@@ -49,11 +49,11 @@ impl Peer {
 
 /// Connects, if it must until the time is over, and says who this is.
 pub(crate) fn open<T>(
-    shared: (&greet::Key, &Greeting),
+    shared: (&greet::ProgramKey, &RankGreeting),
     until: Instant,
-    mut connect: impl FnMut() -> io::Result<(Socket, T)>,
+    mut connect: impl FnMut() -> io::Result<(RankSocket, T)>,
     mut again: impl FnMut(&io::Error) -> bool,
-) -> io::Result<(Socket, T, Answer)> {
+) -> io::Result<(RankSocket, T, GreetingReply)> {
     let (key, who) = shared;
     loop {
         let mut attempt = || {
@@ -70,25 +70,25 @@ pub(crate) fn open<T>(
 }
 
 /// One call: who is asked, by when.
-pub(crate) struct Call<'a> {
-    pub(crate) shared: &'a Shared,
-    pub(crate) peer: &'a Peer,
+pub(crate) struct RankCall<'a> {
+    pub(crate) shared: &'a MeetingContext,
+    pub(crate) peer: &'a RankPeer,
     pub(crate) to: u32,
     /// Where it can be had without the network.
-    pub(crate) folder: Option<&'a Folder>,
+    pub(crate) folder: Option<&'a PrivateFolder>,
     pub(crate) within: Duration,
     /// The end of that, which is put off while bytes come.
     pub(crate) until: Cell<Instant>,
 }
 
 /// An answer: the error of a rank that refuses, or of a connection.
-pub(crate) type Answered<T> = io::Result<Result<T, String>>;
+pub(crate) type RankReply<T> = io::Result<Result<T, String>>;
 
-impl Call<'_> {
+impl RankCall<'_> {
     pub(crate) fn grant(self, generation: u64, bytes: u64) -> Result<String, RanksError> {
         self.forget_window();
         let granted = self.run(|socket, until| {
-            send(socket, &Request::Grant(generation, bytes), until)?;
+            send(socket, &RankRequest::Grant(generation, bytes), until)?;
             let name = receive(socket, MAX_TEXT, until)?;
             name.map(String::from_utf8)
                 .map_or_else(|why| Ok(Err(why)), |n| n.map(Ok).map_err(|_| malformed()))
@@ -104,14 +104,14 @@ impl Call<'_> {
         let carried = &self.shared.carried;
         let why = match self.write(generation, at, bytes) {
             Ok(Some(sum)) => {
-                Counters::add(&carried.put, bytes.len());
+                CarriedCounters::add(&carried.put, bytes.len());
                 return Ok(sum);
             }
             Ok(None) => None,
             Err(why) => Some(why),
         };
         let sum = self.send(generation, at, bytes)?;
-        Counters::add(&carried.put_by_stream, bytes.len());
+        CarriedCounters::add(&carried.put_by_stream, bytes.len());
         if let Some(why) = why {
             self.note_detour(&why);
         }
@@ -122,12 +122,12 @@ impl Call<'_> {
     fn send(&self, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, RanksError> {
         self.run(|socket, until| {
             let mut checksum = 0;
-            let mut take = |len: usize| -> Answered<()> {
+            let mut take = |len: usize| -> RankReply<()> {
                 let piece = match receive(socket, 8, until)? {
                     Ok(piece) => piece,
                     Err(why) => return Ok(Err(why)),
                 };
-                let piece = Fields(&piece).u64().ok_or_else(malformed)?;
+                let piece = FrameFields(&piece).u64().ok_or_else(malformed)?;
                 checksum = joined(checksum, piece, len as u64);
                 Ok(Ok(()))
             };
@@ -136,7 +136,7 @@ impl Call<'_> {
             let mut sent = 0;
             while sent < bytes.len() || under_way.is_none() {
                 let piece = &bytes[sent..(sent + PIECE).min(bytes.len())];
-                let request = Request::Put(generation, at + sent as u64, piece);
+                let request = RankRequest::Put(generation, at + sent as u64, piece);
                 send(socket, &request, until)?;
                 sent += piece.len();
                 if let Some(len) = under_way.replace(piece.len())
@@ -166,12 +166,12 @@ impl Call<'_> {
         }
         let carried = &self.shared.carried;
         let (there, why) = self.read(medium, at, into, arrived);
-        Counters::add(&carried.fetched, there);
+        CarriedCounters::add(&carried.fetched, there);
         if there == into.len() && there > 0 {
             return Ok(());
         }
         self.receive(medium, at, (there, into), arrived)?;
-        Counters::add(&carried.fetched_by_stream, into.len() - there);
+        CarriedCounters::add(&carried.fetched_by_stream, into.len() - there);
         if let Some(why) = why {
             self.peer.plain.store(true, Ordering::Relaxed);
             self.note_detour(&why);
@@ -191,13 +191,13 @@ impl Call<'_> {
         self.run(|socket, mut until| {
             let mut asked = there;
             let size = into.len();
-            let mut ask = |socket: &Socket, until| {
+            let mut ask = |socket: &RankSocket, until| {
                 let len = PIECE.min(size - asked);
                 let at = at + asked as u64;
                 asked += len;
                 match len {
                     0 => Ok(()),
-                    len => send(socket, &Request::Fetch(at, len, medium), until),
+                    len => send(socket, &RankRequest::Fetch(at, len, medium), until),
                 }
             };
             // While one is on its way the next is being read.
@@ -225,7 +225,7 @@ impl Call<'_> {
 
     pub(crate) fn run<T>(
         &self,
-        ask: impl FnOnce(&Socket, Instant) -> Answered<T>,
+        ask: impl FnOnce(&RankSocket, Instant) -> RankReply<T>,
     ) -> Result<T, RanksError> {
         let until = self.until.get();
         if let Some(gone) = self.shared.gone(self.to) {
@@ -274,9 +274,9 @@ impl Call<'_> {
         }
     }
 
-    fn connect(&self, until: Instant) -> Result<Socket, RanksError> {
-        let who = Greeting {
-            role: Role::Caller,
+    fn connect(&self, until: Instant) -> Result<RankSocket, RanksError> {
+        let who = RankGreeting {
+            role: ConnectionRole::Caller,
             identity: self.shared.identity,
             rank: self.shared.rank,
             ranks: self.shared.ranks,
@@ -287,7 +287,7 @@ impl Call<'_> {
             match (here, &self.peer.address) {
                 (Some(Ok(socket)), _) => Ok((socket, ())),
                 (Some(Err(e)), None) => Err(e),
-                (_, Some(address)) => Ok((Socket::tcp(address, until)?.0, ())),
+                (_, Some(address)) => Ok((RankSocket::tcp(address, until)?.0, ())),
                 (None, None) => Err(io::Error::new(
                     io::ErrorKind::NotFound,
                     "it is on another node, and no address of rank 0 was given",
@@ -312,12 +312,16 @@ fn within_range(at: u64, len: usize) -> Result<(), RanksError> {
         .ok_or_else(|| RanksError::Invalid(format!("{len} bytes at {at} end nowhere")))
 }
 
-pub(crate) fn send(socket: &Socket, request: &Request<'_>, until: Instant) -> io::Result<()> {
+pub(crate) fn send(
+    socket: &RankSocket,
+    request: &RankRequest<'_>,
+    until: Instant,
+) -> io::Result<()> {
     socket.send_all(&request.head(), request.payload(), until)
 }
 
 /// The length of an answer, or the text of a refusal.
-fn answer(socket: &Socket, until: Instant) -> Answered<usize> {
+fn answer(socket: &RankSocket, until: Instant) -> RankReply<usize> {
     let mut head = [0; 5];
     socket.receive_all(&mut head, until)?;
     let [a, b, c, d, status] = head;
@@ -327,14 +331,14 @@ fn answer(socket: &Socket, until: Instant) -> Answered<usize> {
         (1, Some(len)) if len <= MAX_TEXT => {
             let mut text = vec![0; len];
             socket.receive_all(&mut text, until)?;
-            Ok(Err(Fields(&text).text()))
+            Ok(Err(FrameFields(&text).text()))
         }
         _ => Err(malformed()),
     }
 }
 
 /// An answer of at most so many bytes.
-pub(crate) fn receive(socket: &Socket, most: usize, until: Instant) -> Answered<Vec<u8>> {
+pub(crate) fn receive(socket: &RankSocket, most: usize, until: Instant) -> RankReply<Vec<u8>> {
     Ok(match answer(socket, until)? {
         Ok(len) if len > most => return Err(malformed()),
         Ok(len) => {

@@ -1,6 +1,6 @@
 //! The folder in which the ranks of a node find each other: who holds a rank, and where it listens.
 
-use crate::socket::{Listener, Socket};
+use crate::socket::{Listener, RankSocket};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -20,12 +20,12 @@ const MAX_HOLDER: u64 = 32;
 
 /// A private folder, held open: whoever renames it or its parents changes nothing.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct PrivateFolder {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-impl Folder {
+impl PrivateFolder {
     /// Makes it if it is not there.
     pub(crate) fn open(path: &Path) -> Result<Self, RanksError> {
         let shown = path.display();
@@ -64,18 +64,18 @@ impl Folder {
     }
 
     /// Connects to a rank of this node.
-    pub(crate) fn connect(&self, rank: u32) -> io::Result<Socket> {
-        Socket::unix(&self.socket(rank))
+    pub(crate) fn connect(&self, rank: u32) -> io::Result<RankSocket> {
+        RankSocket::unix(&self.socket(rank))
     }
 
     /// Takes a rank for this process, as soon as a dying process has let go of it.
-    pub(crate) fn take(self, rank: u32, until: Instant) -> Result<Place, RanksError> {
+    pub(crate) fn take(self, rank: u32, until: Instant) -> Result<RankLock, RanksError> {
         let until = until.min(Instant::now() + TIMEOUT);
         let mut lock = self.lock(rank, until)?;
         // For people; the lock holds without it.
         let _ = lock.set_len(0);
         let _ = lock.write_all(std::process::id().to_string().as_bytes());
-        Ok(Place {
+        Ok(RankLock {
             folder: self,
             lock,
             rank,
@@ -122,7 +122,7 @@ impl Vacant {
     /// # Errors
     /// [`RanksError::Taken`] by whom, or why the folder cannot be used.
     pub fn take(folder: &Path, rank: u32) -> Result<Self, RanksError> {
-        let folder = Folder::open(folder)?;
+        let folder = PrivateFolder::open(folder)?;
         folder.lock(rank, Instant::now()).map(Self)
     }
 }
@@ -136,13 +136,13 @@ impl Drop for Vacant {
 
 /// A rank that is this process's until it is dropped or the process ends.
 #[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) folder: Folder,
+pub(crate) struct RankLock {
+    pub(crate) folder: PrivateFolder,
     lock: File,
     rank: u32,
 }
 
-impl Place {
+impl RankLock {
     /// Listens where the others of this node look. What a dead process has left there is removed.
     pub(crate) fn listen(&self) -> Result<Listener, RanksError> {
         self.unlink();
@@ -161,7 +161,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for RankLock {
     fn drop(&mut self) {
         self.unlink();
         let _ = self.lock.set_len(0);

@@ -2,8 +2,8 @@
 //! read; then who comes says who it is.
 
 use crate::line::malformed;
-use crate::socket::Socket;
-use crate::wire::{Fields, MAX_TEXT, short};
+use crate::socket::RankSocket;
+use crate::wire::{FrameFields, MAX_TEXT, short};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::io;
@@ -18,13 +18,13 @@ pub(crate) const PROOF: usize = 32;
 const HELLO: usize = 8 + 2 + PROOF;
 
 /// Which meeting: new each time.
-pub(crate) type Identity = [u8; 16];
+pub(crate) type MeetingId = [u8; 16];
 
 /// The key of a program. One that is on a single node needs none: nobody else comes into its folder.
 #[derive(Clone)]
-pub(crate) struct Key(pub(crate) [u8; PROOF]);
+pub(crate) struct ProgramKey(pub(crate) [u8; PROOF]);
 
-impl Key {
+impl ProgramKey {
     fn proof(&self, who: &[u8], sent: &[u8]) -> io::Result<Hmac<Sha256>> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).map_err(io::Error::other)?;
         mac.update(who);
@@ -67,7 +67,7 @@ fn hello() -> io::Result<[u8; HELLO]> {
 }
 
 fn check_hello(hello: &[u8]) -> io::Result<()> {
-    let mut fields = Fields(hello);
+    let mut fields = FrameFields(hello);
     if fields.array() != Some(MAGIC) {
         return Err(malformed());
     }
@@ -81,7 +81,7 @@ fn check_hello(hello: &[u8]) -> io::Result<()> {
 }
 
 /// Proves itself to whom it has connected to, who has done so first.
-pub(crate) fn prove(socket: &Socket, key: &Key, until: Instant) -> io::Result<()> {
+pub(crate) fn prove(socket: &RankSocket, key: &ProgramKey, until: Instant) -> io::Result<()> {
     let ours = hello()?;
     socket.send_all(&ours, b"", until)?;
     let mut theirs = [0; HELLO];
@@ -96,7 +96,7 @@ pub(crate) fn prove(socket: &Socket, key: &Key, until: Instant) -> io::Result<()
 }
 
 /// The other half of it.
-pub(crate) fn check(socket: &Socket, key: &Key, until: Instant) -> io::Result<()> {
+pub(crate) fn check(socket: &RankSocket, key: &ProgramKey, until: Instant) -> io::Result<()> {
     let mut theirs = [0; HELLO];
     socket.receive_all(&mut theirs, until)?;
     if theirs[..8] != MAGIC {
@@ -115,7 +115,7 @@ pub(crate) fn check(socket: &Socket, key: &Key, until: Instant) -> io::Result<()
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum ConnectionRole {
     /// It is a member's, to the hub.
     Member = 1,
     /// It is for requests.
@@ -124,16 +124,16 @@ pub(crate) enum Role {
 
 /// Who comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Greeting {
-    pub(crate) role: Role,
+pub(crate) struct RankGreeting {
+    pub(crate) role: ConnectionRole,
     /// Zeros where it is not known yet.
-    pub(crate) identity: Identity,
+    pub(crate) identity: MeetingId,
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
     pub(crate) process: u32,
 }
 
-impl Greeting {
+impl RankGreeting {
     const BYTES: usize = 1 + 16 + 4 + 4 + 4;
 
     fn encode(&self) -> Vec<u8> {
@@ -146,11 +146,11 @@ impl Greeting {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut f = Fields(bytes);
+        let mut f = FrameFields(bytes);
         Some(Self {
             role: match f.u8()? {
-                1 => Role::Member,
-                2 => Role::Caller,
+                1 => ConnectionRole::Member,
+                2 => ConnectionRole::Caller,
                 _ => return None,
             },
             identity: f.array()?,
@@ -161,31 +161,31 @@ impl Greeting {
     }
 
     /// Reads it from who has proven itself.
-    pub(crate) fn receive(socket: &Socket, until: Instant) -> io::Result<Self> {
+    pub(crate) fn receive(socket: &RankSocket, until: Instant) -> io::Result<Self> {
         let mut bytes = [0; Self::BYTES];
         socket.receive_all(&mut bytes, until)?;
         Self::decode(&bytes).ok_or_else(malformed)
     }
 
     /// Says who this is, and hears which meeting it is, or why this has no place there.
-    pub(crate) fn send(&self, socket: &Socket, until: Instant) -> io::Result<Answer> {
+    pub(crate) fn send(&self, socket: &RankSocket, until: Instant) -> io::Result<GreetingReply> {
         socket.send_all(&self.encode(), b"", until)?;
-        Answer::receive(socket, until)
+        GreetingReply::receive(socket, until)
     }
 }
 
 /// The answer to a greeting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum GreetingReply {
     /// It is of this meeting.
-    Welcome(Identity),
+    Welcome(MeetingId),
     /// It is not: why.
     Refused(String),
     /// Another process has the rank: which.
     Taken(String),
 }
 
-impl Answer {
+impl GreetingReply {
     const HEAD: usize = 1 + 16 + 2;
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -203,10 +203,10 @@ impl Answer {
     }
 
     /// Reads it.
-    pub(crate) fn receive(socket: &Socket, until: Instant) -> io::Result<Self> {
+    pub(crate) fn receive(socket: &RankSocket, until: Instant) -> io::Result<Self> {
         let mut head = [0; Self::HEAD];
         socket.receive_all(&mut head, until)?;
-        let mut f = Fields(&head);
+        let mut f = FrameFields(&head);
         let mut fields = || Some((f.u8()?, f.array()?, f.array().map(u16::from_le_bytes)?));
         let (status, identity, len) = fields().ok_or_else(malformed)?;
         let mut text = vec![0; usize::from(len)];
@@ -214,7 +214,7 @@ impl Answer {
             return Err(malformed());
         }
         socket.receive_all(&mut text, until)?;
-        let text = Fields(&text).text();
+        let text = FrameFields(&text).text();
         match status {
             0 => Ok(Self::Welcome(identity)),
             1 => Ok(Self::Refused(text)),
@@ -224,7 +224,7 @@ impl Answer {
     }
 
     /// The meeting, of whom was asked.
-    pub(crate) fn of(self, who: &str) -> Result<Identity, RanksError> {
+    pub(crate) fn of(self, who: &str) -> Result<MeetingId, RanksError> {
         let who = who.to_owned();
         match self {
             Self::Welcome(identity) => Ok(identity),

@@ -1,12 +1,12 @@
 //! The hub, in rank 0's process: it has a line to each rank, brings words together, and knows who is gone.
 
-use crate::greet::{Answer, Greeting, Identity};
-use crate::line::{Line, malformed};
-use crate::socket::Socket;
+use crate::greet::{GreetingReply, MeetingId, RankGreeting};
+use crate::line::{FrameConnection, malformed};
+use crate::socket::RankSocket;
 use crate::wire::{FromHub, Least, MAX_WORDS, ToHub};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tarn_ports::Reached;
+use tarn_ports::RankProgress;
 
 /// Exchanges that a rank may have begun without an answer to the first: earlier ones were given up for lack of time.
 pub(crate) const MAX_AHEAD: usize = 4;
@@ -23,22 +23,22 @@ enum Stand {
 }
 
 #[derive(Debug)]
-struct Seat {
+struct HubMember {
     stand: Stand,
-    line: Option<Line>,
+    line: Option<FrameConnection>,
     /// Its words in exchanges that are not complete, as they came.
     words: VecDeque<Vec<u8>>,
     /// How many it has sent.
     said: u64,
-    reached: Reached,
+    reached: RankProgress,
     /// What it was told last.
     least: Least,
 }
 
 #[derive(Debug)]
 pub(crate) struct Hub {
-    identity: Identity,
-    seats: Vec<Seat>,
+    identity: MeetingId,
+    seats: Vec<HubMember>,
     least: Least,
     /// It was told more since `least` was looked at.
     told: bool,
@@ -55,13 +55,13 @@ fn names(ranks: &[usize]) -> String {
 }
 
 impl Hub {
-    pub(crate) fn new(ranks: u32, identity: Identity) -> Self {
-        let seat = || Seat {
+    pub(crate) fn new(ranks: u32, identity: MeetingId) -> Self {
+        let seat = || HubMember {
             stand: Stand::Awaited,
             line: None,
             words: VecDeque::new(),
             said: 0,
-            reached: Reached::default(),
+            reached: RankProgress::default(),
             least: Least::default(),
         };
         Self {
@@ -73,11 +73,11 @@ impl Hub {
     }
 
     /// Gives who has come its place, or says why not.
-    pub(crate) fn admit(&mut self, who: &Greeting, socket: Socket) {
+    pub(crate) fn admit(&mut self, who: &RankGreeting, socket: RankSocket) {
         let answer = self.place(who);
-        let mut line = Line::new(socket, ToHub::MAX);
+        let mut line = FrameConnection::new(socket, ToHub::MAX);
         line.push(answer.encode().into());
-        if !matches!(answer, Answer::Welcome(_)) {
+        if !matches!(answer, GreetingReply::Welcome(_)) {
             // So few bytes have room in a new connection.
             let _ = line.flush();
             return;
@@ -94,23 +94,26 @@ impl Hub {
         };
     }
 
-    fn place(&self, who: &Greeting) -> Answer {
+    fn place(&self, who: &RankGreeting) -> GreetingReply {
         let ranks = self.seats.len();
         if who.ranks as usize != ranks {
-            return Answer::Refused(format!(
+            return GreetingReply::Refused(format!(
                 "there are {ranks} ranks here, and rank {} is one of {}: start all with one number, or give this program another name",
                 who.rank, who.ranks
             ));
         }
         let Some(seat) = self.seats.get(who.rank as usize) else {
-            return Answer::Refused(format!("there are {ranks} ranks here, and no {}", who.rank));
+            return GreetingReply::Refused(format!(
+                "there are {ranks} ranks here, and no {}",
+                who.rank
+            ));
         };
         match &seat.stand {
-            Stand::Awaited => Answer::Welcome(self.identity),
+            Stand::Awaited => GreetingReply::Welcome(self.identity),
             Stand::Here { process } => {
-                Answer::Taken(format!("process {process} is its rank {}", who.rank))
+                GreetingReply::Taken(format!("process {process} is its rank {}", who.rank))
             }
-            Stand::Gone { why, .. } => Answer::Refused(format!(
+            Stand::Gone { why, .. } => GreetingReply::Refused(format!(
                 "rank {} was here already and is gone ({why}): restart all ranks",
                 who.rank
             )),
@@ -118,7 +121,7 @@ impl Hub {
     }
 
     /// The connections that are open: of which rank, and whether there is something to send.
-    pub(crate) fn sockets(&self) -> impl Iterator<Item = (usize, Arc<Socket>, bool)> {
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = (usize, Arc<RankSocket>, bool)> {
         let seats = self.seats.iter().enumerate();
         seats.filter_map(|(rank, seat)| {
             let line = seat.line.as_ref()?;
@@ -163,7 +166,7 @@ impl Hub {
                 let seats = self.seats.iter().enumerate();
                 let missing = seats.filter(|(_, s)| s.said <= number).map(|(r, _)| r);
                 let who = names(&missing.collect::<Vec<_>>());
-                self.tell(rank, FromHub::Missing(number, who).frame());
+                self.send_frame(rank, FromHub::Missing(number, who).frame());
             }
             ToHub::Leave => self.gone(rank, true, "it has ended"),
         }
@@ -192,7 +195,7 @@ impl Hub {
             false => FromHub::words(number, words()),
         };
         for rank in 0..self.seats.len() {
-            self.tell(rank, Arc::clone(&answer));
+            self.send_frame(rank, Arc::clone(&answer));
         }
     }
 
@@ -202,13 +205,13 @@ impl Hub {
         Least {
             reached: all()
                 .map(|(_, r)| r)
-                .reduce(Reached::and)
+                .reduce(RankProgress::and)
                 .unwrap_or_default(),
             by: [0, 1, 2].map(|count| last(count).map_or(0, |(rank, _)| rank)),
         }
     }
 
-    fn tell(&mut self, rank: usize, frame: Arc<[u8]>) {
+    fn send_frame(&mut self, rank: usize, frame: Arc<[u8]>) {
         if let Some(line) = &mut self.seats[rank].line {
             line.push(frame);
         }
@@ -221,7 +224,7 @@ impl Hub {
         let frame = FromHub::Gone(rank as u32, in_order, why.clone()).frame();
         self.seats[rank].stand = Stand::Gone { in_order, why };
         for other in 0..self.seats.len() {
-            self.tell(other, Arc::clone(&frame));
+            self.send_frame(other, Arc::clone(&frame));
         }
     }
 

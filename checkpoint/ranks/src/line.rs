@@ -1,6 +1,6 @@
 //! A connection of frames that never waits: between the hub and a member.
 
-use crate::socket::Socket;
+use crate::socket::RankSocket;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ const AHEAD: usize = 1 << 20;
 
 /// One end of it.
 #[derive(Debug)]
-pub(crate) struct Line {
-    pub(crate) socket: Arc<Socket>,
+pub(crate) struct FrameConnection {
+    pub(crate) socket: Arc<RankSocket>,
     /// Bytes of a frame that comes in.
     limit: usize,
     head: [u8; 4],
@@ -22,8 +22,8 @@ pub(crate) struct Line {
     sent: usize,
 }
 
-impl Line {
-    pub(crate) fn new(socket: Socket, limit: usize) -> Self {
+impl FrameConnection {
+    pub(crate) fn new(socket: RankSocket, limit: usize) -> Self {
         Self {
             socket: Arc::new(socket),
             limit,

@@ -1,15 +1,15 @@
 //! A rank that has come.
 
-use crate::calls::{Call, Peer, open};
-use crate::folder::{self, AGAIN, Folder, Place, TIMEOUT};
-use crate::greet::{Answer, Greeting, Key, PROOF, Role, random};
+use crate::calls::{RankCall, RankPeer, open};
+use crate::folder::{self, AGAIN, PrivateFolder, RankLock, TIMEOUT};
+use crate::greet::{ConnectionRole, GreetingReply, PROOF, ProgramKey, RankGreeting, random};
 use crate::hub::Hub;
-use crate::line::{Line, malformed};
+use crate::line::{FrameConnection, malformed};
 use crate::serve::THREAD;
-use crate::socket::{Listener, Socket, deadline};
-use crate::state::{Shared, rank};
+use crate::socket::{Listener, RankSocket, deadline};
+use crate::state::{MeetingContext, rank};
 use crate::turns::Turns;
-use crate::wire::{Fields, FromHub};
+use crate::wire::{FrameFields, FromHub};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::Cell;
 use std::io;
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_ports::{Carried, Host, OneSided, Ranks, RanksError, Reached};
+use tarn_ports::{Carried, OneSided, RankProgress, RankService, Ranks, RanksError};
 
 /// Ranks of a program: the hub has a connection to each.
 const MAX_RANKS: u32 = 16_384;
@@ -48,9 +48,9 @@ pub struct Options {
 
 /// A rank among the others of its program, until it is dropped.
 pub struct Meeting {
-    running: Running,
-    peers: Vec<Peer>,
-    place: Place,
+    running: RankThreads,
+    peers: Vec<RankPeer>,
+    place: RankLock,
 }
 
 impl std::fmt::Debug for Meeting {
@@ -110,20 +110,20 @@ impl Meeting {
                 "the switches over a node have at most {MAX_NODE} bytes"
             )));
         }
-        let place = Folder::open(&options.folder)?.take(options.rank, until)?;
+        let place = PrivateFolder::open(&options.folder)?.take(options.rank, until)?;
         let mut listeners = vec![place.listen()?];
-        let key = Key(options.key.unwrap_or_default());
+        let key = ProgramKey(options.key.unwrap_or_default());
         // The hub has a line to its own rank as to any other.
         let (line, identity, hub, address) = if options.rank == 0 {
             if let Some(meet) = &options.meet {
                 listeners.push(listen(meet, until)?);
             }
             let identity = random().map_err(io_error("make an identity"))?;
-            let (ours, theirs) = Socket::pair().map_err(io_error("make a socket"))?;
+            let (ours, theirs) = RankSocket::pair().map_err(io_error("make a socket"))?;
             let mut hub = Hub::new(options.ranks, identity);
             hub.admit(&member(&options), theirs);
             hub.flush();
-            Answer::receive(&ours, until).map_err(io_error("meet"))?;
+            GreetingReply::receive(&ours, until).map_err(io_error("meet"))?;
             (ours, identity, Some(hub), options.meet.clone())
         } else {
             let (line, identity, here) = meet_hub(&options, &place, &key, until)?;
@@ -137,16 +137,16 @@ impl Meeting {
         };
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = eventfd(0, flags).map_err(|e| io_error("make a descriptor")(e.into()))?;
-        let shared = Shared::new((options.rank, options.ranks), identity, key, wake);
+        let shared = MeetingContext::new((options.rank, options.ranks), identity, key, wake);
         let shared = Arc::new(shared);
         let turns = Turns {
             shared: Arc::clone(&shared),
             listeners,
-            line: Some(Line::new(line, FromHub::MAX)),
+            line: Some(FrameConnection::new(line, FromHub::MAX)),
             hub,
         };
         turns.start().map_err(io_error("start a thread"))?;
-        let running = Running(shared);
+        let running = RankThreads(shared);
         let left = until.saturating_duration_since(Instant::now());
         let all = running
             .0
@@ -176,15 +176,15 @@ impl Meeting {
         }
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &MeetingContext {
         &self.running.0
     }
 
-    fn call(&self, to: u32, within: Duration) -> Result<Call<'_>, RanksError> {
+    fn call(&self, to: u32, within: Duration) -> Result<RankCall<'_>, RanksError> {
         let peer = self.peers.get(to as usize);
         let peer = peer.ok_or_else(|| invalid(format!("there is no rank {to}")))?;
         let here = peer.node == self.node(self.rank());
-        Ok(Call {
+        Ok(RankCall {
             shared: self.shared(),
             peer,
             to,
@@ -223,8 +223,8 @@ fn about(node: &str, switches: &str, address: &Option<String>) -> Vec<u8> {
     bytes
 }
 
-fn read_about(bytes: &[u8]) -> Option<Peer> {
-    let mut f = Fields(bytes);
+fn read_about(bytes: &[u8]) -> Option<RankPeer> {
+    let mut f = FrameFields(bytes);
     let mut text = || {
         let len = f.u8()?;
         String::from_utf8(f.bytes(usize::from(len))?.to_vec()).ok()
@@ -232,7 +232,7 @@ fn read_about(bytes: &[u8]) -> Option<Peer> {
     let (node, switches) = (text()?, text()?);
     let address = String::from_utf8(f.0.to_vec()).ok()?;
     let address = Some(address).filter(|a| !a.is_empty());
-    Some(Peer::new(node, switches, address))
+    Some(RankPeer::new(node, switches, address))
 }
 
 fn late(who: String, doing: &'static str, options: &Options) -> RanksError {
@@ -243,9 +243,9 @@ fn late(who: String, doing: &'static str, options: &Options) -> RanksError {
     }
 }
 
-fn member(options: &Options) -> Greeting {
-    Greeting {
-        role: Role::Member,
+fn member(options: &Options) -> RankGreeting {
+    RankGreeting {
+        role: ConnectionRole::Member,
         identity: [0; 16],
         rank: options.rank,
         ranks: options.ranks,
@@ -275,17 +275,17 @@ fn listen(meet: &str, until: Instant) -> Result<Listener, RanksError> {
 /// Comes to the hub, which may not be there yet, or not any more: that of a program that is dying refuses.
 fn meet_hub(
     options: &Options,
-    place: &Place,
-    key: &Key,
+    place: &RankLock,
+    key: &ProgramKey,
     until: Instant,
-) -> Result<(Socket, [u8; 16], Option<IpAddr>), RanksError> {
+) -> Result<(RankSocket, [u8; 16], Option<IpAddr>), RanksError> {
     let mut refused: Option<(Instant, RanksError)> = None;
     loop {
         let opened = open(
             (key, &member(options)),
             until,
             || match &options.meet {
-                Some(meet) => Socket::tcp(meet, until).map(|(s, here)| (s, Some(here))),
+                Some(meet) => RankSocket::tcp(meet, until).map(|(s, here)| (s, Some(here))),
                 None => Ok((place.folder.connect(0)?, None)),
             },
             |e| {
@@ -342,7 +342,7 @@ impl Ranks for Meeting {
         peer.map_or("", |p| &p.switches)
     }
 
-    fn serve(&self, host: Arc<dyn Host>) {
+    fn serve(&self, host: Arc<dyn RankService>) {
         self.shared().lock().host = Some(host);
     }
 
@@ -350,15 +350,15 @@ impl Ranks for Meeting {
         self.shared().exchange(word, within, "come to the exchange")
     }
 
-    fn tell(&self, progress: Reached) {
-        self.shared().tell(progress);
+    fn report_progress(&self, progress: RankProgress) {
+        self.shared().report_progress(progress);
     }
 
-    fn told(&self) -> Reached {
-        self.shared().told()
+    fn common_progress(&self) -> RankProgress {
+        self.shared().common_progress()
     }
 
-    fn wait(&self, least: Reached, within: Duration) -> Result<(), RanksError> {
+    fn wait(&self, least: RankProgress, within: Duration) -> Result<(), RanksError> {
         self.shared().wait_for(least, within)
     }
 
@@ -405,9 +405,9 @@ impl Ranks for Meeting {
 }
 
 /// The threads of a rank. Dropped, they end.
-struct Running(Arc<Shared>);
+struct RankThreads(Arc<MeetingContext>);
 
-impl Drop for Running {
+impl Drop for RankThreads {
     fn drop(&mut self) {
         let shared = &self.0;
         let until = Instant::now() + LINGER;

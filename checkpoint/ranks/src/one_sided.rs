@@ -1,11 +1,11 @@
 //! What ranks of different nodes write to each other, and read, by [`OneSided`]: announced, confirmed and proven by the stream, which all
 //! goes by where that does not work.
 
-use crate::calls::{Answered, Call, receive, send};
+use crate::calls::{RankCall, RankReply, receive, send};
 use crate::line::malformed;
-use crate::socket::{Socket, deadline};
+use crate::socket::{RankSocket, deadline};
 use crate::state::rank;
-use crate::wire::{Fields, MAX_TEXT, Request, SHOWN};
+use crate::wire::{FrameFields, MAX_TEXT, RankRequest, SHOWN};
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -20,10 +20,10 @@ const WORTH: usize = 64 << 10;
 const STALL: Duration = Duration::from_secs(10);
 
 /// A window at a rank: the generation that it is for, and the words that name it.
-pub(crate) type Window = (u64, Arc<[u8]>);
+pub(crate) type WindowName = (u64, Arc<[u8]>);
 
 /// Goes on waiting as long as the stream says nothing and the time is not over.
-fn patient(socket: &Socket, until: Instant) -> io::Result<()> {
+fn patient(socket: &RankSocket, until: Instant) -> io::Result<()> {
     match (socket.is_quiet(), Instant::now() < until) {
         (false, _) => Err(io::Error::new(
             ErrorKind::UnexpectedEof,
@@ -40,14 +40,14 @@ fn half(until: Instant) -> Instant {
     now + (until.saturating_duration_since(now) / 2).min(STALL)
 }
 
-fn address(socket: &Socket) -> io::Result<IpAddr> {
+fn address(socket: &RankSocket) -> io::Result<IpAddr> {
     socket
         .here()
         .ok_or_else(|| ErrorKind::AddrNotAvailable.into())
 }
 
 /// What became of it: a rank that is gone is not the fault of what moved bytes.
-fn outcome<T>(moved: io::Result<T>) -> Answered<T> {
+fn outcome<T>(moved: io::Result<T>) -> RankReply<T> {
     match moved {
         Ok(moved) => Ok(Ok(moved)),
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => Err(e),
@@ -63,13 +63,13 @@ fn reason(e: RanksError) -> String {
     }
 }
 
-impl Call<'_> {
+impl RankCall<'_> {
     fn one_sided(&self) -> Option<&dyn OneSided> {
         let far = self.folder.is_none();
         self.shared.one_sided.get().filter(|_| far).map(|o| &**o)
     }
 
-    fn window(&self) -> MutexGuard<'_, Option<Window>> {
+    fn window(&self) -> MutexGuard<'_, Option<WindowName>> {
         let window = self.peer.window.lock();
         window.unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +91,7 @@ impl Call<'_> {
             return;
         }
         let asked = self.run(|socket, until| {
-            send(socket, &Request::Window(generation), until)?;
+            send(socket, &RankRequest::Window(generation), until)?;
             receive(socket, MAX_TEXT, until)
         });
         match asked {
@@ -119,17 +119,17 @@ impl Call<'_> {
         }
         let written = self.run(|socket, until| {
             let give_up = half(until);
-            send(socket, &Request::Comes, until)?;
+            send(socket, &RankRequest::Comes, until)?;
             let mut waits = || patient(socket, give_up);
             let here = address(socket)?;
             let moved = one_sided.write(here, &words, at, bytes, &mut waits);
             if let Err(why) = outcome(moved)? {
                 return Ok(Err(why));
             }
-            let landed = Request::Landed(generation, at, bytes.len() as u64);
+            let landed = RankRequest::Landed(generation, at, bytes.len() as u64);
             send(socket, &landed, until)?;
             match receive(socket, 8, until)? {
-                Ok(sum) => Fields(&sum).u64().ok_or_else(malformed).map(Ok),
+                Ok(sum) => FrameFields(&sum).u64().ok_or_else(malformed).map(Ok),
                 Err(why) => Ok(Err(why)),
             }
         });
@@ -156,7 +156,7 @@ impl Call<'_> {
             let begun = there.get();
             let end = (begun + SHOWN).min(into.len());
             let read = self.run(|socket, until| {
-                let show = Request::Show(at + begun as u64, end - begun, medium);
+                let show = RankRequest::Show(at + begun as u64, end - begun, medium);
                 send(socket, &show, until)?;
                 let words = match receive(socket, MAX_TEXT, until)? {
                     Ok(words) => words,
@@ -179,7 +179,7 @@ impl Call<'_> {
                 if let Err(why) = outcome(moved)? {
                     return Ok(Err(why));
                 }
-                send(socket, &Request::Seen, self.until.get())?;
+                send(socket, &RankRequest::Seen, self.until.get())?;
                 Ok(Ok(()))
             });
             if begun > 0 && there.get() > begun {

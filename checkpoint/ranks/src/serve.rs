@@ -1,11 +1,11 @@
 //! Connections that come in. A connection is a *stranger* until it has proven itself; when there are too many of them the newest
 //! takes the place of the oldest. Then a member's goes to the hub, and a caller's is served here.
 
-use crate::greet::{self, Answer, Greeting, Role};
+use crate::greet::{self, ConnectionRole, GreetingReply, RankGreeting};
 use crate::line::malformed;
-use crate::socket::{Socket, wait};
-use crate::state::{Incoming, Shared};
-use crate::wire::{MAX_REQUEST, Request, short};
+use crate::socket::{RankSocket, wait};
+use crate::state::{IncomingConnection, MeetingContext};
+use crate::wire::{MAX_REQUEST, RankRequest, short};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::fstat;
@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_ports::{Hold, Host, OneSided};
+use tarn_ports::{KeepAliveGuard, OneSided, RankService};
 use tarn_sys::signals::Blocked;
 use tarn_types::strangers::sent_away;
 
@@ -32,7 +32,11 @@ const MAX_EACH: usize = 16;
 pub(crate) const THREAD: &str = "tarn-rank-call";
 
 /// Gives a connection a thread.
-pub(crate) fn start(shared: &Arc<Shared>, socket: Socket, from: IpAddr) -> io::Result<()> {
+pub(crate) fn start(
+    shared: &Arc<MeetingContext>,
+    socket: RankSocket,
+    from: IpAddr,
+) -> io::Result<()> {
     let socket = Arc::new(socket);
     let mut state = shared.lock();
     if state.leave.is_some() {
@@ -53,7 +57,7 @@ pub(crate) fn start(shared: &Arc<Shared>, socket: Socket, from: IpAddr) -> io::R
     }
     let number = state.next_incoming;
     state.next_incoming += 1;
-    let incoming = Incoming {
+    let incoming = IncomingConnection {
         from,
         socket: Arc::clone(&socket),
         proven: false,
@@ -76,7 +80,7 @@ pub(crate) fn start(shared: &Arc<Shared>, socket: Socket, from: IpAddr) -> io::R
 
 /// Takes a connection off the list when its thread ends, in whatever way.
 struct Gone {
-    shared: Arc<Shared>,
+    shared: Arc<MeetingContext>,
     number: u64,
 }
 
@@ -93,24 +97,26 @@ impl Drop for Gone {
     }
 }
 
-fn begin(place: &Gone, socket: Arc<Socket>) -> io::Result<()> {
+fn begin(place: &Gone, socket: Arc<RankSocket>) -> io::Result<()> {
     let shared = &place.shared;
     let until = Instant::now() + HANDSHAKE;
     greet::check(&socket, &shared.key, until)?;
-    let who = Greeting::receive(&socket, until)?;
-    if who.role == Role::Member && shared.rank == 0 {
+    let who = RankGreeting::receive(&socket, until)?;
+    if who.role == ConnectionRole::Member && shared.rank == 0 {
         place.take();
         let socket = Arc::try_unwrap(socket).map_err(|_| io::ErrorKind::Interrupted)?;
         shared.lock().members.push((who, socket));
         shared.wake();
         return Ok(());
     }
-    let ours = who.role == Role::Caller
+    let ours = who.role == ConnectionRole::Caller
         && who.identity == shared.identity
         && (who.ranks, who.rank < who.ranks) == (shared.ranks, true);
     let answer = match ours {
-        true => Answer::Welcome(shared.identity),
-        false => Answer::Refused("it is a rank of another program, or of its last start".into()),
+        true => GreetingReply::Welcome(shared.identity),
+        false => {
+            GreetingReply::Refused("it is a rank of another program, or of its last start".into())
+        }
     };
     socket.send_all(&answer.encode(), b"", until)?;
     if !ours {
@@ -123,10 +129,10 @@ fn begin(place: &Gone, socket: Arc<Socket>) -> io::Result<()> {
 }
 
 /// Answers one request after the other. The time between them ends with the meeting of either, or the caller's node.
-fn serve(shared: &Shared, socket: &Socket, of: u32) -> io::Result<()> {
+fn serve(shared: &MeetingContext, socket: &RankSocket, of: u32) -> io::Result<()> {
     let mut request = Vec::new();
     // What the caller needs to read or write by itself.
-    let mut held: Option<Hold> = None;
+    let mut held: Option<KeepAliveGuard> = None;
     loop {
         if held.is_some() {
             wait(socket.as_fd(), PollFlags::IN, Some(Instant::now() + STALL))?;
@@ -143,13 +149,13 @@ fn serve(shared: &Shared, socket: &Socket, of: u32) -> io::Result<()> {
         // As large as the largest so far: to clear it each time would cost as much as to copy.
         request.resize(request.len().max(len), 0);
         socket.receive_all(&mut request[..len], Instant::now() + STALL)?;
-        let asked = Request::parse(&request[..len]).ok_or_else(malformed)?;
+        let asked = RankRequest::parse(&request[..len]).ok_or_else(malformed)?;
         held = match asked {
             // Where that cannot be the caller waits in vain, for a while.
-            Request::Comes => attend(shared, socket).ok(),
+            RankRequest::Comes => attend(shared, socket).ok(),
             _ => None,
         };
-        if matches!(asked, Request::Comes | Request::Seen) {
+        if matches!(asked, RankRequest::Comes | RankRequest::Seen) {
             continue;
         }
         let host = shared.lock().host.clone();
@@ -157,12 +163,12 @@ fn serve(shared: &Shared, socket: &Socket, of: u32) -> io::Result<()> {
         let done = host.and_then(|host| found(shared, socket, &*host, of, &asked));
         let until = Instant::now() + STALL;
         match done {
-            Ok(Found::Words(words)) => socket.send_all(&head(0, words.len()), &words, until),
-            Ok(Found::Shown(hold, words)) => {
+            Ok(ServedData::Words(words)) => socket.send_all(&head(0, words.len()), &words, until),
+            Ok(ServedData::Shown(hold, words)) => {
                 held = Some(hold);
                 socket.send_all(&head(0, words.len()), &words, until)
             }
-            Ok(Found::File(file, at, len)) => {
+            Ok(ServedData::File(file, at, len)) => {
                 socket.send_all(&head(0, len), b"", until)?;
                 socket.send_file(&file, at, len, until)
             }
@@ -176,31 +182,31 @@ fn serve(shared: &Shared, socket: &Socket, of: u32) -> io::Result<()> {
 
 /// Does what a rank asks for.
 fn found(
-    shared: &Shared,
-    socket: &Socket,
-    host: &dyn Host,
+    shared: &MeetingContext,
+    socket: &RankSocket,
+    host: &dyn RankService,
     of: u32,
-    asked: &Request<'_>,
-) -> Result<Found, String> {
+    asked: &RankRequest<'_>,
+) -> Result<ServedData, String> {
     let text = |e: io::Error| e.to_string();
     Ok(match *asked {
-        Request::Grant(generation, bytes) => {
+        RankRequest::Grant(generation, bytes) => {
             let name = host.grant(of, generation, bytes)?;
-            Found::Words(short(&name).to_vec())
+            ServedData::Words(short(&name).to_vec())
         }
-        Request::Put(generation, at, bytes) => {
+        RankRequest::Put(generation, at, bytes) => {
             let checksum = host.put(of, generation, at, bytes)?;
-            Found::Words(checksum.to_le_bytes().to_vec())
+            ServedData::Words(checksum.to_le_bytes().to_vec())
         }
-        Request::Landed(generation, at, bytes) => {
+        RankRequest::Landed(generation, at, bytes) => {
             let checksum = host.landed(of, generation, at, bytes)?;
-            Found::Words(checksum.to_le_bytes().to_vec())
+            ServedData::Words(checksum.to_le_bytes().to_vec())
         }
-        Request::Fetch(at, len, medium) => {
+        RankRequest::Fetch(at, len, medium) => {
             let (file, stretch) = stretch(host, medium, at, len)?;
-            Found::File(file, stretch.start, len)
+            ServedData::File(file, stretch.start, len)
         }
-        Request::Window(generation) => {
+        RankRequest::Window(generation) => {
             let (one_sided, here) = means(shared, socket)?;
             let mut words = Vec::new();
             host.window(of, generation, &mut |file, size| {
@@ -208,23 +214,23 @@ fn found(
                 words = told.into();
                 Ok(hold)
             })?;
-            Found::Words(words)
+            ServedData::Words(words)
         }
-        Request::Show(at, len, medium) => {
+        RankRequest::Show(at, len, medium) => {
             let (one_sided, here) = means(shared, socket)?;
             let (file, stretch) = stretch(host, medium, at, len)?;
             let shown = one_sided.open(here, file.as_fd(), stretch, false);
             let (hold, words) = shown.map_err(text)?;
             let attends = one_sided.attend(here).map_err(text)?;
-            Found::Shown(Box::new((hold, attends)), words.into())
+            ServedData::Shown(Box::new((hold, attends)), words.into())
         }
-        Request::Comes | Request::Seen => Found::Words(Vec::new()),
+        RankRequest::Comes | RankRequest::Seen => ServedData::Words(Vec::new()),
     })
 }
 
 /// A file that has these bytes.
 fn stretch(
-    host: &dyn Host,
+    host: &dyn RankService,
     medium: &str,
     at: u64,
     len: usize,
@@ -236,7 +242,10 @@ fn stretch(
 }
 
 /// What the caller and this rank may reach each other by, beside streams.
-fn means<'a>(shared: &'a Shared, socket: &Socket) -> Result<(&'a dyn OneSided, IpAddr), String> {
+fn means<'a>(
+    shared: &'a MeetingContext,
+    socket: &RankSocket,
+) -> Result<(&'a dyn OneSided, IpAddr), String> {
     let one_sided = shared.one_sided.get();
     let one_sided = one_sided.ok_or("it goes by TCP alone")?;
     let here = socket.here().ok_or("they are on one node")?;
@@ -244,16 +253,16 @@ fn means<'a>(shared: &'a Shared, socket: &Socket) -> Result<(&'a dyn OneSided, I
 }
 
 /// Has what the caller does get on.
-fn attend(shared: &Shared, socket: &Socket) -> Result<Hold, String> {
+fn attend(shared: &MeetingContext, socket: &RankSocket) -> Result<KeepAliveGuard, String> {
     let (one_sided, here) = means(shared, socket)?;
     one_sided.attend(here).map_err(|e| e.to_string())
 }
 
 /// What was asked for.
-enum Found {
+enum ServedData {
     Words(Vec<u8>),
     /// Words that name what is open as long as this is held.
-    Shown(Hold, Vec<u8>),
+    Shown(KeepAliveGuard, Vec<u8>),
     /// Bytes of a file, from there on, so many.
     File(OwnedFd, u64, usize),
 }

@@ -48,15 +48,15 @@ pub(crate) fn wait(fd: BorrowedFd<'_>, flags: PollFlags, until: Option<Instant>)
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct RankSocket(OwnedFd);
 
-impl AsFd for Socket {
+impl AsFd for RankSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Socket {
+impl RankSocket {
     /// Two that are connected with each other.
     pub(crate) fn pair() -> io::Result<(Self, Self)> {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
@@ -231,8 +231,8 @@ impl Listener {
     }
 
     /// The next connection, and from where it comes.
-    pub(crate) fn accept(&self) -> io::Result<(Socket, IpAddr)> {
-        let socket = Socket(accept_with(&self.fd, FLAGS)?);
+    pub(crate) fn accept(&self) -> io::Result<(RankSocket, IpAddr)> {
+        let socket = RankSocket(accept_with(&self.fd, FLAGS)?);
         let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let from = || -> io::Result<IpAddr> {
             socket.keep_alive()?;

@@ -1,8 +1,8 @@
 //! What the callers of one rank, its thread that has the lines, and its threads that serve have in common.
 
-use crate::greet::{Greeting, Identity, Key};
+use crate::greet::{MeetingId, ProgramKey, RankGreeting};
 use crate::hub::MAX_AHEAD;
-use crate::socket::{Socket, deadline};
+use crate::socket::{RankSocket, deadline};
 use crate::wire::{FromHub, Least, ToHub};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_ports::ranks::MAX_WORD;
-use tarn_ports::{Carried, Host, OneSided, RanksError, Reached};
+use tarn_ports::{Carried, OneSided, RankProgress, RankService, RanksError};
 
 /// How long the hub's word is waited for about who did not come to an exchange.
 const GRACE: Duration = Duration::from_secs(1);
@@ -20,36 +20,36 @@ const GRACE: Duration = Duration::from_secs(1);
 type Words = Result<Vec<Box<[u8]>>, String>;
 
 /// A connection that came in.
-pub(crate) struct Incoming {
+pub(crate) struct IncomingConnection {
     pub(crate) from: IpAddr,
-    pub(crate) socket: Arc<Socket>,
+    pub(crate) socket: Arc<RankSocket>,
     /// It has proven itself.
     pub(crate) proven: bool,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct MeetingState {
     /// To the hub, in order.
     pub(crate) words: VecDeque<Arc<[u8]>>,
     /// Of these only the newest counts.
-    pub(crate) tell: Option<Reached>,
+    pub(crate) tell: Option<RankProgress>,
     pub(crate) ask: Option<u64>,
     /// No more is said after that, and by then all is over.
     pub(crate) leave: Option<Instant>,
     /// The thread with the lines has ended.
     pub(crate) ended: bool,
     /// Who has come to the hub.
-    pub(crate) members: Vec<(Greeting, Socket)>,
+    pub(crate) members: Vec<(RankGreeting, RankSocket)>,
     /// By a number that counts up. Each has a thread.
-    pub(crate) incoming: BTreeMap<u64, Incoming>,
+    pub(crate) incoming: BTreeMap<u64, IncomingConnection>,
     pub(crate) next_incoming: u64,
-    pub(crate) host: Option<Arc<dyn Host>>,
+    pub(crate) host: Option<Arc<dyn RankService>>,
     /// Exchanges begun, and ended by the hub.
     begun: u64,
     over: u64,
     waiting: BTreeMap<u64, Option<Words>>,
     missing: Option<(u64, String)>,
-    reached: Reached,
+    reached: RankProgress,
     least: Least,
     /// Who is gone, and how that is known.
     gone: BTreeMap<u32, String>,
@@ -57,32 +57,32 @@ pub(crate) struct State {
     lost: Option<u32>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct MeetingContext {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
-    pub(crate) identity: Identity,
-    pub(crate) key: Key,
+    pub(crate) identity: MeetingId,
+    pub(crate) key: ProgramKey,
     /// Readable when the thread with the lines has something to do.
     pub(crate) wake: OwnedFd,
-    state: Mutex<State>,
+    state: Mutex<MeetingState>,
     pub(crate) changed: Condvar,
     /// What moves bytes between nodes, where there is something better than streams.
     pub(crate) one_sided: OnceLock<Arc<dyn OneSided>>,
-    pub(crate) carried: Counters,
+    pub(crate) carried: CarriedCounters,
     /// Why bytes do not go so, until that was told.
     detour: Mutex<Option<String>>,
 }
 
 /// Bytes, as [`Carried`] has them.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct CarriedCounters {
     pub(crate) put: AtomicU64,
     pub(crate) put_by_stream: AtomicU64,
     pub(crate) fetched: AtomicU64,
     pub(crate) fetched_by_stream: AtomicU64,
 }
 
-impl Counters {
+impl CarriedCounters {
     pub(crate) fn add(to: &AtomicU64, bytes: usize) {
         to.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -103,11 +103,11 @@ pub(crate) fn rank(number: u32) -> String {
     format!("rank {number}")
 }
 
-impl Shared {
+impl MeetingContext {
     pub(crate) fn new(
         (rank, ranks): (u32, u32),
-        identity: Identity,
-        key: Key,
+        identity: MeetingId,
+        key: ProgramKey,
         wake: OwnedFd,
     ) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl Shared {
             state: Mutex::default(),
             changed: Condvar::new(),
             one_sided: OnceLock::new(),
-            carried: Counters::default(),
+            carried: CarriedCounters::default(),
             detour: Mutex::default(),
         }
     }
@@ -133,16 +133,16 @@ impl Shared {
         self.detour.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, MeetingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until something has changed, or it is time: `false`.
     pub(crate) fn wait<'a>(
         &'a self,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, MeetingState>,
         until: Instant,
-    ) -> (MutexGuard<'a, State>, bool) {
+    ) -> (MutexGuard<'a, MeetingState>, bool) {
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout(state, left);
         let state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -216,9 +216,9 @@ impl Shared {
         }
     }
 
-    pub(crate) fn tell(&self, progress: Reached) {
+    pub(crate) fn report_progress(&self, progress: RankProgress) {
         let mut state = self.lock();
-        let reached = Reached {
+        let reached = RankProgress {
             committed: state.reached.committed.max(progress.committed),
             durable: state.reached.durable.max(progress.durable),
             replicated: state.reached.replicated.max(progress.replicated),
@@ -231,11 +231,11 @@ impl Shared {
         }
     }
 
-    pub(crate) fn told(&self) -> Reached {
+    pub(crate) fn common_progress(&self) -> RankProgress {
         self.lock().least.reached
     }
 
-    pub(crate) fn wait_for(&self, least: Reached, within: Duration) -> Result<(), RanksError> {
+    pub(crate) fn wait_for(&self, least: RankProgress, within: Duration) -> Result<(), RanksError> {
         let until = deadline(within);
         let mut state = self.lock();
         loop {
@@ -292,7 +292,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl MeetingState {
     fn end_exchange(&mut self, number: u64, words: Words) {
         self.over = self.over.max(number + 1);
         // Who was waiting may have given up.
@@ -321,7 +321,7 @@ impl State {
     }
 
     /// The last of all, if it is not so far yet.
-    fn last(&self, wanted: Reached) -> Option<u32> {
+    fn last(&self, wanted: RankProgress) -> Option<u32> {
         let counts = self.least.reached.counts().into_iter().zip(wanted.counts());
         let mut last = counts.zip(self.least.by);
         last.find_map(|((is, wanted), by)| (is < wanted).then_some(by))

@@ -3,10 +3,10 @@
 
 use crate::folder::AGAIN;
 use crate::hub::Hub;
-use crate::line::{Line, malformed};
+use crate::line::{FrameConnection, malformed};
 use crate::serve;
 use crate::socket::Listener;
-use crate::state::Shared;
+use crate::state::MeetingContext;
 use crate::wire::{FromHub, ToHub};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
@@ -19,17 +19,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// What it has.
 pub(crate) struct Turns {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<MeetingContext>,
     pub(crate) listeners: Vec<Listener>,
     /// To the hub, until that is gone.
-    pub(crate) line: Option<Line>,
+    pub(crate) line: Option<FrameConnection>,
     pub(crate) hub: Option<Hub>,
 }
 
 /// Says that the thread has ended, in whatever way.
-struct End(Arc<Shared>);
+struct ThreadEndGuard(Arc<MeetingContext>);
 
-impl Drop for End {
+impl Drop for ThreadEndGuard {
     fn drop(&mut self) {
         self.0.lock().ended = true;
         self.0.changed.notify_all();
@@ -41,7 +41,7 @@ impl Turns {
         let named = std::thread::Builder::new().name("tarn-ranks".into());
         named.stack_size(256 << 10).spawn(move || {
             // After all that `run` has is closed.
-            let _end = End(Arc::clone(&self.shared));
+            let _end = ThreadEndGuard(Arc::clone(&self.shared));
             self.run();
         })?;
         Ok(())
@@ -111,7 +111,7 @@ impl Turns {
     }
 
     fn flush_line(&mut self) {
-        if let Some(Err(e)) = self.line.as_mut().map(Line::flush) {
+        if let Some(Err(e)) = self.line.as_mut().map(FrameConnection::flush) {
             self.end_line(&e);
         }
     }
@@ -143,7 +143,7 @@ impl Turns {
     }
 
     /// Waits until something can be done. `None`: the system cannot wait now.
-    fn wait(&self, accepts: bool, soon: bool) -> Option<Ready> {
+    fn wait(&self, accepts: bool, soon: bool) -> Option<ReadySources> {
         let seats: Vec<_> = self.hub.iter().flat_map(Hub::sockets).collect();
         let flags = |more: bool| match more {
             true => PollFlags::IN | PollFlags::OUT,
@@ -171,7 +171,7 @@ impl Turns {
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         let (of_seats, rest) = ready[1..].split_at(seats.len());
         let (of_line, of_listeners) = rest.split_at(usize::from(has_line));
-        Some(Ready {
+        Some(ReadySources {
             seats: (seats.iter().zip(of_seats))
                 .filter_map(|(seat, ready)| ready.then_some(seat.0))
                 .collect(),
@@ -191,7 +191,7 @@ impl Turns {
     }
 }
 
-struct Ready {
+struct ReadySources {
     seats: Vec<usize>,
     line: bool,
     listeners: Vec<usize>,

@@ -1,7 +1,7 @@
 //! What ranks say to each other, byte by byte: docs/internals/checkpoints.md, "How ranks meet".
 
 use std::sync::Arc;
-use tarn_ports::Reached;
+use tarn_ports::RankProgress;
 
 /// Bytes of a text: a refusal, a name.
 pub(crate) const MAX_TEXT: usize = 4 << 10;
@@ -31,9 +31,9 @@ pub(crate) fn short(text: &str) -> &[u8] {
 }
 
 /// What is left of a frame's fields.
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+pub(crate) struct FrameFields<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> FrameFields<'a> {
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -64,8 +64,8 @@ impl<'a> Fields<'a> {
         text.replace(char::is_control, " ")
     }
 
-    fn reached(&mut self) -> Option<Reached> {
-        Some(Reached {
+    fn reached(&mut self) -> Option<RankProgress> {
+        Some(RankProgress {
             committed: self.u64()?,
             durable: self.u64()?,
             replicated: self.u64()?,
@@ -80,7 +80,7 @@ impl<'a> Fields<'a> {
 }
 
 /// As it is sent.
-fn counts(reached: Reached) -> Vec<u8> {
+fn counts(reached: RankProgress) -> Vec<u8> {
     let counts = reached.counts().into_iter();
     let all = counts.chain([reached.missed, reached.bare]);
     all.flat_map(u64::to_le_bytes).collect()
@@ -89,7 +89,7 @@ fn counts(reached: Reached) -> Vec<u8> {
 /// How far all are, and who is the last in each count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Least {
-    pub(crate) reached: Reached,
+    pub(crate) reached: RankProgress,
     /// By [`Reached::counts`].
     pub(crate) by: [u32; 3],
 }
@@ -100,7 +100,7 @@ pub(crate) enum ToHub<'a> {
     /// Its word in the exchange of this number, counted from 0.
     Word(u64, &'a [u8]),
     /// How far it is.
-    Told(Reached),
+    Told(RankProgress),
     /// It asks who has not come to an exchange.
     Who(u64),
     /// It ends in order.
@@ -122,7 +122,7 @@ impl<'a> ToHub<'a> {
 
     /// `None`: it is no message.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let mut f = Fields(bytes);
+        let mut f = FrameFields(bytes);
         match f.u8()? {
             1 => Some(Self::Word(f.u64()?, f.0)),
             2 => {
@@ -190,7 +190,7 @@ impl FromHub {
 
     /// `None`: it is no message.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut f = Fields(bytes);
+        let mut f = FrameFields(bytes);
         match f.u8()? {
             16 => {
                 let number = f.u64()?;
@@ -221,7 +221,7 @@ impl FromHub {
 
 /// What a rank asks of another.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Request<'a> {
+pub(crate) enum RankRequest<'a> {
     /// Memory for its staged part: generation, bytes.
     Grant(u64, u64),
     /// To keep bytes there: generation, where, what.
@@ -240,7 +240,7 @@ pub(crate) enum Request<'a> {
     Seen,
 }
 
-impl<'a> Request<'a> {
+impl<'a> RankRequest<'a> {
     /// What it begins with as it is sent; the bytes of a `put` follow.
     pub(crate) fn head(&self) -> Vec<u8> {
         let (kind, a, b, rest): (u8, _, _, &[u8]) = match self {
@@ -272,7 +272,7 @@ impl<'a> Request<'a> {
 
     /// `None`: it is no message.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let mut f = Fields(bytes);
+        let mut f = FrameFields(bytes);
         let (kind, a, b) = (f.u8()?, f.u64()?, f.u64()?);
         let of_medium = |most: usize| {
             let len = usize::try_from(b).ok().filter(|len| *len <= most)?;
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_what_is_heard() {
-        let reached = Reached {
+        let reached = RankProgress {
             committed: 7,
             durable: 5,
             replicated: 3,
@@ -332,19 +332,19 @@ mod tests {
             assert_eq!(FromHub::parse(&said.frame()[4..]), Some(said));
         }
         for said in [
-            Request::Grant(1, 2),
-            Request::Put(1, 2, b"bytes"),
-            Request::Fetch(1, 2, "3/7.arena"),
-            Request::Window(3),
-            Request::Comes,
-            Request::Landed(1, 2, 3),
-            Request::Show(1, SHOWN, "7.buddy"),
-            Request::Seen,
+            RankRequest::Grant(1, 2),
+            RankRequest::Put(1, 2, b"bytes"),
+            RankRequest::Fetch(1, 2, "3/7.arena"),
+            RankRequest::Window(3),
+            RankRequest::Comes,
+            RankRequest::Landed(1, 2, 3),
+            RankRequest::Show(1, SHOWN, "7.buddy"),
+            RankRequest::Seen,
         ] {
             let sent = [&said.head(), said.payload()].concat();
             let (len, body) = sent.split_at(4);
             assert_eq!(len, (body.len() as u32).to_le_bytes());
-            assert_eq!(Request::parse(body), Some(said));
+            assert_eq!(RankRequest::parse(body), Some(said));
         }
     }
 
@@ -366,7 +366,7 @@ mod tests {
             if let Some(heard) = ToHub::parse(&bytes) {
                 prop_assert_eq!(&heard.frame()[4..], &bytes[..]);
             }
-            if let Some(heard) = Request::parse(&bytes) {
+            if let Some(heard) = RankRequest::parse(&bytes) {
                 let said = [&heard.head()[4..], heard.payload()].concat();
                 prop_assert_eq!(&said, &bytes);
             }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tarn_ports::{Host, Ranks, RanksError};
+use tarn_ports::{RankService, Ranks, RanksError};
 use tarn_ranks::Meeting;
 use tarn_types::crc::crc;
 
@@ -16,7 +16,7 @@ use tarn_types::crc::crc;
 #[derive(Default)]
 struct Memory(Mutex<(u32, u64, Vec<u8>)>);
 
-impl Host for Memory {
+impl RankService for Memory {
     fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, String> {
         if bytes > 1 << 30 {
             return Err("that's more than there is".into());
@@ -172,7 +172,7 @@ fn threads_of_one_rank_ask_at_the_same_time_and_a_rank_asks_itself() {
 #[derive(Default)]
 struct Slow(AtomicBool);
 
-impl Host for Slow {
+impl RankService for Slow {
     fn grant(&self, _: u32, _: u64, _: u64) -> Result<String, String> {
         while !self.0.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
@@ -258,7 +258,7 @@ fn who_has_ended_is_asked_in_vain() {
 /// Has the rank that it serves.
 struct Owner(Mutex<Option<Arc<Meeting>>>);
 
-impl Host for Owner {
+impl RankService for Owner {
     fn grant(&self, _: u32, _: u64, _: u64) -> Result<String, String> {
         drop(self.0.lock().unwrap().take());
         Ok("the last".into())

@@ -6,7 +6,7 @@ use common::{LONG, folder, here, lost, texts};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use tarn_ports::{Ranks, Reached};
+use tarn_ports::{RankProgress, Ranks};
 use tarn_ranks::{Meeting, Options};
 
 /// Where the child meets others, and as which rank.
@@ -36,10 +36,10 @@ fn does_as_it_is_told() {
                 .exchange(rank.to_string().as_bytes(), LONG)
                 .map(|words| texts(words).join(" ")),
             "wait" => {
-                let reached = Reached {
+                let reached = RankProgress {
                     committed: 1,
                     durable: 1,
-                    ..Reached::default()
+                    ..RankProgress::default()
                 };
                 met.wait(reached, LONG).map(|()| "all".to_owned())
             }
@@ -196,10 +196,10 @@ fn who_is_stopped_is_named_and_nobody_waits_for_it_for_ever() {
     rustix::process::kill_process(id, rustix::process::Signal::STOP).unwrap();
     // More than there is room for on the way.
     for n in 0..200_000 {
-        ranks[0].tell(Reached {
+        ranks[0].report_progress(RankProgress {
             committed: n,
             durable: n,
-            ..Reached::default()
+            ..RankProgress::default()
         });
     }
     let e = ranks[0]

@@ -7,14 +7,14 @@ use common::{LONG, SHORT, all, far_program, free_port, here, lost, program, roun
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::time::Duration;
 use tarn_ports::ranks::MAX_WORD;
-use tarn_ports::{Ranks, RanksError, Reached};
+use tarn_ports::{RankProgress, Ranks, RanksError};
 use tarn_ranks::{Meeting, Options};
 
-fn reached(committed: u64, durable: u64) -> Reached {
-    Reached {
+fn reached(committed: u64, durable: u64) -> RankProgress {
+    RankProgress {
         committed,
         durable,
-        ..Reached::default()
+        ..RankProgress::default()
     }
 }
 
@@ -40,7 +40,7 @@ fn a_program_of_one_rank_meets_itself() {
     let folder = common::folder();
     let alone = Meeting::join(here(folder.path(), 0, 1)).unwrap();
     assert_eq!(texts(alone.exchange(b"word", LONG).unwrap()), ["word"]);
-    alone.tell(reached(2, 1));
+    alone.report_progress(reached(2, 1));
     alone.wait(reached(2, 1), LONG).unwrap();
 }
 
@@ -138,15 +138,15 @@ fn an_exchange_to_which_a_rank_does_not_come_names_it_and_the_next_is_as_it_shou
 fn what_all_have_reached_is_the_least_of_each_count() {
     let folder = common::folder();
     let ranks = program(folder.path(), 3);
-    assert_eq!(ranks[1].told(), Reached::default());
+    assert_eq!(ranks[1].common_progress(), RankProgress::default());
     all(ranks.clone(), |r| {
         let n = u64::from(r.rank());
-        r.tell(reached(5 + n, 4 - n));
+        r.report_progress(reached(5 + n, 4 - n));
         r.wait(reached(5, 2), LONG).unwrap();
-        assert_eq!(r.told(), reached(5, 2));
+        assert_eq!(r.common_progress(), reached(5, 2));
     });
     // Counts only grow.
-    ranks[0].tell(reached(1, 9));
+    ranks[0].report_progress(reached(1, 9));
     let e = ranks[2].wait(reached(6, 2), SHORT).unwrap_err().to_string();
     assert!(e.starts_with("rank 0 did not come so far"), "{e}");
     let e = ranks[1].wait(reached(5, 3), SHORT).unwrap_err().to_string();
@@ -158,9 +158,9 @@ fn to_tell_does_not_wait_for_a_slow_rank_and_the_newest_arrives() {
     let folder = common::folder();
     let ranks = program(folder.path(), 2);
     for n in 1..=100_000 {
-        ranks[1].tell(reached(n, n));
+        ranks[1].report_progress(reached(n, n));
     }
-    ranks[0].tell(reached(100_000, 100_000));
+    ranks[0].report_progress(reached(100_000, 100_000));
     ranks[0].wait(reached(100_000, 100_000), LONG).unwrap();
 }
 
@@ -187,7 +187,7 @@ fn who_ends_in_order_is_missed_only_where_it_is_needed() {
     let folder = common::folder();
     let mut ranks = program(folder.path(), 3);
     all(ranks.clone(), |r| {
-        r.tell(reached(1, 1 + u64::from(r.rank() != 2)))
+        r.report_progress(reached(1, 1 + u64::from(r.rank() != 2)))
     });
     ranks[0].wait(reached(1, 1), LONG).unwrap();
     drop(ranks.pop());

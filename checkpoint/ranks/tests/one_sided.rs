@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use tarn_data_plane::{LIBRARY, Rma};
 use tarn_ports::ranks::OpenWindow;
-use tarn_ports::{Carried, Hold, Host, OneSided, Open, Ranks};
+use tarn_ports::{Carried, ExposedExtent, KeepAliveGuard, OneSided, RankService, Ranks};
 use tarn_ranks::Meeting;
 use tarn_types::crc::crc;
 
@@ -50,7 +50,7 @@ fn libfabric(provider: &str) -> Option<Arc<Rma>> {
 struct Granted {
     generation: u64,
     file: File,
-    window: Option<Hold>,
+    window: Option<KeepAliveGuard>,
 }
 
 /// Keeps what it is given in memory that others can map.
@@ -76,7 +76,7 @@ impl Memory {
     }
 }
 
-impl Host for Memory {
+impl RankService for Memory {
     fn grant(&self, _: u32, generation: u64, bytes: u64) -> Result<String, String> {
         let mut granted = self.0.lock().unwrap();
         *granted = None;
@@ -298,13 +298,13 @@ impl OneSided for Stalls {
         file: BorrowedFd<'_>,
         stretch: Range<u64>,
         writable: bool,
-    ) -> io::Result<Open> {
+    ) -> io::Result<ExposedExtent> {
         let open = self.0.open(here, file, stretch, writable)?;
         self.1.lock().unwrap().push(open.1.clone());
         Ok(open)
     }
 
-    fn attend(&self, here: IpAddr) -> io::Result<Hold> {
+    fn attend(&self, here: IpAddr) -> io::Result<KeepAliveGuard> {
         self.0.attend(here)
     }
 

@@ -5,7 +5,10 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use tarn_checkpoint::{Code, Fault, Level, Options, Properties, Replicate, Session};
+use tarn_checkpoint::{
+    CheckpointError, CheckpointErrorCode, CheckpointSession, Options, PersistenceLevel, Properties,
+    Replicate,
+};
 
 const CELLS: usize = 100_000;
 
@@ -19,9 +22,9 @@ fn number(variable: &str, or: u32) -> u32 {
     number.unwrap_or(or)
 }
 
-fn run(steps: u64) -> Result<(), Fault> {
+fn run(steps: u64) -> Result<(), CheckpointError> {
     let (rank, ranks) = (number("SLURM_PROCID", 0), number("SLURM_NTASKS", 1));
-    let mut session = Session::begin(Options {
+    let mut session = CheckpointSession::begin(Options {
         rank,
         ranks,
         replicate: Replicate::Copies(1),
@@ -49,9 +52,14 @@ fn run(steps: u64) -> Result<(), Fault> {
         std::thread::sleep(Duration::from_millis(50));
         let id = session.commit()?.id;
         if id.number % 2 == 0 && rank == 0 {
-            session.wait(id, Level::Replicated, None)?;
+            session.wait(id, PersistenceLevel::Replicated, None)?;
             let written = std::fs::write("replicated", format!("{id} {step}"));
-            written.map_err(|e| Fault::new(Code::Io, format!("cannot write replicated: {e}")))?;
+            written.map_err(|e| {
+                CheckpointError::new(
+                    CheckpointErrorCode::Io,
+                    format!("cannot write replicated: {e}"),
+                )
+            })?;
         }
     }
     session.end()

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_checkpoint_core::rank::left;
-use tarn_checkpoint_core::{Code, Fault, VersionId};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode, VersionId};
 use tarn_media::{Device, Folder, Profile};
 use tarn_ports::{RanksError, Vault};
 use tarn_ranks::Vacant;
@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 
 /// What became of one arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum DestageOutcome {
     /// These versions are whole in it now; so many bytes of each were in memory.
     Brought(Vec<(VersionId, u64)>),
     /// Of these, memory lacks some, or it is damaged: they stay as they are, as the next start may find it on other nodes.
@@ -37,10 +37,10 @@ pub enum What {
     /// Another process is at it.
     Busy,
     /// It cannot be read or written.
-    Failed(Fault),
+    Failed(CheckpointError),
 }
 
-impl What {
+impl DestageOutcome {
     /// Whether it stays what it was.
     fn is_among(&self, before: &[Self]) -> bool {
         before.iter().any(|other| match (self, other) {
@@ -54,13 +54,13 @@ impl What {
 
 /// An arena of which something waits in memory, or whose rank is running, and what became of it.
 #[derive(Debug, Clone)]
-pub struct Left {
+pub struct DestagedArena {
     /// The arena.
     pub path: PathBuf,
     /// Whose it is.
     pub rank: u32,
     /// What was done.
-    pub what: What,
+    pub what: DestageOutcome,
 }
 
 /// De-stages what is left of this user's programs on a tier. It remembers what it has seen: what has not changed is not read again.
@@ -69,16 +69,16 @@ pub struct Destager {
     tier: PathBuf,
     memory: PathBuf,
     /// Of each program the arenas that are done with.
-    seen: BTreeMap<OsString, BTreeMap<String, Seen>>,
+    seen: BTreeMap<OsString, BTreeMap<String, SettledArena>>,
 }
 
 /// An arena that is done with for as long as nothing of this changes, or until then.
 #[derive(Debug)]
-struct Seen {
+struct SettledArena {
     stamp: u64,
     until: Option<Instant>,
     /// What became of it.
-    told: Vec<What>,
+    told: Vec<DestageOutcome>,
 }
 
 /// A program's folders.
@@ -121,7 +121,11 @@ impl Destager {
     ///
     /// # Errors
     /// When its folder cannot be used, as it is another user's.
-    pub fn run(&mut self, run: &OsStr, tell: &mut dyn FnMut(Left)) -> Result<(), Fault> {
+    pub fn run(
+        &mut self,
+        run: &OsStr,
+        tell: &mut dyn FnMut(DestagedArena),
+    ) -> Result<(), CheckpointError> {
         let plain = Arc::new(Device::new(Profile::none()));
         let (folder, memory) = (self.tier.join("phx").join(run), self.memory.join(run));
         // Whoever may write above it could put another folder into its place.
@@ -143,7 +147,7 @@ impl Destager {
             };
             let path = places.folder.join(&name);
             let stamp = places.stamp(&path, rank, staged);
-            let same = |seen: &Seen| {
+            let same = |seen: &SettledArena| {
                 seen.stamp == stamp && seen.until.is_none_or(|until| Instant::now() < until)
             };
             let seen = before.remove(&name);
@@ -156,21 +160,23 @@ impl Destager {
             };
             let all = places.arena(&name, rank);
             let all = all.unwrap_or_else(|fault| match fault.code {
-                Code::Busy => vec![What::Busy],
+                CheckpointErrorCode::Busy => vec![DestageOutcome::Busy],
                 // A start has made another of it.
-                Code::NotFound => Vec::new(),
-                _ => vec![What::Failed(fault)],
+                CheckpointErrorCode::NotFound => Vec::new(),
+                _ => vec![DestageOutcome::Failed(fault)],
             });
-            let again = |what: &What| matches!(what, What::Running(_) | What::Busy);
-            let failed = |what: &What| matches!(what, What::Failed(_));
+            let again = |what: &DestageOutcome| {
+                matches!(what, DestageOutcome::Running(_) | DestageOutcome::Busy)
+            };
+            let failed = |what: &DestageOutcome| matches!(what, DestageOutcome::Failed(_));
             for what in all.iter().filter(|what| !what.is_among(&told)) {
                 let (path, what) = (path.clone(), what.clone());
-                tell(Left { path, rank, what });
+                tell(DestagedArena { path, rank, what });
             }
             if !all.iter().any(again) {
                 let until = all.iter().any(failed).then(|| Instant::now() + AGAIN);
                 let told = all;
-                now.insert(name, Seen { stamp, until, told });
+                now.insert(name, SettledArena { stamp, until, told });
             }
         }
         self.seen.insert(run.to_owned(), now);
@@ -192,14 +198,14 @@ impl Places {
     }
 
     /// De-stages what waits of an arena, and gives the memory back that nobody needs then.
-    fn arena(&self, name: &str, rank: u32) -> Result<Vec<What>, Fault> {
+    fn arena(&self, name: &str, rank: u32) -> Result<Vec<DestageOutcome>, CheckpointError> {
         let lacking = |ids: Vec<VersionId>| match &ids[..] {
             [] => Vec::new(),
-            _ => vec![What::Lacking(ids)],
+            _ => vec![DestageOutcome::Lacking(ids)],
         };
         let running = |e| match e {
-            RanksError::Taken { who } => Ok(vec![What::Running(who)]),
-            other => Err(Fault::from(other)),
+            RanksError::Taken { who } => Ok(vec![DestageOutcome::Running(who)]),
+            other => Err(CheckpointError::from(other)),
         };
         if self.memory.is_some()
             && let Err(e) = self.vacant(rank)
@@ -228,7 +234,7 @@ impl Places {
             let destaged = left::destage(&mut medium, memory)?;
             drop(medium);
             if !destaged.brought.is_empty() {
-                done.push(What::Brought(destaged.brought));
+                done.push(DestageOutcome::Brought(destaged.brought));
             }
             if !destaged.lacking.is_empty() {
                 done.extend(lacking(destaged.lacking));
@@ -250,7 +256,7 @@ impl Places {
 }
 
 /// Changes with what memory has of a program.
-fn stamp_of_memory(path: &Path, memory: Option<&Folder>) -> Result<u64, Fault> {
+fn stamp_of_memory(path: &Path, memory: Option<&Folder>) -> Result<u64, CheckpointError> {
     let mut hasher = DefaultHasher::new();
     let names = memory.map_or_else(|| Ok(Vec::new()), Vault::list)?;
     // What ranks meet by is in a folder of its own.

@@ -1,16 +1,16 @@
 //! What the environment of a program says.
 
 use std::path::{Path, PathBuf};
-use tarn_checkpoint_core::{Code, Distance, Fault};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode, Distance};
 use tarn_sys::folder::may_make;
 
 /// Which nodes come first as buddies: a matter of the machine, so its user says it where the program is started.
-pub(crate) fn distance() -> Result<Distance, Fault> {
+pub(crate) fn distance() -> Result<Distance, CheckpointError> {
     match text("TARN_PHX_BUDDIES").as_deref() {
         None | Some("near") => Ok(Distance::Near),
         Some("far") => Ok(Distance::Far),
-        Some(other) => Err(Fault::new(
-            Code::Invalid,
+        Some(other) => Err(CheckpointError::new(
+            CheckpointErrorCode::Invalid,
             format!(
                 "$TARN_PHX_BUDDIES is {other:?}: near (below the same switch) or far (below another one) are possible"
             ),
@@ -40,7 +40,8 @@ pub(crate) fn path(variable: &str) -> Option<PathBuf> {
 }
 
 /// Refuses a folder that is not there, where it may not be made.
-pub(crate) fn may_begin(folder: &Path, what: &str) -> Result<(), Fault> {
-    let refused = |why| Fault::new(Code::Invalid, format!("{what}: {why}"));
+pub(crate) fn may_begin(folder: &Path, what: &str) -> Result<(), CheckpointError> {
+    let refused =
+        |why| CheckpointError::new(CheckpointErrorCode::Invalid, format!("{what}: {why}"));
     may_make(folder).map(drop).map_err(refused)
 }

@@ -41,12 +41,12 @@ mod slot;
 mod transport;
 pub mod version_catalog;
 
-pub use memory::{Element, Memory};
-pub use reader::{Kept, Reader, Which};
-pub use session::{Options, Precopy, Properties, Session};
-pub use slot::{Slot, Taken};
+pub use memory::{Element, ObjectMemory};
+pub use reader::{RankObject, VersionReader, VersionSelector};
+pub use session::{CheckpointSession, Options, Precopy, Properties};
+pub use slot::{SessionGuard, SessionSlot};
 pub use tarn_checkpoint_core::{
-    Code, Committed, Fault, Level, MAX_REPLICAS, MAX_SET, Replicate, Restorable, Shape, Staging,
-    Stats, VersionId,
+    CheckpointError, CheckpointErrorCode, Committed, MAX_REPLICAS, MAX_SET, PersistenceLevel,
+    RankStats, Replicate, Restorable, Shape, StagingShare, VersionId,
 };
 pub use tarn_ports::PowerFail;

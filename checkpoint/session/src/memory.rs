@@ -5,14 +5,14 @@ use rustix::mm::{
     Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
 };
 use std::ptr::NonNull;
-use tarn_checkpoint_core::{Code, Fault};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 
 /// Objects of so many bytes are worth large pages.
 const LARGE: usize = 2 << 20;
 
 /// Where an object's bytes are. They belong to the program: it writes to them whenever it is in no call of this library.
 #[derive(Debug)]
-pub struct Memory {
+pub struct ObjectMemory {
     start: NonNull<u8>,
     len: usize,
     /// It was made here, and goes with this.
@@ -20,16 +20,16 @@ pub struct Memory {
 }
 
 // SAFETY: it is an address range; whoever has this may use it as far as the program lets it.
-unsafe impl Send for Memory {}
+unsafe impl Send for ObjectMemory {}
 // SAFETY: by a shared reference only the range can be asked for.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for ObjectMemory {}
 
-impl Memory {
+impl ObjectMemory {
     /// New memory, all zero, on pages of its own.
     ///
     /// # Errors
     /// When there is none.
-    pub fn new(len: usize) -> Result<Self, Fault> {
+    pub fn new(len: usize) -> Result<Self, CheckpointError> {
         let mut memory = Self {
             start: NonNull::dangling(),
             len,
@@ -85,7 +85,7 @@ impl Memory {
     }
 
     /// Another size; it may move. What is new is zero.
-    pub(crate) fn resize(&mut self, len: usize) -> Result<(), Fault> {
+    pub(crate) fn resize(&mut self, len: usize) -> Result<(), CheckpointError> {
         if self.len == 0 || len == 0 {
             let new = Self::new(len)?;
             *self = new;
@@ -168,7 +168,7 @@ macro_rules! elements {
 }
 elements!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
 
-impl Drop for Memory {
+impl Drop for ObjectMemory {
     fn drop(&mut self) {
         if self.made && self.len > 0 {
             // SAFETY: made here, and whoever has this lets nobody use it any longer.
@@ -177,9 +177,9 @@ impl Drop for Memory {
     }
 }
 
-fn none(len: usize, e: Errno) -> Fault {
-    Fault::new(
-        Code::NoMem,
+fn none(len: usize, e: Errno) -> CheckpointError {
+    CheckpointError::new(
+        CheckpointErrorCode::NoMem,
         format!("no memory for an object of {len} bytes: {e}"),
     )
 }

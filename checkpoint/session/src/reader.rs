@@ -3,9 +3,9 @@
 //! What is mapped does not change: the version is pinned, by a lock that the kernel releases with the reader, and who writes to the arena
 //! passes over what is pinned. That no version is taken for pinned which is given up already, see docs/internals/checkpoints.md.
 
-use crate::memory::{Element, Memory};
+use crate::memory::{Element, ObjectMemory};
 use crate::settings::{name_of, tier_of};
-use crate::version_catalog::{Run, VersionCatalog};
+use crate::version_catalog::{RunCheckpoints, VersionCatalog};
 use once_cell::race::OnceBox;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -14,9 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tarn_checkpoint_core::arena::Version;
 use tarn_checkpoint_core::manifest::CHUNK;
-use tarn_checkpoint_core::seal::{Opener, Origin, in_clear};
-use tarn_checkpoint_core::{Arena, Code, Fault, Level, Object, Place, Shape, Start, VersionId};
-use tarn_media::{Reader as File, Seen};
+use tarn_checkpoint_core::seal::{Opener, SealedOrigin, in_clear};
+use tarn_checkpoint_core::{
+    Arena, CheckpointError, CheckpointErrorCode, Object, PersistenceLevel, PieceLocation,
+    ProgramStart, Shape, VersionId,
+};
+use tarn_media::{ReadOnlyMapping, Reader as File};
 use tarn_types::crc::crc;
 
 /// How often versions are looked for that are given up meanwhile.
@@ -24,7 +27,7 @@ const TRIES: usize = 256;
 
 /// Which version is wanted. What is not said is as the environment says, or as it is best.
 #[derive(Debug, Clone)]
-pub struct Which {
+pub struct VersionSelector {
     /// The program's name on this node; else `$TARN_PHX_RUN`, or "phx".
     pub run: Option<String>,
     /// Its folder on the persistent tier; else `$TARN_PHX_TIER`.
@@ -35,7 +38,7 @@ pub struct Which {
     pub verify: bool,
 }
 
-impl Default for Which {
+impl Default for VersionSelector {
     fn default() -> Self {
         Self {
             run: None,
@@ -48,7 +51,7 @@ impl Default for Which {
 
 /// What a rank has kept of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept<'a> {
+pub struct RankObject<'a> {
     /// Its name.
     pub key: &'a [u8],
     /// Bytes.
@@ -61,16 +64,16 @@ pub struct Kept<'a> {
 
 /// A version of a program that may be running, pinned on all ranks of this node: it stays as it is until this is gone.
 #[derive(Debug)]
-pub struct Reader {
+pub struct VersionReader {
     name: String,
     id: VersionId,
     verify: bool,
-    parts: BTreeMap<u32, Part>,
+    parts: BTreeMap<u32, RankPart>,
 }
 
 /// A rank's part.
 #[derive(Debug)]
-struct Part {
+struct RankPart {
     path: PathBuf,
     rank: u32,
     /// That wrote the version.
@@ -81,25 +84,25 @@ struct Part {
     /// If it is encrypted. Filled without a wait: a child that was forked while another thread fills it would wait for ever.
     opener: OnceBox<Opener>,
     /// What encrypted objects hold.
-    opened: Box<[OnceBox<Memory>]>,
+    opened: Box<[OnceBox<ObjectMemory>]>,
     /// Unmapped before the pin is gone.
-    seen: Seen,
+    seen: ReadOnlyMapping,
     _pin: File,
 }
 
 /// An arena that a rank has written itself.
-struct Found {
+struct RankArena {
     path: PathBuf,
     file: File,
     arena: Arena,
 }
 
-impl Reader {
+impl VersionReader {
     /// Pins a version. The program need not run.
     ///
     /// # Errors
     /// When there is no such version, some of it is still staged, its arenas cannot be read, or versions come and go too fast.
-    pub fn open(which: Which) -> Result<Self, Fault> {
+    pub fn open(which: VersionSelector) -> Result<Self, CheckpointError> {
         let (name, tier) = (name_of(which.run)?, tier_of(which.tier)?);
         let text = format!(
             "versions of {name} were given up {TRIES} times before they could be pinned: have the program keep more of them (`versions`), \
@@ -122,7 +125,9 @@ impl Reader {
             };
             if let Some(parts) = pin(found, id, start)? {
                 let clear = parts.values().any(|p| p.version.manifest.seal.is_none());
-                if clear && crate::keys::asked("TARN_PHX_ENCRYPT")? && !crate::keys::takes_clear()?
+                if clear
+                    && crate::keys::read_switch("TARN_PHX_ENCRYPT")?
+                    && !crate::keys::takes_clear()?
                 {
                     return Err(in_clear(id));
                 }
@@ -135,7 +140,7 @@ impl Reader {
                 });
             }
         }
-        Err(Fault::new(Code::TimedOut, text))
+        Err(CheckpointError::new(CheckpointErrorCode::TimedOut, text))
     }
 
     /// Which it is.
@@ -154,18 +159,21 @@ impl Reader {
     }
 
     /// What it survives: the least of all ranks that are here.
-    pub fn level(&self) -> Level {
+    pub fn level(&self) -> PersistenceLevel {
         let levels = self.parts.values().map(|p| p.version.level);
-        levels.min().unwrap_or(Level::Durable)
+        levels.min().unwrap_or(PersistenceLevel::Durable)
     }
 
     /// What a rank has, by key.
     ///
     /// # Errors
     /// When it is not here.
-    pub fn objects(&self, rank: u32) -> Result<impl Iterator<Item = Kept<'_>>, Fault> {
+    pub fn objects(
+        &self,
+        rank: u32,
+    ) -> Result<impl Iterator<Item = RankObject<'_>>, CheckpointError> {
         let objects = self.part(rank)?.version.manifest.objects.iter();
-        Ok(objects.map(|o| Kept {
+        Ok(objects.map(|o| RankObject {
             key: &o.key,
             bytes: o.size(),
             unit: o.unit,
@@ -177,7 +185,7 @@ impl Reader {
     ///
     /// # Errors
     /// When there is none, it is damaged, or it is encrypted with a key that this user does not have.
-    pub fn map(&self, rank: u32, key: &[u8]) -> Result<&[u8], Fault> {
+    pub fn map(&self, rank: u32, key: &[u8]) -> Result<&[u8], CheckpointError> {
         let (part, at) = self.find(rank, key)?;
         let object = &part.version.manifest.objects[at];
         let bytes = part.bytes(object)?;
@@ -192,12 +200,17 @@ impl Reader {
     }
 
     /// What an encrypted object holds.
-    fn opened<'a>(&self, part: &'a Part, at: usize, bytes: &[u8]) -> Result<&'a [u8], Fault> {
+    fn opened<'a>(
+        &self,
+        part: &'a RankPart,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<&'a [u8], CheckpointError> {
         let manifest = &part.version.manifest;
         let opened = &part.opened[at];
         if opened.get().is_none() {
             let opener = self.opener(part)?;
-            let mut memory = Memory::new(bytes.len())?;
+            let mut memory = ObjectMemory::new(bytes.len())?;
             // SAFETY: it was made here, and nobody else knows of it yet.
             let content = unsafe { memory.bytes_mut() };
             content.copy_from_slice(bytes);
@@ -205,20 +218,23 @@ impl Reader {
             // Another thread may have been first: then that is it.
             let _ = opened.set(Box::new(memory));
         }
-        let memory = opened
-            .get()
-            .ok_or_else(|| Fault::new(Code::Internal, "what was opened is not there"))?;
+        let memory = opened.get().ok_or_else(|| {
+            CheckpointError::new(
+                CheckpointErrorCode::Internal,
+                "what was opened is not there",
+            )
+        })?;
         // SAFETY: nobody writes to it any more.
         Ok(unsafe { memory.bytes() })
     }
 
     /// What opens an encrypted part.
-    fn opener<'a>(&self, part: &'a Part) -> Result<&'a Opener, Fault> {
+    fn opener<'a>(&self, part: &'a RankPart) -> Result<&'a Opener, CheckpointError> {
         if let Some(opener) = part.opener.get() {
             return Ok(opener);
         }
         let unwrap = crate::keys::opening(&self.name)?;
-        let origin = Origin {
+        let origin = SealedOrigin {
             id: self.id,
             start: part.version.start,
             rank: part.rank,
@@ -232,7 +248,7 @@ impl Reader {
     ///
     /// # Errors
     /// As for [`Reader::map`], and when it is no whole number of such elements.
-    pub fn values<T: Element>(&self, rank: u32, key: &str) -> Result<&[T], Fault> {
+    pub fn values<T: Element>(&self, rank: u32, key: &str) -> Result<&[T], CheckpointError> {
         let bytes = self.map(rank, key.as_bytes())?;
         let aligned = bytes.as_ptr().cast::<T>().is_aligned();
         if bytes.is_empty() {
@@ -244,7 +260,7 @@ impl Reader {
                 bytes.len(),
                 size_of::<T>()
             );
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         // SAFETY: aligned, as many as there are, and any bytes are an `Element`.
         Ok(unsafe {
@@ -252,7 +268,7 @@ impl Reader {
         })
     }
 
-    fn part(&self, rank: u32) -> Result<&Part, Fault> {
+    fn part(&self, rank: u32) -> Result<&RankPart, CheckpointError> {
         self.parts.get(&rank).ok_or_else(|| {
             let here: Vec<String> = self.ranks().map(|r| r.to_string()).collect();
             let text = format!(
@@ -260,11 +276,11 @@ impl Reader {
                 self.id,
                 here.join(", ")
             );
-            Fault::new(Code::NotFound, text)
+            CheckpointError::new(CheckpointErrorCode::NotFound, text)
         })
     }
 
-    fn find(&self, rank: u32, key: &[u8]) -> Result<(&Part, usize), Fault> {
+    fn find(&self, rank: u32, key: &[u8]) -> Result<(&RankPart, usize), CheckpointError> {
         let part = self.part(rank)?;
         let objects = &part.version.manifest.objects;
         let at = objects
@@ -275,26 +291,26 @@ impl Reader {
                     String::from_utf8_lossy(key),
                     self.id
                 );
-                Fault::new(Code::NotFound, text)
+                CheckpointError::new(CheckpointErrorCode::NotFound, text)
             })?;
         Ok((part, at))
     }
 }
 
-impl Part {
+impl RankPart {
     /// Where an object lies, all of it behind each other.
-    fn bytes(&self, object: &Object) -> Result<&[u8], Fault> {
+    fn bytes(&self, object: &Object) -> Result<&[u8], CheckpointError> {
         let size = object.size() as usize;
         let mut next = None;
         for piece in object.pieces.iter().filter(|p| p.length > 0) {
             match (piece.place, next) {
-                (Place::Arena(at), None) => next = Some((at, at + piece.length)),
-                (Place::Arena(at), Some((first, end))) if at == end => {
+                (PieceLocation::Arena(at), None) => next = Some((at, at + piece.length)),
+                (PieceLocation::Arena(at), Some((first, end))) if at == end => {
                     next = Some((first, end + piece.length));
                 }
                 _ => {
                     let text = "this object is stored in several pieces: there was no contiguous space for it when its version was completed";
-                    return Err(Fault::new(Code::Unsupported, text));
+                    return Err(CheckpointError::new(CheckpointErrorCode::Unsupported, text));
                 }
             }
         }
@@ -303,12 +319,12 @@ impl Part {
         let all = unsafe { self.seen.bytes() };
         all.get(at..at + size).ok_or_else(|| {
             let text = format!("{} is shorter than it was", self.path.display());
-            Fault::new(Code::Corrupt, text)
+            CheckpointError::new(CheckpointErrorCode::Corrupt, text)
         })
     }
 
     /// Compares an object with its checksums.
-    fn prove(&self, object: &Object, mut bytes: &[u8], rank: u32) -> Result<(), Fault> {
+    fn prove(&self, object: &Object, mut bytes: &[u8], rank: u32) -> Result<(), CheckpointError> {
         let mut from = 0;
         for piece in &object.pieces {
             let (own, rest) = bytes.split_at(piece.length as usize);
@@ -322,7 +338,7 @@ impl Part {
                         self.version.id,
                         self.path.display()
                     );
-                    return Err(Fault::new(Code::Corrupt, text));
+                    return Err(CheckpointError::new(CheckpointErrorCode::Corrupt, text));
                 }
                 from = to;
             }
@@ -332,47 +348,52 @@ impl Part {
 }
 
 /// The arenas that ranks of the program have written on this node.
-fn look(tier: &Path, name: &str) -> Result<Vec<Found>, Fault> {
+fn look(tier: &Path, name: &str) -> Result<Vec<RankArena>, CheckpointError> {
     let none = || {
         let text = format!("there is no program {name} on {}", tier.display());
-        Fault::new(Code::NotFound, text)
+        CheckpointError::new(CheckpointErrorCode::NotFound, text)
     };
     let version_catalog = VersionCatalog::open(tier, Path::new("")).map_err(|e| {
         let code = match e.kind() {
-            io::ErrorKind::NotFound => Code::NotFound,
-            _ => Code::Io,
+            io::ErrorKind::NotFound => CheckpointErrorCode::NotFound,
+            _ => CheckpointErrorCode::Io,
         };
-        Fault::new(code, format!("cannot read {}: {e}", tier.display()))
+        CheckpointError::new(code, format!("cannot read {}: {e}", tier.display()))
     })?;
-    let run: Run<'_> = version_catalog.run(OsStr::new(name)).ok_or_else(none)?;
+    let run: RunCheckpoints<'_> = version_catalog.run(OsStr::new(name)).ok_or_else(none)?;
     let (files, unreadable) = run.files();
     if let Some(why) = unreadable.into_iter().next() {
-        return Err(Fault::new(Code::Io, why.to_string()));
+        return Err(CheckpointError::new(
+            CheckpointErrorCode::Io,
+            why.to_string(),
+        ));
     }
     let own = files
         .into_iter()
         .filter(|path| path.extension() == Some(OsStr::new("arena")));
     let mut found = Vec::new();
     for path in own {
-        let opened = File::open(&path).map_err(Fault::from);
+        let opened = File::open(&path).map_err(CheckpointError::from);
         let opened = opened.and_then(|file| Ok((Arena::open(&file)?, file)));
         match opened {
-            Ok((arena, file)) => found.push(Found { path, file, arena }),
+            Ok((arena, file)) => found.push(RankArena { path, file, arena }),
             // A later start has taken it away.
-            Err(fault) if fault.code == Code::NotFound => {}
+            Err(fault) if fault.code == CheckpointErrorCode::NotFound => {}
             Err(fault) => {
                 let text = format!("{}: {}", path.display(), fault.text);
-                return Err(Fault::new(fault.code, text));
+                return Err(CheckpointError::new(fault.code, text));
             }
         }
     }
     Ok(found)
 }
 
-impl Found {
+impl RankArena {
     /// Whether its rank would have a version of that start, had it committed one.
-    fn knows(&self, start: Start) -> bool {
-        let before = |one: Start, other: Start| one == other || one.generation < other.generation;
+    fn knows(&self, start: ProgramStart) -> bool {
+        let before = |one: ProgramStart, other: ProgramStart| {
+            one == other || one.generation < other.generation
+        };
         before(self.arena.header().start, start) && before(start, self.arena.started())
     }
 
@@ -384,18 +405,18 @@ impl Found {
 }
 
 /// A rank that should have a version durable, and has not.
-fn lacking_in(found: &[Found], (id, start): (VersionId, u128)) -> Option<u32> {
-    let of = Start {
+fn lacking_in(found: &[RankArena], (id, start): (VersionId, u128)) -> Option<u32> {
+    let of = ProgramStart {
         generation: id.generation,
         identity: start,
     };
-    let has = |f: &&Found| f.version(id, start).is_some();
+    let has = |f: &&RankArena| f.version(id, start).is_some();
     let ranks: BTreeSet<u32> = found
         .iter()
         .filter(has)
         .map(|f| f.arena.header().ranks)
         .collect();
-    let durable = |f: &&Found| {
+    let durable = |f: &&RankArena| {
         f.version(id, start)
             .is_some_and(|v| v.manifest.is_durable())
     };
@@ -404,17 +425,17 @@ fn lacking_in(found: &[Found], (id, start): (VersionId, u128)) -> Option<u32> {
         .filter(durable)
         .map(|f| f.arena.header().rank)
         .collect();
-    let should = |f: &&Found| has(f) || f.knows(of) && ranks.contains(&f.arena.header().ranks);
+    let should = |f: &&RankArena| has(f) || f.knows(of) && ranks.contains(&f.arena.header().ranks);
     let mut should = found.iter().filter(should).map(|f| f.arena.header().rank);
     should.find(|rank| !durable.contains(rank))
 }
 
 /// The version that is wanted, or the newest that all ranks that should have it have durable.
 fn choose(
-    found: &[Found],
+    found: &[RankArena],
     wanted: Option<VersionId>,
     name: &str,
-) -> Result<(VersionId, u128), Fault> {
+) -> Result<(VersionId, u128), CheckpointError> {
     let all = found.iter().flat_map(|f| f.arena.versions());
     let all: BTreeSet<(VersionId, u128)> = all.map(|v| (v.id, v.start)).collect();
     let candidates = all
@@ -435,7 +456,7 @@ fn choose(
             let text = format!(
                 "version {id} of {name} is not durable on rank {rank} yet, or it has none: wait for that level, or take an earlier one"
             );
-            return Err(Fault::new(Code::Unsupported, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Unsupported, text));
         }
         (Some(id), None) => format!(
             "there is no version {id} of {name} on this node; there are: {}",
@@ -446,17 +467,17 @@ fn choose(
         ),
         (None, None) => format!("there is no version of {name} on this node yet"),
     };
-    Err(Fault::new(Code::NotFound, text))
+    Err(CheckpointError::new(CheckpointErrorCode::NotFound, text))
 }
 
 /// Pins a version in all arenas that have it; none if it was given up before it was pinned in one.
 fn pin(
-    found: Vec<Found>,
+    found: Vec<RankArena>,
     id: VersionId,
     start: u128,
-) -> Result<Option<BTreeMap<u32, Part>>, Fault> {
+) -> Result<Option<BTreeMap<u32, RankPart>>, CheckpointError> {
     let mut parts = BTreeMap::new();
-    for Found { path, file, arena } in found {
+    for RankArena { path, file, arena } in found {
         let mut versions = arena.versions().iter();
         let own = versions.find(|v| v.id == id && v.start == start);
         let Some(version) = own.filter(|v| v.manifest.is_durable()) else {
@@ -472,7 +493,7 @@ fn pin(
             .objects
             .iter()
             .map(|_| AtomicBool::new(false));
-        let part = Part {
+        let part = RankPart {
             path,
             rank: arena.header().rank,
             ranks: arena.header().ranks,

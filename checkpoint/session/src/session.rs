@@ -1,7 +1,7 @@
 //! What a program has between its begin and its end.
 
 use crate::environment::{distance, may_begin, path, switches, text};
-use crate::memory::{Element, Memory};
+use crate::memory::{Element, ObjectMemory};
 use crate::settings::{self, invalid};
 use crate::transport;
 use rustix::thread::CpuSet;
@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tarn_checkpoint_core::manifest::{MAX_DIMENSIONS, MAX_KEY, MAX_OBJECTS};
 use tarn_checkpoint_core::{
-    Asked, Code, Committed, Empty, Fault, Item, Level, MAX_REPLICAS, MAX_SET, Rank, Replicate,
-    Restorable, Shape, Staging, Stats, VersionId,
+    CheckpointError, CheckpointErrorCode, CommitObject, Committed, Empty, MAX_REPLICAS, MAX_SET,
+    PersistenceLevel, Rank, RankStats, Replicate, Restorable, Shape, StagingShare, VersionId,
+    VersionRequirements,
 };
 use tarn_dirty_pages::Tracker;
 use tarn_media::{Device, Folder, Profile};
@@ -50,7 +51,7 @@ pub struct Options {
     /// A slower persistent tier that is played; else `$TARN_PHX_PROFILE`, or none.
     pub profile: Option<String>,
     /// What is staged; else what is best for this tier.
-    pub staging: Option<Staging>,
+    pub staging: Option<StagingShare>,
     /// A buddy on the same node will do (for tests).
     pub same_node: bool,
     /// How versions are kept on other nodes too, once they are durable.
@@ -133,7 +134,7 @@ pub struct Properties {
     pub versions: usize,
     /// What a version has reached when [`Session::commit`] returns. From [`Level::Durable`] on nothing is staged; for more it is waited
     /// as [`Session::wait`] does.
-    pub persistence: Level,
+    pub persistence: PersistenceLevel,
     /// Copies of what is staged, each on another node: at most [`MAX_REPLICAS`]; else as many as the options say.
     pub replicas: Option<u32>,
     /// How it is a part of something that all ranks have together.
@@ -147,23 +148,23 @@ impl Default for Properties {
             transient: false,
             precopy: Precopy::WherePays,
             versions: 1,
-            persistence: Level::Committed,
+            persistence: PersistenceLevel::Committed,
             replicas: None,
             shape: Shape::Own,
         }
     }
 }
 
-struct Object {
-    memory: Memory,
+struct SessionObject {
+    memory: ObjectMemory,
     unit: u32,
     properties: Properties,
 }
 
 /// A program with checkpoints, from its begin to its end.
-pub struct Session {
+pub struct CheckpointSession {
     rank: Rank<Folder, Folder>,
-    objects: BTreeMap<Box<[u8]>, Object>,
+    objects: BTreeMap<Box<[u8]>, SessionObject>,
     timeout: Duration,
     /// Copies of what is staged, where objects do not say how many.
     replicas: u32,
@@ -173,22 +174,22 @@ pub struct Session {
     tracker: Option<Tracker>,
 }
 
-impl std::fmt::Debug for Session {
+impl std::fmt::Debug for CheckpointSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let keys = self.objects.keys().map(|key| String::from_utf8_lossy(key));
-        f.debug_struct("Session")
+        f.debug_struct("CheckpointSession")
             .field("generation", &self.rank.generation())
             .field("objects", &keys.collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }
 
-impl Session {
+impl CheckpointSession {
     /// Begins. All ranks call it.
     ///
     /// # Errors
     /// When an option makes no sense or cannot be had, another program has the run's name, ranks do not come, or folders cannot be used.
-    pub fn begin(options: Options) -> Result<Self, Fault> {
+    pub fn begin(options: Options) -> Result<Self, CheckpointError> {
         // Signals are the program's: no thread of this library takes one.
         let _blocked = Blocked::new();
         let name = &*settings::name_of(options.run.clone())?;
@@ -211,7 +212,7 @@ impl Session {
         let external = options.external.or_else(|| path("TARN_PHX_EXTERNAL"));
         let external =
             settings::external_store(external, options.flush_every, options.flush_rate, name)?;
-        let encrypt = options.encrypt || crate::keys::asked("TARN_PHX_ENCRYPT")?;
+        let encrypt = options.encrypt || crate::keys::read_switch("TARN_PHX_ENCRYPT")?;
         let seal = encrypt.then(|| crate::keys::sealing(name)).transpose()?;
         let plain = Arc::new(Device::new(Profile::none()));
         let memory = settings::memory_of(&memory, name, Arc::clone(&plain))?;
@@ -279,15 +280,15 @@ impl Session {
         len: usize,
         unit: usize,
         properties: Properties,
-    ) -> Result<(), Fault> {
-        self.add(key.as_bytes(), Memory::new(len)?, unit, properties)
+    ) -> Result<(), CheckpointError> {
+        self.add(key.as_bytes(), ObjectMemory::new(len)?, unit, properties)
     }
 
     /// What an object that was made by [`Session::create`] holds, in elements.
     ///
     /// # Errors
     /// When there is none, or its memory is no whole number of such elements.
-    pub fn values<T: Element>(&mut self, key: &str) -> Result<&mut [T], Fault> {
+    pub fn values<T: Element>(&mut self, key: &str) -> Result<&mut [T], CheckpointError> {
         let memory = &mut self.object(key.as_bytes())?.memory;
         if !memory.made() || !memory.size().is_multiple_of(size_of::<T>()) {
             let text = format!(
@@ -318,10 +319,10 @@ impl Session {
     pub fn add(
         &mut self,
         key: &[u8],
-        memory: Memory,
+        memory: ObjectMemory,
         unit: usize,
         properties: Properties,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CheckpointError> {
         let name = String::from_utf8_lossy(key);
         if key.is_empty() || key.len() > MAX_KEY {
             let text = format!("a key has 1 to {MAX_KEY} bytes, not {}", key.len());
@@ -331,7 +332,7 @@ impl Session {
             let text = format!(
                 "there is an object {name:?} already: destroy it first, or choose another key"
             );
-            return Err(Fault::new(Code::Exists, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Exists, text));
         }
         if self.objects.len() == MAX_OBJECTS {
             let text = format!("a program has at most {MAX_OBJECTS} objects");
@@ -346,13 +347,13 @@ impl Session {
         }
         let unit = element(&name, memory.size(), unit, &properties.shape)?;
         possible(properties.replicas)?;
-        let object = Object {
+        let object = SessionObject {
             memory,
             unit,
             properties,
         };
         self.objects.insert(key.into(), object);
-        let room = self.room(None);
+        let room = self.reserve_space(None);
         if room.is_err() {
             self.objects.remove(key);
             self.ask_less();
@@ -398,40 +399,40 @@ impl Session {
     }
 
     /// Takes the room that all objects need, one of them with the size that it shall have.
-    fn room(&mut self, resized: Option<(&[u8], usize)>) -> Result<(), Fault> {
-        let size = |(key, object): (&[u8], &Object)| match resized {
+    fn reserve_space(&mut self, resized: Option<(&[u8], usize)>) -> Result<(), CheckpointError> {
+        let size = |(key, object): (&[u8], &SessionObject)| match resized {
             Some((of, len)) if of == key => len as u64,
             _ => object.memory.size() as u64,
         };
         let sizes: Vec<u64> = self.kept().map(size).collect();
-        self.rank.ask(self.asked())?;
+        self.rank.ask(self.version_requirements())?;
         self.rank.reserve(&sizes)
     }
 
     /// What objects ask of versions.
-    fn asked(&self) -> Asked {
-        let asked = |of: &Properties| Asked {
+    fn version_requirements(&self) -> VersionRequirements {
+        let asked = |of: &Properties| VersionRequirements {
             versions: of.versions,
             replicas: of.replicas.unwrap_or(self.replicas) as usize,
             persistence: of.persistence,
         };
         let all = self.kept().map(|(_, object)| asked(&object.properties));
         let none = || asked(&Properties::default());
-        all.reduce(Asked::and).unwrap_or_else(none)
+        all.reduce(VersionRequirements::and).unwrap_or_else(none)
     }
 
     /// What an object that is gone asked for does not count any more.
     fn ask_less(&mut self) {
         // What was granted with it is not refused without it.
-        let _ = self.rank.ask(self.asked());
+        let _ = self.rank.ask(self.version_requirements());
     }
 
-    fn kept(&self) -> impl Iterator<Item = (&[u8], &Object)> {
+    fn kept(&self) -> impl Iterator<Item = (&[u8], &SessionObject)> {
         let all = self.objects.iter().map(|(key, object)| (&**key, object));
         all.filter(|(_, object)| !object.properties.transient)
     }
 
-    fn object(&mut self, key: &[u8]) -> Result<&mut Object, Fault> {
+    fn object(&mut self, key: &[u8]) -> Result<&mut SessionObject, CheckpointError> {
         self.objects.get_mut(key).ok_or_else(|| unknown(key))
     }
 
@@ -439,7 +440,7 @@ impl Session {
     ///
     /// # Errors
     /// When there is none.
-    pub fn memory(&mut self, key: &[u8]) -> Result<&Memory, Fault> {
+    pub fn memory(&mut self, key: &[u8]) -> Result<&ObjectMemory, CheckpointError> {
         self.object(key).map(|object| &object.memory)
     }
 
@@ -447,7 +448,7 @@ impl Session {
     ///
     /// # Errors
     /// When it was not made here or is a block, or there is no room.
-    pub fn resize(&mut self, key: &[u8], len: usize) -> Result<&Memory, Fault> {
+    pub fn resize(&mut self, key: &[u8], len: usize) -> Result<&ObjectMemory, CheckpointError> {
         let object = self.object(key)?;
         let name = String::from_utf8_lossy(key);
         if !object.memory.made() {
@@ -464,7 +465,7 @@ impl Session {
         }
         element(&name, len, object.unit as usize, &object.properties.shape)?;
         // What cannot be done is known before anything moves.
-        self.room(Some((key, len)))?;
+        self.reserve_space(Some((key, len)))?;
         self.rank.unwatch(key);
         let resized = self.object(key)?.memory.resize(len);
         self.watch(key);
@@ -476,7 +477,7 @@ impl Session {
     ///
     /// # Errors
     /// When there is none.
-    pub fn destroy(&mut self, key: &[u8]) -> Result<(), Fault> {
+    pub fn destroy(&mut self, key: &[u8]) -> Result<(), CheckpointError> {
         self.rank.unwatch(key);
         self.objects.remove(key).ok_or_else(|| unknown(key))?;
         self.ask_less();
@@ -487,10 +488,10 @@ impl Session {
     ///
     /// # Errors
     /// As [`Rank::commit`].
-    pub fn commit(&mut self) -> Result<Committed, Fault> {
+    pub fn commit(&mut self) -> Result<Committed, CheckpointError> {
         let kept = self.objects.iter().filter(|(_, o)| !o.properties.transient);
-        let items: Vec<Item<'_>> = kept
-            .map(|(key, object)| Item {
+        let items: Vec<CommitObject<'_>> = kept
+            .map(|(key, object)| CommitObject {
                 key,
                 unit: object.unit,
                 shape: object.properties.shape.clone(),
@@ -506,7 +507,10 @@ impl Session {
     ///
     /// # Errors
     /// As [`Rank::restart`].
-    pub fn restart(&mut self, which: Option<VersionId>) -> Result<Option<VersionId>, Fault> {
+    pub fn restart(
+        &mut self,
+        which: Option<VersionId>,
+    ) -> Result<Option<VersionId>, CheckpointError> {
         let kept = self
             .objects
             .iter_mut()
@@ -532,7 +536,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Rank::due`].
-    pub fn due(&self, interval: Duration) -> Result<bool, Fault> {
+    pub fn due(&self, interval: Duration) -> Result<bool, CheckpointError> {
         self.rank.due(interval)
     }
 
@@ -540,12 +544,17 @@ impl Session {
     ///
     /// # Errors
     /// When it has not within the time, or never will.
-    pub fn wait(&self, id: VersionId, level: Level, within: Option<Duration>) -> Result<(), Fault> {
+    pub fn wait(
+        &self,
+        id: VersionId,
+        level: PersistenceLevel,
+        within: Option<Duration>,
+    ) -> Result<(), CheckpointError> {
         self.rank.wait(id, level, within.unwrap_or(self.timeout))
     }
 
     /// What was done.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> RankStats {
         self.rank.stats()
     }
 
@@ -559,13 +568,13 @@ impl Session {
     ///
     /// # Errors
     /// As [`Rank::end`].
-    pub fn end(self) -> Result<(), Fault> {
+    pub fn end(self) -> Result<(), CheckpointError> {
         self.rank.end()
     }
 }
 
 /// Checks the options that stand for themselves, before anything is touched.
-fn check(options: &Options) -> Result<(), Fault> {
+fn check(options: &Options) -> Result<(), CheckpointError> {
     if options.rank >= options.ranks {
         return Err(invalid(format!(
             "rank {} of {} ranks",
@@ -592,7 +601,7 @@ fn check(options: &Options) -> Result<(), Fault> {
 }
 
 /// Whether there can be so many replicas, if any number was said.
-fn possible(replicas: Option<u32>) -> Result<(), Fault> {
+fn possible(replicas: Option<u32>) -> Result<(), CheckpointError> {
     match replicas {
         Some(many) if many > MAX_REPLICAS => Err(invalid(format!(
             "{many} replicas of what is staged: 0 to {MAX_REPLICAS} are possible"
@@ -602,7 +611,7 @@ fn possible(replicas: Option<u32>) -> Result<(), Fault> {
 }
 
 /// The size of an element, if it and the shape fit an object.
-fn element(name: &str, len: usize, unit: usize, shape: &Shape) -> Result<u32, Fault> {
+fn element(name: &str, len: usize, unit: usize, shape: &Shape) -> Result<u32, CheckpointError> {
     let fits = u32::try_from(unit)
         .ok()
         .filter(|u| *u > 0 && len.is_multiple_of(unit));
@@ -651,10 +660,10 @@ fn within([all, first, count, ghost]: &[u64; 4]) -> bool {
     end.is_some_and(|end| end <= *all) && ghost <= count
 }
 
-fn unknown(key: &[u8]) -> Fault {
+fn unknown(key: &[u8]) -> CheckpointError {
     let text = format!(
         "there is no object {:?}: create or register it first",
         String::from_utf8_lossy(key)
     );
-    Fault::new(Code::NotFound, text)
+    CheckpointError::new(CheckpointErrorCode::NotFound, text)
 }

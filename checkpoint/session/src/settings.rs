@@ -4,7 +4,7 @@ use crate::environment::{path, text};
 use rustix::thread::CpuSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tarn_checkpoint_core::{Code, ExternalStore, Fault, Staging};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode, ExternalStore, StagingShare};
 use tarn_dirty_pages::Tracker;
 use tarn_media::{Device, ExternalFolder, Folder, Profile};
 use tarn_types::units::parse_rate;
@@ -13,18 +13,18 @@ use tarn_types::units::parse_rate;
 pub(crate) const MEMORY: &str = "tarn-phx-";
 
 /// What finds the pages that the program writes; with `mprotect` it must be that.
-pub(crate) fn tracker(mprotect: bool) -> Result<Option<Tracker>, Fault> {
+pub(crate) fn tracker(mprotect: bool) -> Result<Option<Tracker>, CheckpointError> {
     if !mprotect {
         return Ok(Tracker::probe().ok());
     }
     let tracker = Tracker::by_mprotect();
     Ok(Some(tracker.map_err(|e| {
-        Fault::new(Code::Unsupported, e.to_string())
+        CheckpointError::new(CheckpointErrorCode::Unsupported, e.to_string())
     })?))
 }
 
 /// The profile of a slower tier, if one is to be emulated.
-pub(crate) fn profile_of(given: Option<String>) -> Result<Profile, Fault> {
+pub(crate) fn profile_of(given: Option<String>) -> Result<Profile, CheckpointError> {
     given.map_or_else(
         || Ok(Profile::none()),
         |p| Profile::named(&p).map_err(|e| invalid(e.to_string())),
@@ -32,16 +32,16 @@ pub(crate) fn profile_of(given: Option<String>) -> Result<Profile, Fault> {
 }
 
 /// The part that is staged where nothing else is asked for. A tier in memory is as fast as memory.
-pub(crate) fn staging_of(slow: bool, tier: &Path) -> Staging {
+pub(crate) fn staging_of(slow: bool, tier: &Path) -> StagingShare {
     if !slow && tarn_sys::memory::in_memory(tier) {
-        Staging::None
+        StagingShare::None
     } else {
-        Staging::Half
+        StagingShare::Half
     }
 }
 
 /// The program's name: as it is given, or as the environment says.
-pub(crate) fn name_of(given: Option<String>) -> Result<String, Fault> {
+pub(crate) fn name_of(given: Option<String>) -> Result<String, CheckpointError> {
     let name = given.or_else(|| text("TARN_PHX_RUN"));
     let name = name.unwrap_or_else(|| "phx".into());
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -54,7 +54,7 @@ pub(crate) fn name_of(given: Option<String>) -> Result<String, Fault> {
 }
 
 /// The folder on the persistent tier: as it is given, or as the environment says.
-pub(crate) fn tier_of(given: Option<PathBuf>) -> Result<PathBuf, Fault> {
+pub(crate) fn tier_of(given: Option<PathBuf>) -> Result<PathBuf, CheckpointError> {
     given.or_else(|| path("TARN_PHX_TIER")).ok_or_else(|| {
         invalid("no persistent tier: set `tier`, or TARN_PHX_TIER, to a folder on it")
     })
@@ -66,7 +66,7 @@ pub(crate) fn external_store(
     every: Option<u64>,
     rate: Option<u64>,
     run: &str,
-) -> Result<Option<ExternalStore>, Fault> {
+) -> Result<Option<ExternalStore>, CheckpointError> {
     let every = match (every, text("TARN_PHX_FLUSH_EVERY")) {
         (Some(every), _) => every,
         (None, None) => 0,
@@ -91,12 +91,14 @@ pub(crate) fn external_store(
             ))),
         };
     };
-    let store = ExternalFolder::new(&folder, Path::new(run)).map_err(|e| match Fault::from(e) {
-        Fault {
-            code: Code::NotFound,
-            text,
-        } => invalid(format!("{text}; is it mounted on this node?")),
-        other => other,
+    let store = ExternalFolder::new(&folder, Path::new(run)).map_err(|e| {
+        match CheckpointError::from(e) {
+            CheckpointError {
+                code: CheckpointErrorCode::NotFound,
+                text,
+            } => invalid(format!("{text}; is it mounted on this node?")),
+            other => other,
+        }
     })?;
     Ok(Some(ExternalStore {
         store: Arc::new(store),
@@ -105,17 +107,19 @@ pub(crate) fn external_store(
     }))
 }
 
-pub(crate) fn invalid(text: impl Into<String>) -> Fault {
-    Fault::new(Code::Invalid, text)
+pub(crate) fn invalid(text: impl Into<String>) -> CheckpointError {
+    CheckpointError::new(CheckpointErrorCode::Invalid, text)
 }
 
-pub(crate) fn random() -> Result<u128, Fault> {
+pub(crate) fn random() -> Result<u128, CheckpointError> {
     let mut bytes = [0; 16];
     let mut filled = 0;
     while filled < bytes.len() {
         let got =
             rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
-        filled += got.map_err(|e| Fault::new(Code::Io, format!("no random numbers: {e}")))?;
+        filled += got.map_err(|e| {
+            CheckpointError::new(CheckpointErrorCode::Io, format!("no random numbers: {e}"))
+        })?;
     }
     Ok(u128::from_le_bytes(bytes))
 }
@@ -130,7 +134,7 @@ pub(crate) fn stay_on(processors: &[usize]) {
 }
 
 /// A key: `hex:` and its 64 hexadecimal digits, or a file that holds them, for its owner alone.
-pub(crate) fn key(given: &Path) -> Result<[u8; 32], Fault> {
+pub(crate) fn key(given: &Path) -> Result<[u8; 32], CheckpointError> {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::MetadataExt;
     if let Some(text) = given.as_os_str().as_bytes().strip_prefix(b"hex:") {
@@ -158,7 +162,11 @@ fn digits(text: &str) -> Option<[u8; 32]> {
 }
 
 /// The folder of a run in memory: below the one of this user.
-pub(crate) fn memory_of(folder: &Path, name: &str, plain: Arc<Device>) -> Result<PathBuf, Fault> {
+pub(crate) fn memory_of(
+    folder: &Path,
+    name: &str,
+    plain: Arc<Device>,
+) -> Result<PathBuf, CheckpointError> {
     let user = rustix::process::geteuid().as_raw();
     let memory = folder.join(format!("{MEMORY}{user}"));
     // A user who may write to it could replace the run's folder by another.

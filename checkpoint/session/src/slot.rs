@@ -1,18 +1,18 @@
 //! One session for many threads, one at a time.
 
-use crate::Session;
+use crate::CheckpointSession;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{
     AtomicU32,
     Ordering::{Acquire, Release},
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tarn_checkpoint_core::{Code, Fault};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 
 /// Where a session is, if there is one. Whoever comes while another thread is in a call is refused: calls are not queued.
 #[derive(Debug)]
-pub struct Slot {
-    session: Mutex<Option<Session>>,
+pub struct SessionSlot {
+    session: Mutex<Option<CheckpointSession>>,
     /// Whose thread is in a call; 0 if none is. Who has it has the lock: so nobody has that without its process being known. A child that
     /// was forked in the middle of a call has this as it was then, and nobody who gives it back.
     process: AtomicU32,
@@ -20,19 +20,19 @@ pub struct Slot {
 
 /// The session of a [`Slot`], for one call.
 #[derive(Debug)]
-pub struct Taken<'s> {
+pub struct SessionGuard<'s> {
     // First, so it is given back first: who finds that no process has it does not wait for the lock.
-    session: MutexGuard<'s, Option<Session>>,
-    _call: Call<'s>,
+    session: MutexGuard<'s, Option<CheckpointSession>>,
+    _call: SessionCall<'s>,
 }
 
 /// Of a thread that is in a call.
 #[derive(Debug)]
-struct Call<'s>(&'s AtomicU32);
+struct SessionCall<'s>(&'s AtomicU32);
 
-impl Slot {
+impl SessionSlot {
     /// With a session, or none yet.
-    pub const fn new(session: Option<Session>) -> Self {
+    pub const fn new(session: Option<CheckpointSession>) -> Self {
         Self {
             session: Mutex::new(session),
             process: AtomicU32::new(0),
@@ -44,21 +44,21 @@ impl Slot {
     /// # Errors
     /// When another thread is in a call, or the session is another process's: a child that was forked has no helper thread, and would
     /// write what its parent writes.
-    pub fn take(&self) -> Result<Taken<'_>, Fault> {
+    pub fn take(&self) -> Result<SessionGuard<'_>, CheckpointError> {
         let own = std::process::id();
         if let Err(whose) = self.process.compare_exchange(0, own, Acquire, Acquire) {
             if whose != own {
                 return Err(forked());
             }
             let text = "another thread is in a call of this library: let one thread do it, or one after the other";
-            return Err(Fault::new(Code::Busy, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Busy, text));
         }
         let is_broken = self.session.is_poisoned();
         // Nobody has it.
         let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = Taken {
+        let mut taken = SessionGuard {
             session,
-            _call: Call(&self.process),
+            _call: SessionCall(&self.process),
         };
         if taken.as_ref().is_some_and(|s| s.process != own) {
             return Err(forked());
@@ -72,29 +72,29 @@ impl Slot {
     }
 }
 
-impl Deref for Taken<'_> {
-    type Target = Option<Session>;
+impl Deref for SessionGuard<'_> {
+    type Target = Option<CheckpointSession>;
 
-    fn deref(&self) -> &Option<Session> {
+    fn deref(&self) -> &Option<CheckpointSession> {
         &self.session
     }
 }
 
-impl DerefMut for Taken<'_> {
-    fn deref_mut(&mut self) -> &mut Option<Session> {
+impl DerefMut for SessionGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Option<CheckpointSession> {
         &mut self.session
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for SessionCall<'_> {
     fn drop(&mut self) {
         self.0.store(0, Release);
     }
 }
 
-fn forked() -> Fault {
+fn forked() -> CheckpointError {
     let text = "these are the checkpoints of the process that this one was forked from: only that one can use them";
-    Fault::new(Code::Unsupported, text)
+    CheckpointError::new(CheckpointErrorCode::Unsupported, text)
 }
 
 #[cfg(test)]
@@ -104,9 +104,9 @@ mod tests {
 
     #[test]
     fn of_two_threads_one_is_busy_and_a_call_that_panicked_leaves_nothing() {
-        let slot = Slot::new(None);
+        let slot = SessionSlot::new(None);
         let taken = slot.take().unwrap();
-        assert_eq!(slot.take().unwrap_err().code, Code::Busy);
+        assert_eq!(slot.take().unwrap_err().code, CheckpointErrorCode::Busy);
         drop(taken);
         let panicked = std::thread::scope(|scope| {
             let call = scope.spawn(|| {
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn threads_of_a_child_whose_parent_had_no_session_are_busy_and_not_forked() {
         for _ in 0..2000 {
-            let slot = Slot::new(None);
+            let slot = SessionSlot::new(None);
             // Its parent has called, and the call has ended.
             assert!(slot.take().unwrap().is_none());
             as_of_the_parent(&slot);
@@ -141,14 +141,14 @@ mod tests {
             for said in both {
                 assert!(
                     said.as_ref().is_ok_and(|none| *none)
-                        || said.is_err_and(|e| e.code == Code::Busy)
+                        || said.is_err_and(|e| e.code == CheckpointErrorCode::Busy)
                 );
             }
         }
     }
 
     /// A child has what its parent had then.
-    fn as_of_the_parent(slot: &Slot) {
+    fn as_of_the_parent(slot: &SessionSlot) {
         let own = std::process::id();
         if slot.process.load(Acquire) == own {
             slot.process.store(own + 1, Release);
@@ -157,10 +157,13 @@ mod tests {
 
     #[test]
     fn a_child_that_was_forked_in_a_call_is_told() {
-        let slot = Slot::new(None);
+        let slot = SessionSlot::new(None);
         let taken = slot.take().unwrap();
         as_of_the_parent(&slot);
-        assert_eq!(slot.take().unwrap_err().code, Code::Unsupported);
+        assert_eq!(
+            slot.take().unwrap_err().code,
+            CheckpointErrorCode::Unsupported
+        );
         drop(taken);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::environment::text;
 use std::sync::Arc;
-use tarn_checkpoint_core::{Code, Fault};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 use tarn_data_plane::{Rma, Transport, library};
 use tarn_ports::OneSided;
 
@@ -11,13 +11,13 @@ use tarn_ports::OneSided;
 const PROVIDERS: [&str; 4] = ["cxi", "efa", "verbs;ofi_rxm", "tcp;ofi_rxm"];
 
 /// The providers that are tried in turn; empty: TCP it is.
-pub(crate) fn providers(given: Option<String>) -> Result<Vec<String>, Fault> {
+pub(crate) fn providers(given: Option<String>) -> Result<Vec<String>, CheckpointError> {
     let Some(text) = given.or_else(|| text("TARN_PHX_TRANSPORT")) else {
         return Ok(Vec::new());
     };
     let wrong = |why: &str| {
         let text = format!("the transport is {text:?}: {why}");
-        Err(Fault::new(Code::Invalid, text))
+        Err(CheckpointError::new(CheckpointErrorCode::Invalid, text))
     };
     match text.parse() {
         Ok(Transport::Tcp) => Ok(Vec::new()),
@@ -35,7 +35,7 @@ pub(crate) fn providers(given: Option<String>) -> Result<Vec<String>, Fault> {
 }
 
 /// The first of them that can be opened, or why none can.
-pub(crate) fn open(providers: &[String]) -> Result<Arc<dyn OneSided>, Fault> {
+pub(crate) fn open(providers: &[String]) -> Result<Arc<dyn OneSided>, CheckpointError> {
     let library =
         library().map_err(|e| unsupported(format!("this program does not find itself: {e}")))?;
     let mut why = String::new();
@@ -49,6 +49,6 @@ pub(crate) fn open(providers: &[String]) -> Result<Arc<dyn OneSided>, Fault> {
     Err(unsupported(why))
 }
 
-fn unsupported(why: String) -> Fault {
-    Fault::new(Code::Unsupported, why)
+fn unsupported(why: String) -> CheckpointError {
+    CheckpointError::new(CheckpointErrorCode::Unsupported, why)
 }

@@ -15,10 +15,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tarn_checkpoint_core::arena::{ArenaError, Version};
-use tarn_checkpoint_core::{Arena, Fault, Level, Place, VersionId, flush};
-use tarn_media::{ExternalFolder, Reader, Seen};
-use tarn_ports::{MediumError, PowerFail, Promises, Stored};
-use tarn_types::block::{self, Kind};
+use tarn_checkpoint_core::{
+    Arena, CheckpointError, PersistenceLevel, PieceLocation, VersionId, flush,
+};
+use tarn_media::{ExternalFolder, ReadOnlyMapping, Reader};
+use tarn_ports::{MediumError, PowerFail, Promises, ReadableMedium};
+use tarn_types::block::{self, BlockKind};
 use tarn_types::checkpoint::{Checkpoint, CheckpointId};
 
 /// Entries of a folder that are looked at.
@@ -125,18 +127,18 @@ impl<'a> VersionCatalog<'a> {
     }
 
     /// All programs, by name.
-    pub fn runs(&self) -> Vec<Run<'_>> {
+    pub fn runs(&self) -> Vec<RunCheckpoints<'_>> {
         self.runs.iter().map(|name| self.at(name)).collect()
     }
 
     /// The program of this name.
-    pub fn run(&self, name: &OsStr) -> Option<Run<'_>> {
+    pub fn run(&self, name: &OsStr) -> Option<RunCheckpoints<'_>> {
         let name = self.runs.iter().find(|r| *r == name)?;
         Some(self.at(name))
     }
 
-    fn at<'s>(&'s self, name: &'s OsStr) -> Run<'s> {
-        Run {
+    fn at<'s>(&'s self, name: &'s OsStr) -> RunCheckpoints<'s> {
+        RunCheckpoints {
             name,
             tier: self.tier,
             memory: self.memory,
@@ -149,7 +151,7 @@ pub fn checkpoints(tier: &Path, memory: &Path) -> Vec<Checkpoint> {
     let Ok(version_catalog) = VersionCatalog::open(tier, memory) else {
         return Vec::new();
     };
-    let of_run = |run: &Run<'_>| {
+    let of_run = |run: &RunCheckpoints<'_>| {
         let program = run.name.to_string_lossy().into_owned();
         let versions = run.versions(&mut |_| {});
         let versions = versions
@@ -171,7 +173,7 @@ pub fn checkpoints(tier: &Path, memory: &Path) -> Vec<Checkpoint> {
 
 /// A program's checkpoints.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct RunCheckpoints<'a> {
     /// Its name.
     pub name: &'a OsStr,
     tier: &'a Path,
@@ -180,9 +182,9 @@ pub struct Run<'a> {
 
 /// What is here of a version.
 #[derive(Debug)]
-pub struct Found {
+pub struct CatalogVersion {
     /// The least of its ranks'.
-    pub level: Level,
+    pub level: PersistenceLevel,
     /// Of the program that wrote it.
     pub ranks: u32,
     /// Those that have it here.
@@ -198,9 +200,9 @@ pub struct Found {
 }
 
 /// What is here, oldest first, by version and start: two that knew nothing of each other have the same numbers.
-pub type Versions = BTreeMap<(VersionId, u128), Found>;
+pub type Versions = BTreeMap<(VersionId, u128), CatalogVersion>;
 
-impl Run<'_> {
+impl RunCheckpoints<'_> {
     /// What is here. What could not be read is said.
     pub fn versions(&self, unreadable: &mut dyn FnMut(Unreadable)) -> Versions {
         let mut versions = Versions::new();
@@ -218,7 +220,7 @@ impl Run<'_> {
             for version in held.arena.versions() {
                 let found = versions
                     .entry((version.id, version.start))
-                    .or_insert_with(|| Found {
+                    .or_insert_with(|| CatalogVersion {
                         level: version.level,
                         ranks: header.ranks,
                         here: BTreeSet::new(),
@@ -250,10 +252,10 @@ impl Run<'_> {
     }
 
     /// Its arenas, in the order of generations and ranks, and why what looks like one could not be read.
-    pub fn arenas(&self) -> impl Iterator<Item = Result<Held, Unreadable>> {
+    pub fn arenas(&self) -> impl Iterator<Item = Result<ReadableArena, Unreadable>> {
         let (files, unreadable) = self.files();
         let failed = unreadable.into_iter().map(Err);
-        failed.chain(files.into_iter().map(Held::open))
+        failed.chain(files.into_iter().map(ReadableArena::open))
     }
 
     /// The files of its arenas, those that ranks have written themselves first; and which folders could not be read.
@@ -325,7 +327,11 @@ impl Run<'_> {
     ///
     /// # Errors
     /// Why it cannot be read.
-    pub fn add_flushed(&self, external: &Path, versions: &mut Versions) -> Result<(), Fault> {
+    pub fn add_flushed(
+        &self,
+        external: &Path,
+        versions: &mut Versions,
+    ) -> Result<(), CheckpointError> {
         let store = ExternalFolder::there(external, Path::new(self.name));
         let all = flush::list(&store)?;
         for found in all.iter().filter(|v| v.is_complete()) {
@@ -335,8 +341,8 @@ impl Run<'_> {
                 let parts = found.parts.iter();
                 let parts = parts.filter_map(|rank| flush::open(&store, version, *rank).ok());
                 let objects = parts.flat_map(|(_, version, _)| version.manifest.objects);
-                Found {
-                    level: Level::Flushed,
+                CatalogVersion {
+                    level: PersistenceLevel::Flushed,
                     ranks: found.ranks,
                     here: BTreeSet::new(),
                     bytes: objects.map(|o| o.size()).sum(),
@@ -345,13 +351,13 @@ impl Run<'_> {
                     power_fail: PowerFail::Synced,
                 }
             });
-            row.level = Level::Flushed;
+            row.level = PersistenceLevel::Flushed;
         }
         Ok(())
     }
 
     /// What memory has of an arena's staged pieces, the rank's own first.
-    pub fn staged(&self, held: &Held) -> Vec<Staged> {
+    pub fn staged(&self, held: &ReadableArena) -> Vec<StagedFile> {
         let user = format!("tarn-phx-{}", held.owner);
         let folder = self.memory.join(user).join(self.name);
         // What cannot be read is not there.
@@ -371,11 +377,11 @@ impl Run<'_> {
             let seen = Reader::open(&path).ok()?;
             let mut head = vec![0; STAGING_BLOCK];
             seen.read(0, &mut head).ok()?;
-            let (identity, _) = block::unseal(Kind::Staging, 0, &head)?;
+            let (identity, _) = block::unseal(BlockKind::Staging, 0, &head)?;
             let own = identity == held.arena.header().identity;
-            own.then_some(Staged { what, path, seen })
+            own.then_some(StagedFile { what, path, seen })
         };
-        let mut staged: Vec<Staged> = all.iter().filter_map(of_it).collect();
+        let mut staged: Vec<StagedFile> = all.iter().filter_map(of_it).collect();
         staged.sort_by(|a, b| (b.what, &a.path).cmp(&(a.what, &b.path)));
         staged
     }
@@ -386,14 +392,14 @@ fn waiting(version: &Version) -> impl Iterator<Item = Range<u64>> {
     let pieces = version.manifest.objects.iter().flat_map(|o| &o.pieces);
     pieces.filter_map(|p| match p.place {
         // A manifest that could be read has no piece that ends beyond all numbers.
-        Place::Staged(at) => Some(at..at.saturating_add(p.length)),
-        Place::Arena(_) => None,
+        PieceLocation::Staged(at) => Some(at..at.saturating_add(p.length)),
+        PieceLocation::Arena(_) => None,
     })
 }
 
 /// An arena that could be read.
 #[derive(Debug)]
-pub struct Held {
+pub struct ReadableArena {
     /// Its file.
     pub path: PathBuf,
     /// Its bytes.
@@ -406,7 +412,7 @@ pub struct Held {
     pub owner: u32,
 }
 
-impl Held {
+impl ReadableArena {
     /// Whether a rank has written it itself: it is no copy.
     pub fn is_own(&self) -> bool {
         self.path.extension() == Some(OsStr::new("arena"))
@@ -429,7 +435,7 @@ impl Held {
         if !file.is_file() {
             return Err(Unreadable::NoFile { path });
         }
-        let mapped = Seen::open(&path).map_err(medium)?;
+        let mapped = ReadOnlyMapping::open(&path).map_err(medium)?;
         let promises = mapped.promises();
         drop(mapped);
         let seen = Reader::open(&path).map_err(medium)?;
@@ -449,7 +455,7 @@ impl Held {
 
 /// A file in memory that has the staged pieces of an arena.
 #[derive(Debug)]
-pub struct Staged {
+pub struct StagedFile {
     /// `staging` or `buddy`.
     pub what: &'static str,
     /// The file.
@@ -458,7 +464,7 @@ pub struct Staged {
     pub seen: Reader,
 }
 
-impl Staged {
+impl StagedFile {
     /// Whether it has these bytes.
     pub fn has(&self, range: &Range<u64>) -> bool {
         range.start >= STAGING_HEAD && range.end <= self.seen.size()

@@ -1,10 +1,17 @@
 //! Where a program begins, and what it must have made when it goes on.
 
 use std::path::Path;
-use tarn_checkpoint::{Code, Fault, Options, Properties, Session, Shape};
+use tarn_checkpoint::{
+    CheckpointError, CheckpointErrorCode, CheckpointSession, Options, Properties, Shape,
+};
 
-fn begin(tier: &Path, memory: &Path, rank: u32, ranks: u32) -> Result<Session, Fault> {
-    Session::begin(Options {
+fn begin(
+    tier: &Path,
+    memory: &Path,
+    rank: u32,
+    ranks: u32,
+) -> Result<CheckpointSession, CheckpointError> {
+    CheckpointSession::begin(Options {
         run: Some("run".into()),
         tier: Some(tier.to_owned()),
         memory: Some(memory.to_owned()),
@@ -15,7 +22,7 @@ fn begin(tier: &Path, memory: &Path, rank: u32, ranks: u32) -> Result<Session, F
     })
 }
 
-fn make(session: &mut Session, key: &str) {
+fn make(session: &mut CheckpointSession, key: &str) {
     let shared = Properties {
         shape: Shape::Replicated,
         ..Properties::default()
@@ -58,7 +65,7 @@ fn a_tier_that_is_not_there_is_not_made_on_the_root_disk() {
         ),
     ] {
         let fault = begin(tier, memory, 0, 1).err().unwrap();
-        assert_eq!(fault.code, Code::Invalid, "{fault}");
+        assert_eq!(fault.code, CheckpointErrorCode::Invalid, "{fault}");
         assert!(fault.to_string().contains(why), "{fault}");
         assert!(fault.to_string().contains("mkdir -p"), "{fault}");
     }
@@ -83,7 +90,7 @@ fn a_restart_that_would_leave_out_an_object_is_refused() {
     let mut session = begin(&tier, &memory, 0, 1).unwrap();
     make(&mut session, "a");
     let fault = session.restart(None).unwrap_err();
-    assert_eq!(fault.code, Code::Invalid);
+    assert_eq!(fault.code, CheckpointErrorCode::Invalid);
     let text = "the version has object \"b\" of 800 bytes, which this program has not: create it before restarting";
     assert!(fault.to_string().contains(text), "{fault}");
     assert_eq!(session.values::<u64>("a").unwrap()[0], 0);

@@ -6,12 +6,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
-use tarn_checkpoint::destage::{Destager, What};
+use tarn_checkpoint::destage::{DestageOutcome, Destager};
 use tarn_checkpoint::{
-    Code, Fault, Options, Properties, Reader, Session, Staging, VersionId, Which,
+    CheckpointError, CheckpointErrorCode, CheckpointSession, Options, Properties, StagingShare,
+    VersionId, VersionReader, VersionSelector,
 };
 use tarn_checkpoint_core::rank::left;
-use tarn_media::{Device, Folder, Mapped, Profile};
+use tarn_media::{Device, Folder, MappedFile, Profile};
 use tarn_ports::Vault;
 
 /// Elements of an object: of some parts that are staged or not.
@@ -20,7 +21,7 @@ const LENGTH: usize = 300_000;
 /// A node with a tier and a memory.
 struct Node {
     folder: tempfile::TempDir,
-    staging: Staging,
+    staging: StagingShare,
 }
 
 fn id(generation: u64, number: u64) -> VersionId {
@@ -33,7 +34,7 @@ impl Node {
         fs::create_dir(folder.path().join("tier")).unwrap();
         Self {
             folder,
-            staging: Staging::All,
+            staging: StagingShare::All,
         }
     }
 
@@ -47,8 +48,13 @@ impl Node {
         self.path(&format!("memory/tarn-phx-{user}/heat"))
     }
 
-    fn begin(&self, rank: u32, ranks: u32, timeout: Duration) -> Result<Session, Fault> {
-        let mut session = Session::begin(Options {
+    fn begin(
+        &self,
+        rank: u32,
+        ranks: u32,
+        timeout: Duration,
+    ) -> Result<CheckpointSession, CheckpointError> {
+        let mut session = CheckpointSession::begin(Options {
             rank,
             ranks,
             run: Some("heat".into()),
@@ -70,7 +76,7 @@ impl Node {
         self.goes_on(&mut session, from, commits);
     }
 
-    fn goes_on(&self, session: &mut Session, from: Option<VersionId>, commits: u64) {
+    fn goes_on(&self, session: &mut CheckpointSession, from: Option<VersionId>, commits: u64) {
         assert_eq!(session.restart(None).unwrap(), from);
         let rows = session.values::<u64>("rows").unwrap();
         if let Some(id) = from {
@@ -97,15 +103,16 @@ fn value(i: u64, number: u64) -> u64 {
 }
 
 /// What is told of the program's ranks.
-fn told(destager: &mut Destager) -> Vec<(u32, What)> {
+fn told(destager: &mut Destager) -> Vec<(u32, DestageOutcome)> {
     let mut all = Vec::new();
-    let tell = &mut |left: tarn_checkpoint::destage::Left| all.push((left.rank, left.what));
+    let tell =
+        &mut |left: tarn_checkpoint::destage::DestagedArena| all.push((left.rank, left.what));
     destager.run(OsStr::new("heat"), tell).unwrap();
     all
 }
 
-fn brought(version: VersionId) -> What {
-    What::Brought(vec![(version, LENGTH as u64 * 8)])
+fn brought(version: VersionId) -> DestageOutcome {
+    DestageOutcome::Brought(vec![(version, LENGTH as u64 * 8)])
 }
 
 #[test]
@@ -127,7 +134,10 @@ fn what_was_brought_to_the_tier_outlives_memory_and_what_was_not_does_not() {
     assert_eq!(told(&mut destager), [(0, brought(id(2, 2)))]);
     node.start(Some(id(2, 2)), 2);
     node.loses_its_memory();
-    assert_eq!(told(&mut destager), [(0, What::Lacking(vec![id(3, 2)]))]);
+    assert_eq!(
+        told(&mut destager),
+        [(0, DestageOutcome::Lacking(vec![id(3, 2)]))]
+    );
     assert!(!node.path("memory").exists(), "nothing is made for it");
     node.start(Some(id(3, 1)), 0);
 }
@@ -136,7 +146,7 @@ fn what_was_brought_to_the_tier_outlives_memory_and_what_was_not_does_not() {
 #[test]
 fn what_was_staged_in_part_lies_in_one_piece_afterwards_and_is_mapped_by_readers() {
     let node = Node {
-        staging: Staging::Bytes(LENGTH as u64 * 4),
+        staging: StagingShare::Bytes(LENGTH as u64 * 4),
         ..Node::new()
     };
     node.start(None, 3);
@@ -147,7 +157,7 @@ fn what_was_staged_in_part_lies_in_one_piece_afterwards_and_is_mapped_by_readers
     };
     let before = size();
     let told = told(&mut node.destager());
-    let [(0, What::Brought(brought))] = &told[..] else {
+    let [(0, DestageOutcome::Brought(brought))] = &told[..] else {
         panic!("{told:?}");
     };
     let all = LENGTH as u64 * 8;
@@ -156,10 +166,10 @@ fn what_was_staged_in_part_lies_in_one_piece_afterwards_and_is_mapped_by_readers
         "{told:?}"
     );
     assert_eq!(size(), before, "there was a place for it");
-    let reader = Reader::open(Which {
+    let reader = VersionReader::open(VersionSelector {
         run: Some("heat".into()),
         tier: Some(node.path("tier")),
-        ..Which::default()
+        ..VersionSelector::default()
     });
     let reader = reader.unwrap();
     assert_eq!(reader.version(), id(1, 3));
@@ -172,7 +182,7 @@ fn what_was_staged_in_part_lies_in_one_piece_afterwards_and_is_mapped_by_readers
 #[test]
 fn of_a_large_arena_only_what_is_written_is_mapped() {
     let node = Node {
-        staging: Staging::Bytes(512 << 10),
+        staging: StagingShare::Bytes(512 << 10),
         ..Node::new()
     };
     node.start(None, 2);
@@ -181,7 +191,10 @@ fn of_a_large_arena_only_what_is_written_is_mapped() {
     let before = mapped_by_this_thread();
     let told = told(&mut node.destager());
     let mapped = mapped_by_this_thread() - before;
-    assert!(matches!(told[..], [(0, What::Brought(_))]), "{told:?}");
+    assert!(
+        matches!(told[..], [(0, DestageOutcome::Brought(_))]),
+        "{told:?}"
+    );
     assert!(mapped < pages / 4, "{mapped} of {pages} pages");
 }
 
@@ -212,7 +225,7 @@ fn a_rank_that_is_running_is_left_alone_and_the_others_are_not() {
         drop(dies);
         dead.wait();
         let own = format!("process {} is its rank 0", std::process::id());
-        let running = (0, What::Running(own));
+        let running = (0, DestageOutcome::Running(own));
         let all = told(&mut destager);
         assert_eq!(all, [running.clone(), (1, brought(id(1, 1)))]);
         assert!(node.memory().join("0.staging").exists());
@@ -239,7 +252,10 @@ fn what_is_damaged_in_memory_is_told_once_and_stays() {
         file.write_all_at(&[byte[0] ^ 1], at).unwrap();
     };
     flip(&staging);
-    assert_eq!(told(&mut destager), [(0, What::Lacking(vec![id(1, 2)]))]);
+    assert_eq!(
+        told(&mut destager),
+        [(0, DestageOutcome::Lacking(vec![id(1, 2)]))]
+    );
     assert_eq!(told(&mut destager), []);
     // A buddy's copy has it.
     flip(&staging);
@@ -270,15 +286,15 @@ fn what_fails_again_for_the_same_reason_is_told_once() {
     for _ in 0..2 {
         file.write_all_at(&[0; 8 << 10], 4 << 10).unwrap();
         let all = looked_at(&mut destager);
-        let [(0, What::Failed(fault))] = &all[..] else {
+        let [(0, DestageOutcome::Failed(fault))] = &all[..] else {
             panic!("{all:?}");
         };
         assert!(fault.text.contains("superblocks are damaged"), "{fault}");
         assert_eq!(looked_at(&mut destager), []);
         // It is open for writing: that is another state.
-        let held = Mapped::open(&arena).unwrap();
+        let held = MappedFile::open(&arena).unwrap();
         file.write_all_at(&superblocks, 4 << 10).unwrap();
-        assert_eq!(looked_at(&mut destager), [(0, What::Busy)]);
+        assert_eq!(looked_at(&mut destager), [(0, DestageOutcome::Busy)]);
         drop(held);
     }
     assert_eq!(looked_at(&mut destager), [(0, brought(id(1, 2)))]);
@@ -289,10 +305,10 @@ fn a_start_waits_for_who_brings_its_arena_to_the_tier_and_is_told_if_that_does_n
     let node = Node::new();
     node.start(None, 2);
     let arena = node.path("tier/phx/heat/1/0.arena");
-    let held = Mapped::open(&arena).unwrap();
-    assert_eq!(told(&mut node.destager()), [(0, What::Busy)]);
+    let held = MappedFile::open(&arena).unwrap();
+    assert_eq!(told(&mut node.destager()), [(0, DestageOutcome::Busy)]);
     let refused = node.begin(0, 1, Duration::from_millis(50)).unwrap_err();
-    assert_eq!(refused.code, Code::Busy);
+    assert_eq!(refused.code, CheckpointErrorCode::Busy);
     assert!(refused.text.contains("`tarn ckpt destage`"), "{refused}");
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
-use tarn_checkpoint::{Code, Level, Options, Properties, Reader, Session, Which};
+use tarn_checkpoint::{
+    CheckpointErrorCode, CheckpointSession, Options, PersistenceLevel, Properties, VersionReader,
+    VersionSelector,
+};
 use tarn_keyring::{fresh, write};
 use tarn_seal::ring::KeyRing;
 
@@ -11,8 +14,8 @@ const CELLS: usize = 100_000;
 const NEEDLE: u64 = 0x7061_7373_776f_7264;
 const ROLE: &str = "TARN_TEST_ROLE";
 
-fn begin(encrypt: bool) -> Result<Session, tarn_checkpoint::Fault> {
-    let mut session = Session::begin(Options {
+fn begin(encrypt: bool) -> Result<CheckpointSession, tarn_checkpoint::CheckpointError> {
+    let mut session = CheckpointSession::begin(Options {
         encrypt,
         ..Options::default()
     })?;
@@ -21,8 +24,8 @@ fn begin(encrypt: bool) -> Result<Session, tarn_checkpoint::Fault> {
     Ok(session)
 }
 
-fn read() -> Result<bool, tarn_checkpoint::Fault> {
-    let reader = Reader::open(Which::default())?;
+fn read() -> Result<bool, tarn_checkpoint::CheckpointError> {
+    let reader = VersionReader::open(VersionSelector::default())?;
     assert_eq!(reader.values::<u32>(0, "none")?, [0_u32; 0]);
     let cells = reader.values::<u64>(0, "cells")?;
     // It is opened once.
@@ -39,7 +42,7 @@ fn program() {
         "write" | "write in clear" => begin(role == "write").and_then(|mut session| {
             session.values::<u64>("cells")?.fill(NEEDLE);
             let version = session.commit()?.id;
-            session.wait(version, Level::Durable, None)?;
+            session.wait(version, PersistenceLevel::Durable, None)?;
             session.end()
         }),
         // By the environment, or not at all.
@@ -100,7 +103,7 @@ fn done(folder: &Path, role: &str, encrypt: bool) {
 }
 
 #[track_caller]
-fn refused(folder: &Path, role: &str, encrypt: bool, code: Code, why: &str) {
+fn refused(folder: &Path, role: &str, encrypt: bool, code: CheckpointErrorCode, why: &str) {
     let said = run(folder, role, encrypt);
     let told = said.contains(&format!("it is not: {code:?}")) && said.contains(why);
     assert!(told, "{said}");
@@ -123,7 +126,13 @@ fn lies_somewhere(folder: &Path) -> bool {
 fn a_program_is_restarted_and_read_with_the_key_and_by_nobody_else() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let folder = folder.path();
-    refused(folder, "write", false, Code::Invalid, "tarn key new");
+    refused(
+        folder,
+        "write",
+        false,
+        CheckpointErrorCode::Invalid,
+        "tarn key new",
+    );
     let file = folder.join("config/tarn/key");
     let mut keys = KeyRing::new(fresh().unwrap());
     write(&file, &keys, false).unwrap();
@@ -135,7 +144,7 @@ fn a_program_is_restarted_and_read_with_the_key_and_by_nobody_else() {
         folder,
         "restart",
         false,
-        Code::Invalid,
+        CheckpointErrorCode::Invalid,
         "not asked for encryption",
     );
     // An older key of the user's is one still; another one is not.
@@ -146,10 +155,22 @@ fn a_program_is_restarted_and_read_with_the_key_and_by_nobody_else() {
     keys.drop_old();
     write(&file, &keys, true).unwrap();
     for (role, encrypt) in [("restart", true), ("read", false)] {
-        refused(folder, role, encrypt, Code::Invalid, "another key");
+        refused(
+            folder,
+            role,
+            encrypt,
+            CheckpointErrorCode::Invalid,
+            "another key",
+        );
     }
     std::fs::remove_file(&file).unwrap();
-    refused(folder, "read", false, Code::Invalid, "tarn key new");
+    refused(
+        folder,
+        "read",
+        false,
+        CheckpointErrorCode::Invalid,
+        "tarn key new",
+    );
 }
 
 #[test]
@@ -160,7 +181,13 @@ fn attack_what_is_in_clear_is_no_version_of_a_program_that_encrypts() {
     write(&folder.join("config/tarn/key"), &keys, false).unwrap();
     done(folder, "write in clear", false);
     for role in ["restart", "read"] {
-        refused(folder, role, true, Code::Invalid, "TARN_PHX_CLEAR=1");
+        refused(
+            folder,
+            role,
+            true,
+            CheckpointErrorCode::Invalid,
+            "TARN_PHX_CLEAR=1",
+        );
         let said = run_with(folder, role, true, true);
         assert!(said.contains("it is done"), "{said}");
     }

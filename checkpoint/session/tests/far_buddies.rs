@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use tarn_checkpoint::{Level, Options, Properties, Replicate, Session, Staging, VersionId};
+use tarn_checkpoint::{
+    CheckpointSession, Options, PersistenceLevel, Properties, Replicate, StagingShare, VersionId,
+};
 use tarn_keyring::{fresh, write};
 use tarn_seal::ring::KeyRing;
 
@@ -52,14 +54,14 @@ fn program() {
     let (rank, bytes) = (rank as u32, number(BYTES).unwrap() as usize);
     let before = process().0;
     let copies = number(COPIES).unwrap_or(0) as usize;
-    let session = Session::begin(Options {
+    let session = CheckpointSession::begin(Options {
         rank,
         ranks: 2,
         // Without a helper nothing that is staged goes to the tier.
         helper: copies > 0,
         staging: Some(match copies {
-            0 => Staging::All,
-            _ => Staging::None,
+            0 => StagingShare::All,
+            _ => StagingShare::None,
         }),
         replicate: match copies {
             0 => Replicate::None,
@@ -106,7 +108,7 @@ fn program() {
                     number: step,
                 };
                 session
-                    .wait(id, Level::Replicated, None)
+                    .wait(id, PersistenceLevel::Replicated, None)
                     .is_ok()
                     .to_string()
             }

@@ -5,11 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tarn_checkpoint::{
-    Code, Fault, Level, Options, Properties, Reader, Session, Staging, VersionId, Which,
+    CheckpointError, CheckpointErrorCode, CheckpointSession, Options, PersistenceLevel, Properties,
+    StagingShare, VersionId, VersionReader, VersionSelector,
 };
-use tarn_checkpoint_core::{Arena, Header, Manifest, Object, Piece, Place, Shape, Start};
-use tarn_media::Mapped;
-use tarn_ports::{Medium, Window};
+use tarn_checkpoint_core::{
+    Arena, ArenaHeader, Object, ObjectPiece, PieceLocation, ProgramStart, RankManifest, Shape,
+};
+use tarn_media::MappedFile;
+use tarn_ports::{Medium, MediumWindow};
 use tempfile::TempDir;
 
 const CELLS: usize = 100_000;
@@ -28,8 +31,8 @@ fn options(folder: &Path) -> Options {
 }
 
 /// A program of one rank, whose cells all have the number of the step.
-fn program(options: Options) -> Session {
-    let mut session = Session::begin(options).unwrap();
+fn program(options: Options) -> CheckpointSession {
+    let mut session = CheckpointSession::begin(options).unwrap();
     let cells = Properties::default();
     session.create("cells", CELLS * 8, 8, cells).unwrap();
     session.create("none", 0, 4, Properties::default()).unwrap();
@@ -37,37 +40,37 @@ fn program(options: Options) -> Session {
     session
 }
 
-fn step(session: &mut Session) -> VersionId {
+fn step(session: &mut CheckpointSession) -> VersionId {
     let cells = session.values::<u64>("cells").unwrap();
     let next = cells[0] + 1;
     cells.fill(next);
     session.commit().unwrap().id
 }
 
-fn steps(session: &mut Session, count: usize) {
+fn steps(session: &mut CheckpointSession, count: usize) {
     for _ in 0..count {
         step(session);
     }
 }
 
-fn which(folder: &Path, version: Option<(u64, u64)>) -> Which {
-    Which {
+fn which(folder: &Path, version: Option<(u64, u64)>) -> VersionSelector {
+    VersionSelector {
         run: Some("run".into()),
         tier: Some(folder.join("tier")),
         version: version.map(|(generation, number)| VersionId { generation, number }),
-        ..Which::default()
+        ..VersionSelector::default()
     }
 }
 
-fn read(folder: &Path) -> Reader {
-    Reader::open(which(folder, None)).unwrap()
+fn read(folder: &Path) -> VersionReader {
+    VersionReader::open(which(folder, None)).unwrap()
 }
 
-fn refused(folder: &Path, version: Option<(u64, u64)>) -> Fault {
-    Reader::open(which(folder, version)).unwrap_err()
+fn refused(folder: &Path, version: Option<(u64, u64)>) -> CheckpointError {
+    VersionReader::open(which(folder, version)).unwrap_err()
 }
 
-fn assert_is_step(reader: &Reader, step: u64) {
+fn assert_is_step(reader: &VersionReader, step: u64) {
     let cells = reader.values::<u64>(0, "cells").unwrap();
     assert!(cells.len() == CELLS && cells.iter().all(|c| *c == step));
 }
@@ -90,7 +93,7 @@ fn what_is_pinned_stays_and_its_slot_is_used_again_afterwards() {
         ("1.3".into(), 1)
     );
     assert_eq!(reader.ranks().collect::<Vec<_>>(), [0]);
-    assert_eq!(reader.level(), Level::Durable);
+    assert_eq!(reader.level(), PersistenceLevel::Durable);
     let kept: Vec<_> = reader.objects(0).unwrap().collect();
     assert_eq!(
         (kept[0].key, kept[0].bytes, kept[0].unit),
@@ -146,7 +149,7 @@ fn a_version_outlives_the_start_that_wrote_it_for_as_long_as_it_is_read() {
         assert_eq!((newest.generation, newest.number), (start, 5));
     }
     let gone = refused(folder.path(), Some((1, 2)));
-    assert_eq!(gone.code, Code::NotFound);
+    assert_eq!(gone.code, CheckpointErrorCode::NotFound);
     assert!(
         gone.text.contains("there are: 3.4, 3.5") || gone.text.contains("there are: 3.5"),
         "{gone}"
@@ -159,7 +162,7 @@ fn a_version_outlives_the_start_that_wrote_it_for_as_long_as_it_is_read() {
 fn what_is_partly_staged_is_passed_over_or_refused_by_its_name() {
     let folder = folder();
     let mut session = program(Options {
-        staging: Some(Staging::All),
+        staging: Some(StagingShare::All),
         helper: false,
         ..options(folder.path())
     });
@@ -170,17 +173,19 @@ fn what_is_partly_staged_is_passed_over_or_refused_by_its_name() {
     );
     let first = step(&mut session);
     let none = refused(folder.path(), None);
-    assert_eq!(none.code, Code::NotFound);
+    assert_eq!(none.code, CheckpointErrorCode::NotFound);
     assert!(none.text.contains("1.1 is not on rank 0"), "{none}");
     let second = step(&mut session);
     assert_eq!(read(folder.path()).version(), first);
     let staged = refused(folder.path(), Some((1, 2)));
-    assert_eq!(staged.code, Code::Unsupported);
+    assert_eq!(staged.code, CheckpointErrorCode::Unsupported);
     assert!(staged.text.contains("wait for that level"), "{staged}");
-    session.wait(second, Level::Durable, None).unwrap();
+    session
+        .wait(second, PersistenceLevel::Durable, None)
+        .unwrap();
     assert_eq!(read(folder.path()).version(), second);
     assert_is_step(
-        &Reader::open(which(folder.path(), Some((1, 2)))).unwrap(),
+        &VersionReader::open(which(folder.path(), Some((1, 2)))).unwrap(),
         2,
     );
 }
@@ -222,14 +227,14 @@ fn make(folder: &Path, started: u64, rank: u32, ranks: u32, versions: &[(u64, bo
     const SIZE: u64 = 1 << 20;
     let path = arena(folder, 1, rank);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let mut mapped = Mapped::create(&path, SIZE).unwrap();
+    let mut mapped = MappedFile::create(&path, SIZE).unwrap();
     let mut windows = mapped.windows(std::slice::from_ref(&(0..SIZE))).unwrap();
     let window = &mut windows[0];
-    let start = |generation| Start {
+    let start = |generation| ProgramStart {
         generation,
         identity: 5,
     };
-    let header = Header {
+    let header = ArenaHeader {
         identity: rank.into(),
         run: b"run".as_slice().into(),
         start: start(1),
@@ -245,16 +250,16 @@ fn make(folder: &Path, started: u64, rank: u32, ranks: u32, versions: &[(u64, bo
             key: b"cells".as_slice().into(),
             unit: 1,
             shape: Shape::Own,
-            pieces: vec![Piece {
+            pieces: vec![ObjectPiece {
                 length: 5000,
                 place: match staged {
-                    true => Place::Staged(1 << 16),
-                    false => Place::Arena(at),
+                    true => PieceLocation::Staged(1 << 16),
+                    false => PieceLocation::Arena(at),
                 },
                 sums: vec![window.write(at, &bytes).unwrap()],
             }],
         };
-        let manifest = Manifest {
+        let manifest = RankManifest {
             seal: None,
             objects: vec![object],
         };
@@ -262,7 +267,7 @@ fn make(folder: &Path, started: u64, rank: u32, ranks: u32, versions: &[(u64, bo
             generation: started,
             number: *number,
         };
-        let new = Some((id, Level::Committed, manifest));
+        let new = Some((id, PersistenceLevel::Committed, manifest));
         arena.publish(window, new, |_| true).unwrap();
     }
     path
@@ -288,15 +293,18 @@ fn all_ranks_of_the_node_have_the_version_durable() {
         assert!(bytes.len() == 5000 && bytes.iter().all(|b| u32::from(*b) == rank));
     }
     let elsewhere = reader.map(1, b"cells").unwrap_err();
-    assert_eq!(elsewhere.code, Code::NotFound);
+    assert_eq!(elsewhere.code, CheckpointErrorCode::NotFound);
     assert!(
         elsewhere.text.contains("these ranks have: 0, 3"),
         "{elsewhere}"
     );
-    assert_eq!(reader.map(0, b"cell").unwrap_err().code, Code::NotFound);
+    assert_eq!(
+        reader.map(0, b"cell").unwrap_err().code,
+        CheckpointErrorCode::NotFound
+    );
     assert_eq!(
         reader.values::<u128>(0, "cells").unwrap_err().code,
-        Code::Invalid
+        CheckpointErrorCode::Invalid
     );
     let staged = refused(folder.path(), Some((1, 3)));
     assert!(staged.text.contains("is not durable on rank 3"), "{staged}");
@@ -332,7 +340,7 @@ fn what_is_damaged_is_told_and_nothing_else_is_hurt() {
     let reader = read(folder.path());
     for _ in 0..2 {
         let damaged = reader.map(0, b"cells").unwrap_err();
-        assert_eq!(damaged.code, Code::Corrupt);
+        assert_eq!(damaged.code, CheckpointErrorCode::Corrupt);
         assert!(
             damaged
                 .text
@@ -341,12 +349,15 @@ fn what_is_damaged_is_told_and_nothing_else_is_hurt() {
         );
     }
     assert_eq!(reader.map(1, b"cells").unwrap()[77], 1);
-    let unverified = Which {
+    let unverified = VersionSelector {
         verify: false,
         ..which(folder.path(), None)
     };
     assert_eq!(
-        Reader::open(unverified).unwrap().map(0, b"cells").unwrap()[77],
+        VersionReader::open(unverified)
+            .unwrap()
+            .map(0, b"cells")
+            .unwrap()[77],
         4
     );
     // A manifest, of the only version.
@@ -367,31 +378,37 @@ fn what_is_damaged_is_told_and_nothing_else_is_hurt() {
     ] {
         fs::write(&stray, bytes).unwrap();
         let garbage = refused(folder.path(), Some((1, 1)));
-        assert_eq!(garbage.code, Code::Corrupt);
+        assert_eq!(garbage.code, CheckpointErrorCode::Corrupt);
         assert!(garbage.text.contains("7.arena"), "{garbage}");
     }
     fs::remove_file(&stray).unwrap();
     std::os::unix::fs::symlink(&path, &stray).unwrap();
-    assert_eq!(refused(folder.path(), None).code, Code::Io);
+    assert_eq!(refused(folder.path(), None).code, CheckpointErrorCode::Io);
 }
 
 #[test]
 fn what_is_not_there_is_told() {
     let folder = folder();
     let missing = refused(folder.path(), None);
-    assert_eq!(missing.code, Code::NotFound);
+    assert_eq!(missing.code, CheckpointErrorCode::NotFound);
     fs::create_dir(folder.path().join("tier")).unwrap();
     let none = refused(folder.path(), None);
-    assert_eq!(none.code, Code::NotFound);
+    assert_eq!(none.code, CheckpointErrorCode::NotFound);
     assert!(none.text.contains("there is no program run"), "{none}");
-    let odd = Which {
+    let odd = VersionSelector {
         run: Some("../run".into()),
         ..which(folder.path(), None)
     };
-    assert_eq!(Reader::open(odd).unwrap_err().code, Code::Invalid);
-    let file = Which {
+    assert_eq!(
+        VersionReader::open(odd).unwrap_err().code,
+        CheckpointErrorCode::Invalid
+    );
+    let file = VersionSelector {
         tier: Some("/dev/null".into()),
         ..which(folder.path(), None)
     };
-    assert_eq!(Reader::open(file).unwrap_err().code, Code::Io);
+    assert_eq!(
+        VersionReader::open(file).unwrap_err().code,
+        CheckpointErrorCode::Io
+    );
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 /// A file without the page cache, a ring, and a buffer for each place of it.
-pub struct Bare {
+pub struct UncachedFile {
     /// Dropped before the memory that it fills.
     ring: IoUring,
     memory: Pages,
@@ -19,13 +19,13 @@ pub struct Bare {
     _file: OwnedFd,
 }
 
-impl std::fmt::Debug for Bare {
+impl std::fmt::Debug for UncachedFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bare").finish_non_exhaustive()
+        f.debug_struct("UncachedFile").finish_non_exhaustive()
     }
 }
 
-impl Bare {
+impl UncachedFile {
     /// So many requests at the same time, of so many bytes each.
     ///
     /// # Errors

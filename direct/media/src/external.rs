@@ -1,8 +1,8 @@
 //! A folder of an external store: ordinary files, written and read as such, on whatever file system.
 
 use crate::folder::{error, private, remove, sync_folder};
-use crate::held::Held;
-use crate::map::Seen;
+use crate::held::LockedFile;
+use crate::map::ReadOnlyMapping;
 use crate::pins;
 use rustix::fd::AsFd;
 use rustix::fs::{Advice, OFlags, fadvise};
@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use tarn_ports::{Draft, External, MediumError, Stored};
+use tarn_ports::{External, ExternalFileWriter, MediumError, ReadableMedium};
 use tarn_types::crc::crc;
 
 /// What a file is called until it has its name.
@@ -73,7 +73,7 @@ impl ExternalFolder {
 }
 
 impl External for ExternalFolder {
-    fn create(&self, name: &str) -> Result<Box<dyn Draft>, MediumError> {
+    fn create(&self, name: &str) -> Result<Box<dyn ExternalFileWriter>, MediumError> {
         // Nobody else has this name, on whatever node.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let path = self.file(name)?;
@@ -104,7 +104,7 @@ impl External for ExternalFolder {
         }))
     }
 
-    fn see(&self, name: &str) -> Result<Box<dyn Stored + Send + Sync>, MediumError> {
+    fn see(&self, name: &str) -> Result<Box<dyn ReadableMedium + Send + Sync>, MediumError> {
         let path = self.file(name)?;
         Ok(Box::new(Reader::open(&path)?))
     }
@@ -139,7 +139,7 @@ impl External for ExternalFolder {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&path).map_err(error("open", &path))?;
-        let file = Held::new(file.into());
+        let file = LockedFile::new(file.into());
         match file.lock() {
             // A store without locks.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(Box::new(file)),
@@ -212,12 +212,12 @@ impl Reader {
     ///
     /// # Errors
     /// When it is empty, or there is no room in this process.
-    pub fn map(&self) -> Result<Seen, MediumError> {
-        Seen::of(&self.file, &self.path)
+    pub fn map(&self) -> Result<ReadOnlyMapping, MediumError> {
+        ReadOnlyMapping::of(&self.file, &self.path)
     }
 }
 
-impl Stored for Reader {
+impl ReadableMedium for Reader {
     fn size(&self) -> u64 {
         self.size
     }
@@ -235,7 +235,7 @@ struct Unnamed {
     size: u64,
 }
 
-impl Stored for Unnamed {
+impl ReadableMedium for Unnamed {
     fn size(&self) -> u64 {
         self.size
     }
@@ -245,7 +245,7 @@ impl Stored for Unnamed {
     }
 }
 
-impl Draft for Unnamed {
+impl ExternalFileWriter for Unnamed {
     fn append(&mut self, bytes: &[u8]) -> Result<(), MediumError> {
         let written = self.file.write_all(bytes);
         written.map_err(error("write", &self.part))?;

@@ -1,7 +1,7 @@
 //! A folder of media.
 
-use crate::map::{Mapped, Seen};
-use crate::slow::{Device, Slow};
+use crate::map::{MappedFile, ReadOnlyMapping};
+use crate::slow::{Device, EmulatedMedium};
 use rustix::fs::{Mode, OFlags};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -89,8 +89,8 @@ fn own(path: &Path) -> Result<(), MediumError> {
 }
 
 impl Vault for Folder {
-    type Medium = Slow<Mapped>;
-    type Seen = Seen;
+    type Medium = EmulatedMedium<MappedFile>;
+    type Seen = ReadOnlyMapping;
 
     fn create(
         &self,
@@ -114,8 +114,8 @@ impl Vault for Folder {
         let part = self
             .path
             .join(format!("{parts}{}.{number}{PART}", std::process::id()));
-        let made = Mapped::create(&part, size).and_then(|medium| {
-            let mut medium = Slow::new(medium, Arc::clone(&self.device));
+        let made = MappedFile::create(&part, size).and_then(|medium| {
+            let mut medium = EmulatedMedium::new(medium, Arc::clone(&self.device));
             fill(&mut medium)?;
             fs::rename(&part, &file).map_err(error("name", &file))?;
             Ok(medium)
@@ -129,12 +129,12 @@ impl Vault for Folder {
     }
 
     fn open(&self, name: &str) -> Result<Self::Medium, MediumError> {
-        let mapped = Mapped::open(&self.path(name)?)?;
-        Ok(Slow::new(mapped, Arc::clone(&self.device)))
+        let mapped = MappedFile::open(&self.path(name)?)?;
+        Ok(EmulatedMedium::new(mapped, Arc::clone(&self.device)))
     }
 
-    fn see(&self, name: &str) -> Result<Seen, MediumError> {
-        Seen::open(&self.path(name)?)
+    fn see(&self, name: &str) -> Result<ReadOnlyMapping, MediumError> {
+        ReadOnlyMapping::open(&self.path(name)?)
     }
 
     fn file(&self, name: &str, writable: bool) -> Result<OwnedFd, MediumError> {

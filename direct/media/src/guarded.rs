@@ -6,21 +6,22 @@ mod table;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
-pub(crate) use table::Word;
-use table::{Slot, Table};
-use tarn_sys::fault::{Fault, Signal};
+pub(crate) use table::AtomicWord;
+use table::{GuardedRangeSlot, GuardedRangeTable};
+use tarn_sys::fault::{MemoryFault, Signal};
 
 /// Ranges that a process guards at the same time, at most.
 const MAX_RANGES: usize = 1024;
 
-static SLOTS: [Slot<AtomicUsize>; MAX_RANGES] = [const { Slot::free() }; MAX_RANGES];
+static SLOTS: [GuardedRangeSlot<AtomicUsize>; MAX_RANGES] =
+    [const { GuardedRangeSlot::free() }; MAX_RANGES];
 static USED: AtomicUsize = AtomicUsize::new(0);
-static TABLE: Table<'static, AtomicUsize> = Table {
+static TABLE: GuardedRangeTable<'static, AtomicUsize> = GuardedRangeTable {
     slots: &SLOTS,
     used: &USED,
 };
 
-fn deal(fault: &Fault<'_>) -> bool {
+fn deal(fault: &MemoryFault<'_>) -> bool {
     let Some(slot) = TABLE.find(fault.address) else {
         return false;
     };
@@ -42,7 +43,7 @@ fn deal(fault: &Fault<'_>) -> bool {
 
 /// A range that is guarded, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Guarded(&'static Slot<AtomicUsize>);
+pub(crate) struct Guarded(&'static GuardedRangeSlot<AtomicUsize>);
 
 impl Guarded {
     /// Guards a range.

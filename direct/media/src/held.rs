@@ -6,13 +6,13 @@ use rustix::io::Errno;
 
 /// An open file whose lock goes with this, though a child that is being forked has the same open file until it is another program.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct LockedFile {
     file: OwnedFd,
     /// Whose the lock is: it is not its forked children's.
     process: u32,
 }
 
-impl Held {
+impl LockedFile {
     pub(crate) fn new(file: OwnedFd) -> Self {
         Self {
             file,
@@ -26,13 +26,13 @@ impl Held {
     }
 }
 
-impl AsFd for Held {
+impl AsFd for LockedFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl Drop for Held {
+impl Drop for LockedFile {
     fn drop(&mut self) {
         if std::process::id() == self.process {
             // One that has no lock stays without.

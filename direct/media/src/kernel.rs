@@ -19,7 +19,7 @@ const STRETCH: usize = 512;
 
 /// How bytes are stored past the caches here, and checksummed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stores {
+enum StoreMethod {
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// In the pass that checksums. Where there is AVX-512 the checksum's own library is as fast.
@@ -34,7 +34,7 @@ enum Stores {
     Plain,
 }
 
-impl Stores {
+impl StoreMethod {
     fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -189,11 +189,11 @@ pub fn copy<const N: usize>(
         fence();
         return crc(from);
     }
-    copy_by(Stores::here(), to, from, flush)
+    copy_by(StoreMethod::here(), to, from, flush)
 }
 
 fn copy_by<const N: usize>(
-    stores: Stores,
+    stores: StoreMethod,
     to: [&mut [u8]; N],
     from: &[u8],
     mut flush: impl FnMut(&[u8]),
@@ -237,7 +237,7 @@ pub(crate) unsafe fn stream(to: *mut u8, from: *const u8, len: usize, flush: Flu
     };
     through(0..head);
     // SAFETY: whole lines of the bytes that are there.
-    unsafe { Stores::here().store(to.add(head), from.add(head), lines) };
+    unsafe { StoreMethod::here().store(to.add(head), from.add(head), lines) };
     through(head + lines..len);
 }
 
@@ -309,7 +309,9 @@ pub(crate) unsafe fn take(to: &mut [u8], from: *const u8) -> u64 {
     through(&mut to[..head], 0, &mut sum);
     // SAFETY: what is left of the bytes that are there, and `to` from a line on, if any. It reads each byte once.
     let done = head
-        + unsafe { Stores::one_pass().steps(&mut [&mut to[head..]], from.add(head), &mut sum) };
+        + unsafe {
+            StoreMethod::one_pass().steps(&mut [&mut to[head..]], from.add(head), &mut sum)
+        };
     through(&mut to[done..], done, &mut sum);
     fence();
     sum.finish()
@@ -391,16 +393,16 @@ mod tests {
     }
 
     /// Every kind of store that this processor has.
-    fn all() -> Vec<Stores> {
+    fn all() -> Vec<StoreMethod> {
         #[cfg(target_arch = "x86_64")]
         let all = [
-            (Stores::Avx512, is_x86_feature_detected!("avx512f")),
-            (Stores::Fold, fold::can()),
-            (Stores::Avx, is_x86_feature_detected!("avx")),
-            (Stores::Sse2, true),
+            (StoreMethod::Avx512, is_x86_feature_detected!("avx512f")),
+            (StoreMethod::Fold, fold::can()),
+            (StoreMethod::Avx, is_x86_feature_detected!("avx")),
+            (StoreMethod::Sse2, true),
         ];
         #[cfg(not(target_arch = "x86_64"))]
-        let all = [(Stores::Plain, true)];
+        let all = [(StoreMethod::Plain, true)];
         all.into_iter()
             .filter(|(_, there)| *there)
             .map(|(stores, _)| stores)

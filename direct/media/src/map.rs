@@ -1,10 +1,10 @@
 //! A file or device in this process's memory.
 
 use crate::flush::{Flush, fence};
-use crate::held::Held;
+use crate::held::LockedFile;
 use crate::kernel;
 use crate::pins;
-use crate::promises::Kind;
+use crate::promises::MediumKind;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, fstatfs, ftruncate, open};
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use tarn_ports::{Medium, MediumError, PowerFail, Promises, Stored, Window};
+use tarn_ports::{Medium, MediumError, MediumWindow, PowerFail, Promises, ReadableMedium};
 use tarn_sys::memory::{is_memory, memory};
 
 /// Where sysfs is.
@@ -73,16 +73,16 @@ impl Drop for Pages {
 
 /// A file or device, mapped by its only writer.
 #[derive(Debug)]
-pub struct Mapped {
+pub struct MappedFile {
     pages: Pages,
     promises: Promises,
     flush: Flush,
     path: PathBuf,
     /// Locked for as long as this lives.
-    file: Held,
+    file: LockedFile,
 }
 
-impl Mapped {
+impl MappedFile {
     /// Makes a file of so many bytes and maps it, all of its memory taken. It must not be there yet.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Mapped {
         if has < size {
             ftruncate(&file, size).map_err(failed("reserve the space of", path))?;
         }
-        Self::map(Held::new(file), path)
+        Self::map(LockedFile::new(file), path)
     }
 
     /// All of its bytes. What is written so is persistent after [`Part::filled`], not before.
@@ -173,12 +173,12 @@ impl Mapped {
     }
 
     fn of(file: OwnedFd, path: &Path) -> Result<Self, MediumError> {
-        let file = Held::new(file);
+        let file = LockedFile::new(file);
         file.lock().map_err(failed("lock", path))?;
         Self::map(file, path)
     }
 
-    fn map(file: Held, path: &Path) -> Result<Self, MediumError> {
+    fn map(file: LockedFile, path: &Path) -> Result<Self, MediumError> {
         let (pages, promises) = pages(
             file.as_fd(),
             path,
@@ -233,10 +233,14 @@ pub fn reserve(file: impl AsFd, old: u64, new: u64) -> Result<(), io::Error> {
 }
 
 /// What a file is, and how many bytes of it there are from one on.
-fn examine(file: BorrowedFd<'_>, path: &Path, from: u64) -> Result<(Kind, usize), MediumError> {
-    let kind = Kind::of(file, Path::new(SYS)).map_err(failed("examine", path))?;
+fn examine(
+    file: BorrowedFd<'_>,
+    path: &Path,
+    from: u64,
+) -> Result<(MediumKind, usize), MediumError> {
+    let kind = MediumKind::of(file, Path::new(SYS)).map_err(failed("examine", path))?;
     let size = match kind {
-        Kind::Device { size, .. } => size,
+        MediumKind::Device { size, .. } => size,
         _ => fstat(file).map_err(failed("examine", path))?.st_size as u64,
     };
     // Nothing cannot be mapped.
@@ -277,8 +281,8 @@ pub(crate) fn pages(
     Ok((Pages { start, len }, promises))
 }
 
-impl Medium for Mapped {
-    type Window<'a> = Part<'a>;
+impl Medium for MappedFile {
+    type Window<'a> = MappedPart<'a>;
 
     fn promises(&self) -> Promises {
         self.promises
@@ -288,7 +292,7 @@ impl Medium for Mapped {
         self.pages.len as u64
     }
 
-    fn windows(&mut self, ranges: &[Range<u64>]) -> Result<Vec<Part<'_>>, MediumError> {
+    fn windows(&mut self, ranges: &[Range<u64>]) -> Result<Vec<MappedPart<'_>>, MediumError> {
         let size = self.pages.len as u64;
         let mut sorted: Vec<&Range<u64>> = ranges.iter().collect();
         sorted.sort_by_key(|r| (r.start, r.end));
@@ -312,7 +316,7 @@ impl Medium for Mapped {
                 let start = self.pages.start.as_ptr().add(at);
                 std::slice::from_raw_parts_mut(start, len)
             };
-            Part {
+            MappedPart {
                 bytes,
                 at: range.start,
                 power_fail: self.promises.power_fail,
@@ -372,7 +376,7 @@ impl Medium for Mapped {
 
 /// A part of a mapped file.
 #[derive(Debug)]
-pub struct Part<'a> {
+pub struct MappedPart<'a> {
     bytes: &'a mut [u8],
     /// Where they begin in the file.
     at: u64,
@@ -386,7 +390,7 @@ pub struct Part<'a> {
     failed: bool,
 }
 
-impl Part<'_> {
+impl MappedPart<'_> {
     /// The bytes themselves. What is written so is persistent after [`Part::filled`], not before.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.bytes
@@ -427,7 +431,7 @@ impl Part<'_> {
     }
 }
 
-impl Stored for Part<'_> {
+impl ReadableMedium for MappedPart<'_> {
     fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -438,7 +442,7 @@ impl Stored for Part<'_> {
     }
 }
 
-impl Window for Part<'_> {
+impl MediumWindow for MappedPart<'_> {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
         let range = self.range(at, bytes.len())?;
         let flush = self.note(range.clone());
@@ -518,12 +522,12 @@ impl Window for Part<'_> {
 
 /// A file or device that is only read, whoever may write it: what is published in it does not change.
 #[derive(Debug)]
-pub struct Seen {
+pub struct ReadOnlyMapping {
     pages: Pages,
     promises: Promises,
 }
 
-impl Seen {
+impl ReadOnlyMapping {
     /// Maps it.
     ///
     /// # Errors
@@ -560,7 +564,7 @@ impl Seen {
     }
 }
 
-impl Stored for Seen {
+impl ReadableMedium for ReadOnlyMapping {
     fn size(&self) -> u64 {
         self.pages.len as u64
     }

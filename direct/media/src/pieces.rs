@@ -5,7 +5,7 @@
 //! it is mapped, all at once, and costs nothing more. That is the ski rental problem: whatever is asked for, both together cost at most
 //! about twice as much as the better one alone.
 
-use crate::guarded::Word;
+use crate::guarded::AtomicWord;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 
@@ -20,7 +20,7 @@ const MAPPED: usize = usize::MAX;
 
 /// What is to be done for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum PieceAccess {
     /// Its piece is mapped.
     Mapped,
     /// Its piece is to be mapped now.
@@ -31,7 +31,7 @@ pub(crate) enum Way {
 
 /// Pieces of a mapping. These are only hints: who finds an older one does what is right too, but later.
 #[derive(Debug)]
-pub(crate) struct Pieces<W> {
+pub(crate) struct MappedPieces<W> {
     /// For each, bytes that have gone through it, or [`MAPPED`].
     used: Box<[W]>,
     /// Bytes of a piece, as a power of two.
@@ -40,7 +40,7 @@ pub(crate) struct Pieces<W> {
     length: usize,
 }
 
-impl Pieces<AtomicUsize> {
+impl MappedPieces<AtomicUsize> {
     /// Those of a mapping of so many bytes of a file, of which a shorter mapping may have been used before.
     pub(crate) fn new(length: usize, before: Option<&Self>) -> Self {
         let mut shift = SHIFT;
@@ -61,7 +61,7 @@ impl Pieces<AtomicUsize> {
     }
 }
 
-impl<W: Word> Pieces<W> {
+impl<W: AtomicWord> MappedPieces<W> {
     /// The piece that a byte is of.
     #[inline]
     pub(crate) fn of(&self, at: u64) -> usize {
@@ -84,17 +84,17 @@ impl<W: Word> Pieces<W> {
     }
 
     /// What is to be done for so many bytes of a piece.
-    pub(crate) fn charge(&self, piece: usize, length: usize) -> Way {
+    pub(crate) fn charge(&self, piece: usize, length: usize) -> PieceAccess {
         let Some(used) = self.used.get(piece) else {
-            return Way::Mapped;
+            return PieceAccess::Mapped;
         };
         match used.peek() {
-            MAPPED => Way::Mapped,
-            before if before >= 1 << self.shift => Way::Map,
+            MAPPED => PieceAccess::Mapped,
+            before if before >= 1 << self.shift => PieceAccess::Map,
             before => {
                 // Where another thread was faster, this one costs nothing.
                 used.replace(before, before + length.max(REQUEST));
-                Way::System
+                PieceAccess::System
             }
         }
     }
@@ -115,28 +115,28 @@ mod tests {
 
     const PIECE: usize = 1 << SHIFT;
 
-    fn new(length: usize) -> Pieces<AtomicUsize> {
-        Pieces::new(length, None)
+    fn new(length: usize) -> MappedPieces<AtomicUsize> {
+        MappedPieces::new(length, None)
     }
 
     #[test]
     fn a_piece_is_mapped_when_as_much_has_gone_through_it_as_it_holds() {
         let pieces = new(2 * PIECE + 4096);
         assert_eq!(pieces.range(2), 2 * PIECE..2 * PIECE + 4096);
-        assert_eq!(pieces.charge(1, PIECE / 2), Way::System);
-        assert_eq!(pieces.charge(1, PIECE / 2), Way::System);
-        assert_eq!(pieces.charge(1, 1), Way::Map);
+        assert_eq!(pieces.charge(1, PIECE / 2), PieceAccess::System);
+        assert_eq!(pieces.charge(1, PIECE / 2), PieceAccess::System);
+        assert_eq!(pieces.charge(1, 1), PieceAccess::Map);
         assert!(!pieces.are_mapped(PIECE as u64, 1));
         pieces.mapped(1);
-        assert_eq!(pieces.charge(1, 1), Way::Mapped);
+        assert_eq!(pieces.charge(1, 1), PieceAccess::Mapped);
         assert!(pieces.are_mapped(PIECE as u64, PIECE));
         assert!(!pieces.are_mapped(PIECE as u64, PIECE + 1));
         assert!(!pieces.are_mapped(PIECE as u64 - 1, 2));
         // Many small ones are as much.
         for _ in 0..PIECE / REQUEST {
-            assert_eq!(pieces.charge(0, 1), Way::System);
+            assert_eq!(pieces.charge(0, 1), PieceAccess::System);
         }
-        assert_eq!(pieces.charge(0, 1), Way::Map);
+        assert_eq!(pieces.charge(0, 1), PieceAccess::Map);
     }
 
     #[test]
@@ -144,11 +144,11 @@ mod tests {
         let old = new(PIECE + 4096);
         old.mapped(0);
         old.charge(1, PIECE);
-        let grown = Pieces::new(3 * PIECE, Some(&old));
+        let grown = MappedPieces::new(3 * PIECE, Some(&old));
         assert!(!grown.are_mapped(0, 1));
-        assert_eq!(grown.charge(0, 1), Way::Map);
-        assert_eq!(grown.charge(1, 1), Way::Map);
-        assert_eq!(grown.charge(2, 1), Way::System);
+        assert_eq!(grown.charge(0, 1), PieceAccess::Map);
+        assert_eq!(grown.charge(1, 1), PieceAccess::Map);
+        assert_eq!(grown.charge(2, 1), PieceAccess::System);
     }
 
     #[test]
@@ -157,8 +157,8 @@ mod tests {
         assert_eq!(long.used.len(), MAX_PIECES);
         assert_eq!(long.range(long.of((1 << 50) - 1)).end, 1 << 50);
         // Those of another size say nothing of these.
-        let grown = Pieces::new(1 << 50, Some(&new(PIECE)));
-        assert_eq!(grown.charge(0, PIECE), Way::System);
+        let grown = MappedPieces::new(1 << 50, Some(&new(PIECE)));
+        assert_eq!(grown.charge(0, PIECE), PieceAccess::System);
     }
 
     /// By threads of the machine, and of Miri.
@@ -170,7 +170,7 @@ mod tests {
                 scope.spawn(|| {
                     for turn in 0..12 {
                         let number = turn % 2;
-                        if pieces.charge(number, PIECE / 4) == Way::Map {
+                        if pieces.charge(number, PIECE / 4) == PieceAccess::Map {
                             pieces.mapped(number);
                         }
                     }
@@ -179,7 +179,7 @@ mod tests {
         });
         // What two have counted at the same time may count once.
         for number in 0..2 {
-            while pieces.charge(number, PIECE) != Way::Mapped {
+            while pieces.charge(number, PIECE) != PieceAccess::Mapped {
                 pieces.mapped(number);
             }
             assert!(pieces.are_mapped((number * PIECE) as u64, PIECE));
@@ -190,22 +190,22 @@ mod tests {
     #[test]
     fn a_piece_is_called_mapped_once_somebody_has_mapped_it() {
         loom::model(|| {
-            let pieces = Arc::new(Pieces {
+            let pieces = Arc::new(MappedPieces {
                 used: Box::new([Played::new(0)]),
                 shift: (2 * REQUEST).trailing_zeros(),
                 length: 2 * REQUEST,
             });
             let has_mapped = Arc::new(Played::new(0));
-            let uses = |pieces: &Pieces<Played>, has_mapped: &Played| {
+            let uses = |pieces: &MappedPieces<Played>, has_mapped: &Played| {
                 for _ in 0..3 {
                     match pieces.charge(0, REQUEST) {
-                        Way::System => {}
-                        Way::Map => {
+                        PieceAccess::System => {}
+                        PieceAccess::Map => {
                             has_mapped.store(1, loom::sync::atomic::Ordering::Relaxed);
                             pieces.mapped(0);
                             assert!(pieces.are_mapped(0, 1), "it was taken back");
                         }
-                        Way::Mapped => assert!(pieces.are_mapped(0, 1)),
+                        PieceAccess::Mapped => assert!(pieces.are_mapped(0, 1)),
                     }
                 }
                 pieces.are_mapped(0, 1)

@@ -11,7 +11,7 @@ const PROFILES: &str = include_str!("../profiles.toml");
 /// One of them, as it is written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ProfileEntry {
     device: Option<String>,
     core: Option<String>,
     latency: Option<String>,
@@ -56,7 +56,7 @@ impl Profile {
         let written = match name.contains('=') {
             true => limits(name)?,
             false => {
-                let mut all: BTreeMap<String, Written> = toml::from_str(PROFILES)?;
+                let mut all: BTreeMap<String, ProfileEntry> = toml::from_str(PROFILES)?;
                 all.remove(name).ok_or_else(|| ProfileError::Unknown {
                     name: name.to_owned(),
                     known: all.into_keys().collect(),
@@ -78,8 +78,8 @@ impl Profile {
     }
 }
 
-fn limits(text: &str) -> Result<Written, ProfileError> {
-    let mut written = Written::default();
+fn limits(text: &str) -> Result<ProfileEntry, ProfileError> {
+    let mut written = ProfileEntry::default();
     for limit in text.split(',') {
         let (what, value) = limit.split_once('=').unwrap_or((limit, ""));
         let field = match what.trim() {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn profiles_have_names_or_say_what_they_limit() {
-        let all: BTreeMap<String, Written> = toml::from_str(PROFILES).unwrap();
+        let all: BTreeMap<String, ProfileEntry> = toml::from_str(PROFILES).unwrap();
         for name in all.keys() {
             assert!(Profile::named(name).unwrap().device > 0, "{name}");
         }

@@ -16,7 +16,7 @@ const PAGE: u64 = 4096;
 
 /// What is known of a file before it is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MediumKind {
     /// Of a file system in memory.
     Memory,
     /// A DAX device of so many bytes, mapped in multiples of its alignment.
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     File,
 }
 
-impl Kind {
+impl MediumKind {
     /// That of an open file; `sys` is where sysfs is.
     pub(crate) fn of(file: BorrowedFd<'_>, sys: &Path) -> Result<Self, Errno> {
         let stat = fstat(file)?;
@@ -72,7 +72,7 @@ impl Kind {
 }
 
 /// A DAX device; none where it is another character device.
-fn device_at(folder: &Path) -> Option<Kind> {
+fn device_at(folder: &Path) -> Option<MediumKind> {
     let subsystem = std::fs::read_link(folder.join("subsystem")).ok()?;
     if subsystem.file_name()? != "dax" {
         return None;
@@ -83,7 +83,7 @@ fn device_at(folder: &Path) -> Option<Kind> {
     let persistent = place
         .components()
         .any(|c| c.as_os_str().to_string_lossy().starts_with("ndbus"));
-    Some(Kind::Device {
+    Some(MediumKind::Device {
         size: size.trim().parse().ok()?,
         persistent,
     })
@@ -136,12 +136,12 @@ mod tests {
     #[test]
     fn a_device_is_what_the_system_says() {
         let null = fs::File::open("/dev/null").unwrap();
-        let of = |sys: &tempfile::TempDir| Kind::of(null.as_fd(), sys.path());
+        let of = |sys: &tempfile::TempDir| MediumKind::of(null.as_fd(), sys.path());
         let nvdimm = sysfs("ndbus0/region0/dax0.0", "dax", "memory_controller");
         let kind = of(&nvdimm).unwrap();
         assert_eq!(
             kind,
-            Kind::Device {
+            MediumKind::Device {
                 size: 1 << 30,
                 persistent: true
             }
@@ -162,7 +162,7 @@ mod tests {
             Err(Errno::NODEV)
         );
         assert_eq!(
-            Kind::of(null.as_fd(), Path::new("/nowhere")),
+            MediumKind::of(null.as_fd(), Path::new("/nowhere")),
             Err(Errno::NODEV)
         );
     }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn a_file_promises_what_its_mapping_can() {
         let sys = sysfs("ndbus0/dax", "dax", "memory_controller");
-        let file = Kind::File;
+        let file = MediumKind::File;
         assert_eq!(
             file.promises(false, sys.path()).power_fail,
             PowerFail::Synced
@@ -181,10 +181,13 @@ mod tests {
             PowerFail::Flushed
         );
         assert_eq!(
-            Kind::Memory.promises(false, sys.path()).power_fail,
+            MediumKind::Memory.promises(false, sys.path()).power_fail,
             PowerFail::Lost
         );
         let memory = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        assert_eq!(Kind::of(memory.as_fd(), sys.path()), Ok(Kind::Memory));
+        assert_eq!(
+            MediumKind::of(memory.as_fd(), sys.path()),
+            Ok(MediumKind::Memory)
+        );
     }
 }

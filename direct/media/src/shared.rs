@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_ports::{MediumError, PowerFail, Promises};
-use tarn_ring::{Failure, Span, Started, Storage, Ticket};
+use tarn_ring::{MemorySpan, Storage, StorageRequestError, SubmitOutcome, Ticket};
 
 /// Storage memory of this process. Nothing refers to its bytes: they are copied, and others may write to them.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedMedium {
     view: Mutex<Arc<View>>,
     mapping: Mapping,
     promises: Promises,
@@ -24,7 +24,7 @@ pub struct Shared {
     failed: AtomicBool,
 }
 
-impl Shared {
+impl SharedMedium {
     /// Maps so many bytes of a file; `path` is for messages.
     ///
     /// # Errors
@@ -75,11 +75,11 @@ impl Shared {
     }
 
     /// Makes all of it persistent where only the system can.
-    fn sync(&self) -> Result<(), Failure> {
+    fn sync(&self) -> Result<(), StorageRequestError> {
         if self.promises.power_fail == PowerFail::Synced {
             let synced = rustix::fs::fdatasync(&self.file);
             if self.failed.fetch_or(synced.is_err(), Ordering::SeqCst) || synced.is_err() {
-                return Err(Failure::Io);
+                return Err(StorageRequestError::Io);
             }
         }
         Ok(())
@@ -99,7 +99,7 @@ const SMALL: usize = 64;
 const AHEAD: usize = 64 << 10;
 
 /// What is not mapped was asked for: who calls has not looked.
-const OUTSIDE: Started = Started::Done(Err(Failure::Invalid));
+const OUTSIDE: SubmitOutcome = SubmitOutcome::Done(Err(StorageRequestError::Invalid));
 
 /// A copy that is to be done.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +119,7 @@ struct Few {
 #[derive(Debug)]
 pub struct Direct {
     view: Arc<View>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedMedium>,
     flush: Flush,
     power_fail: PowerFail,
     /// Stores went past the caches, or lines were written back, since the last fence.
@@ -132,7 +132,7 @@ pub struct Direct {
 
 impl Direct {
     /// One more pair of hands.
-    pub fn new(shared: &Arc<Shared>) -> Self {
+    pub fn new(shared: &Arc<SharedMedium>) -> Self {
         Self {
             view: shared.view(),
             flush: Flush::here(),
@@ -145,7 +145,7 @@ impl Direct {
     }
 
     /// What it is.
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<SharedMedium> {
         &self.shared
     }
 
@@ -159,10 +159,10 @@ impl Direct {
     }
 
     #[inline(always)]
-    fn done(&mut self, value: u64) -> Started {
+    fn done(&mut self, value: u64) -> SubmitOutcome {
         self.used = true;
-        Started::Done(match self.view.is_broken() {
-            true => Err(Failure::Corrupt),
+        SubmitOutcome::Done(match self.view.is_broken() {
+            true => Err(StorageRequestError::Corrupt),
             false => Ok(value),
         })
     }
@@ -219,7 +219,7 @@ impl Direct {
 
     /// Copies bytes out of what is mapped.
     #[inline(always)]
-    fn get(&mut self, from: *const u8, to: Span) {
+    fn get(&mut self, from: *const u8, to: MemorySpan) {
         match to.len() {
             0..=AHEAD => self.later(to.start(), from, to.len(), Flush::None),
             // SAFETY: so many bytes are mapped there, and the program's memory is another.
@@ -229,7 +229,7 @@ impl Direct {
 
     /// Copies bytes into what is mapped, to be written.
     #[inline(always)]
-    fn put(&mut self, to: *mut u8, from: Span, flush: Flush) {
+    fn put(&mut self, to: *mut u8, from: MemorySpan, flush: Flush) {
         match from.len() {
             0..=SMALL => self.later(to, from.start(), from.len(), flush),
             // SAFETY: so many bytes are mapped there, to be written, and the program's memory is another.
@@ -249,7 +249,7 @@ impl Direct {
     /// Does a request's parts one after the other, where some are not mapped yet: the system copies, or they are mapped now.
     #[cold]
     #[inline(never)]
-    fn do_parts(&mut self, at: u64, span: Span, copying: Copying, flush: Flush) {
+    fn do_parts(&mut self, at: u64, span: MemorySpan, copying: Copying, flush: Flush) {
         let (mut at, mut left) = (at, span);
         while left.len() > 0 {
             let (part, others) = self.view.first(at, left);
@@ -283,17 +283,17 @@ impl Direct {
 
     /// Makes persistent what was done; all else was on the medium when its doorbell had ended. What was done before in this one counts as
     /// failed at its end, too, if some of it was not there.
-    fn sync(&mut self) -> Result<(), Failure> {
+    fn sync(&mut self) -> Result<(), StorageRequestError> {
         self.finish();
         self.used = true;
         match self.view.is_broken() {
-            true => Err(Failure::Corrupt),
+            true => Err(StorageRequestError::Corrupt),
             false => self.shared.sync(),
         }
     }
 
     /// An atomic operation on a word.
-    fn word(&mut self, at: u64, change: impl FnOnce(&AtomicU64) -> u64) -> Started {
+    fn word(&mut self, at: u64, change: impl FnOnce(&AtomicU64) -> u64) -> SubmitOutcome {
         let Some(word) = self
             .at(at, 8)
             .filter(|word| word.cast::<u64>().is_aligned())
@@ -346,7 +346,7 @@ impl Storage for Direct {
     }
 
     #[inline(always)]
-    fn read(&mut self, at: u64, to: Span, _: Ticket) -> Started {
+    fn read(&mut self, at: u64, to: MemorySpan, _: Ticket) -> SubmitOutcome {
         let length = to.len();
         let Some(from) = self.at(at, length) else {
             return OUTSIDE;
@@ -359,7 +359,7 @@ impl Storage for Direct {
     }
 
     #[inline(always)]
-    fn write(&mut self, at: u64, from: Span, persistent: bool, _: Ticket) -> Started {
+    fn write(&mut self, at: u64, from: MemorySpan, persistent: bool, _: Ticket) -> SubmitOutcome {
         let length = from.len();
         let flush = self.flush_of(persistent);
         let Some(to) = self.at(at, length) else {
@@ -370,16 +370,16 @@ impl Storage for Direct {
             false => self.do_parts(at, from, Copying::In, flush),
         }
         if persistent && self.power_fail == PowerFail::Synced {
-            return Started::Done(self.sync().map(|()| length as u64));
+            return SubmitOutcome::Done(self.sync().map(|()| length as u64));
         }
         self.done(length as u64)
     }
 
-    fn fetch_add(&mut self, at: u64, add: u64, _: Ticket) -> Started {
+    fn fetch_add(&mut self, at: u64, add: u64, _: Ticket) -> SubmitOutcome {
         self.word(at, |word| word.fetch_add(add, Ordering::SeqCst))
     }
 
-    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, _: Ticket) -> Started {
+    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, _: Ticket) -> SubmitOutcome {
         self.word(at, |word| {
             let order = Ordering::SeqCst;
             word.compare_exchange(expected, new, order, order)
@@ -387,15 +387,15 @@ impl Storage for Direct {
         })
     }
 
-    fn flush(&mut self, _: Ticket) -> Started {
-        Started::Done(self.sync().map(|()| 0))
+    fn flush(&mut self, _: Ticket) -> SubmitOutcome {
+        SubmitOutcome::Done(self.sync().map(|()| 0))
     }
 
     #[inline]
-    fn settle(&mut self) -> Result<(), Failure> {
+    fn settle(&mut self) -> Result<(), StorageRequestError> {
         self.finish();
         match std::mem::take(&mut self.used) && self.view.is_broken() {
-            true => Err(Failure::Corrupt),
+            true => Err(StorageRequestError::Corrupt),
             false => Ok(()),
         }
     }

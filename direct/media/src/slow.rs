@@ -1,14 +1,14 @@
 //! An NVRAM that is slower than the medium it is played on, as Phoenix was evaluated (Fernando 2016, section III): writes take the
 //! time that a device of the given bandwidths and latency would take. Who waits sleeps, so that the processor is free for others.
 
-use crate::map::Mapped;
+use crate::map::MappedFile;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tarn_ports::{Medium, MediumError, Promises, Stored, Window};
+use tarn_ports::{Medium, MediumError, MediumWindow, Promises, ReadableMedium};
 use tarn_types::units::{Nanos, SECOND};
 
 /// So much later than it should have been a sleeper may wake and make up for it: timers of the kernel are late by less.
@@ -33,11 +33,11 @@ pub struct Profile {
 /// share it is one device for all of them.
 #[derive(Debug, Default)]
 #[repr(transparent)]
-struct Queue {
+struct DeviceQueue {
     free: AtomicU64,
 }
 
-impl Queue {
+impl DeviceQueue {
     /// When bytes have gone through that come now.
     fn take(&self, now: Nanos, bytes: u64, rate: u64) -> Nanos {
         if rate == 0 {
@@ -70,7 +70,7 @@ impl Profile {
     }
 
     /// When a write of one core ends that begins now.
-    fn end(&self, device: &Queue, core: &Queue, now: Nanos, bytes: u64) -> Nanos {
+    fn end(&self, device: &DeviceQueue, core: &DeviceQueue, now: Nanos, bytes: u64) -> Nanos {
         let device = device.take(now, bytes, self.device);
         let core = core.take(now, bytes, self.core);
         device.max(core).max(now).saturating_add(self.latency)
@@ -81,17 +81,17 @@ impl Profile {
 #[derive(Debug)]
 pub struct Device {
     profile: Profile,
-    queue: Place,
+    queue: DeviceQueueMemory,
     /// What each thread may write: threads are what cores are here.
-    cores: Mutex<BTreeMap<u64, Arc<Queue>>>,
+    cores: Mutex<BTreeMap<u64, Arc<DeviceQueue>>>,
 }
 
 /// Where a device's queue is.
 #[derive(Debug)]
-enum Place {
-    Own(Queue),
+enum DeviceQueueMemory {
+    Own(DeviceQueue),
     /// In a file, for all processes that play this device.
-    Shared(Mapped),
+    Shared(MappedFile),
 }
 
 impl Device {
@@ -99,7 +99,7 @@ impl Device {
     pub fn new(profile: Profile) -> Self {
         Self {
             profile,
-            queue: Place::Own(Queue::default()),
+            queue: DeviceQueueMemory::Own(DeviceQueue::default()),
             cores: Mutex::default(),
         }
     }
@@ -110,23 +110,28 @@ impl Device {
     /// When it cannot be mapped.
     pub fn shared(profile: Profile, file: &Path) -> Result<Self, MediumError> {
         Ok(Self {
-            queue: Place::Shared(Mapped::shared(file, size_of::<Queue>() as u64)?),
+            queue: DeviceQueueMemory::Shared(MappedFile::shared(
+                file,
+                size_of::<DeviceQueue>() as u64,
+            )?),
             profile,
             cores: Mutex::default(),
         })
     }
 
-    fn queue(&self) -> &Queue {
+    fn queue(&self) -> &DeviceQueue {
         match &self.queue {
-            Place::Own(queue) => queue,
+            DeviceQueueMemory::Own(queue) => queue,
             // SAFETY: the mapping is as large as the queue, begins at a page, lives as long as this, and is only used as an atomic,
             // by all processes.
-            Place::Shared(mapped) => unsafe { mapped.start().cast::<Queue>().as_ref() },
+            DeviceQueueMemory::Shared(mapped) => unsafe {
+                mapped.start().cast::<DeviceQueue>().as_ref()
+            },
         }
     }
 
     /// The queue of this thread's core.
-    fn core(&self) -> Arc<Queue> {
+    fn core(&self) -> Arc<DeviceQueue> {
         thread_local! {
             static THREAD: u64 = {
                 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -144,19 +149,19 @@ impl Device {
 
 /// A medium that takes the time of another.
 #[derive(Debug)]
-pub struct Slow<M> {
+pub struct EmulatedMedium<M> {
     medium: M,
     device: Arc<Device>,
 }
 
-impl<M: Medium> Slow<M> {
+impl<M: Medium> EmulatedMedium<M> {
     /// Plays a device on a medium.
     pub fn new(medium: M, device: Arc<Device>) -> Self {
         Self { medium, device }
     }
 }
 
-impl<M: Medium> Medium for Slow<M> {
+impl<M: Medium> Medium for EmulatedMedium<M> {
     type Window<'a>
         = SlowWindow<M::Window<'a>>
     where
@@ -192,7 +197,7 @@ pub struct SlowWindow<W> {
     device: Arc<Device>,
 }
 
-impl<W: Window> Stored for SlowWindow<W> {
+impl<W: MediumWindow> ReadableMedium for SlowWindow<W> {
     fn size(&self) -> u64 {
         self.window.size()
     }
@@ -203,7 +208,7 @@ impl<W: Window> Stored for SlowWindow<W> {
     }
 }
 
-impl<W: Window> Window for SlowWindow<W> {
+impl<W: MediumWindow> MediumWindow for SlowWindow<W> {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<u64, MediumError> {
         let device = &self.device;
         if device.profile.is_none() {
@@ -265,9 +270,15 @@ mod tests {
     }
 
     /// The time at which so many cores have written so many pieces each, one piece after the other.
-    fn played(profile: &Profile, cores: usize, pieces: u32, bytes: u64, late: Nanos) -> Nanos {
-        let device = Queue::default();
-        let queues: Vec<Queue> = (0..cores).map(|_| Queue::default()).collect();
+    fn emulate_writes(
+        profile: &Profile,
+        cores: usize,
+        pieces: u32,
+        bytes: u64,
+        late: Nanos,
+    ) -> Nanos {
+        let device = DeviceQueue::default();
+        let queues: Vec<DeviceQueue> = (0..cores).map(|_| DeviceQueue::default()).collect();
         // A core comes again when its piece has ended, and a little late.
         let mut at: Vec<Nanos> = vec![0; cores];
         for _ in 0..pieces {
@@ -287,25 +298,34 @@ mod tests {
     #[test]
     fn one_core_is_held_to_its_own_rate_and_many_to_the_devices() {
         let both = profile(1000 * MB, 400 * MB, 0);
-        close(played(&both, 1, 1000, MB, 0), 2.5);
-        close(played(&both, 2, 1000, MB, 0), 2.5);
-        close(played(&both, 4, 1000, MB, 0), 4.0);
-        close(played(&profile(1000 * MB, 0, 0), 1, 1000, MB, 0), 1.0);
-        close(played(&profile(0, 400 * MB, 0), 4, 1000, MB, 0), 2.5);
+        close(emulate_writes(&both, 1, 1000, MB, 0), 2.5);
+        close(emulate_writes(&both, 2, 1000, MB, 0), 2.5);
+        close(emulate_writes(&both, 4, 1000, MB, 0), 4.0);
+        close(
+            emulate_writes(&profile(1000 * MB, 0, 0), 1, 1000, MB, 0),
+            1.0,
+        );
+        close(
+            emulate_writes(&profile(0, 400 * MB, 0), 4, 1000, MB, 0),
+            2.5,
+        );
     }
 
     #[test]
     fn latency_is_paid_for_each_write() {
-        close(played(&profile(0, 0, 500_000), 1, 2000, MB, 0), 1.0);
-        close(played(&profile(1000 * MB, 0, 0), 1, 2000, MB / 10, 0), 0.2);
+        close(emulate_writes(&profile(0, 0, 500_000), 1, 2000, MB, 0), 1.0);
+        close(
+            emulate_writes(&profile(1000 * MB, 0, 0), 1, 2000, MB / 10, 0),
+            0.2,
+        );
     }
 
     /// A sleeper that wakes late does not make the device slower; one that comes back after a while finds it idle, not faster.
     #[test]
     fn late_is_made_up_for_and_idle_is_not_saved() {
         let device = profile(1000 * MB, 0, 0);
-        close(played(&device, 1, 1000, MB, LATE / 10), 1.0);
-        let (queue, core) = (Queue::default(), Queue::default());
+        close(emulate_writes(&device, 1, 1000, MB, LATE / 10), 1.0);
+        let (queue, core) = (DeviceQueue::default(), DeviceQueue::default());
         device.end(&queue, &core, 0, MB);
         let later = 10 * SECOND;
         let end = device.end(&queue, &core, later, 100 * MB);

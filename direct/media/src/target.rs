@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::time::Duration;
-use tarn_ring::{Failure, Memory, Span, Started, Storage};
+use tarn_ring::{MemorySpan, ProgramMemory, Storage, StorageRequestError, SubmitOutcome};
 
 /// Between two looks at a request that has not ended at once: it waits for a lock.
 const BETWEEN: Duration = Duration::from_micros(250);
@@ -18,10 +18,10 @@ pub struct Now<S> {
 ///
 /// # Safety
 /// The bytes are not used otherwise until the request has ended, and not changed unless they may be.
-unsafe fn span(start: *mut u8, length: usize) -> Option<Span> {
+unsafe fn span(start: *mut u8, length: usize) -> Option<MemorySpan> {
     let start = NonNull::new(start)?;
     // SAFETY: as the caller says.
-    let memory = unsafe { Memory::new(start, length, true) };
+    let memory = unsafe { ProgramMemory::new(start, length, true) };
     memory.span(start.addr().get() as u64, length as u64)
 }
 
@@ -37,16 +37,16 @@ impl<S: Storage> Now<S> {
     }
 
     /// What became of a request that was begun, once it has ended: its memory is lent until then.
-    fn end(&mut self, started: Started) -> Result<u64, Failure> {
+    fn end(&mut self, started: SubmitOutcome) -> Result<u64, StorageRequestError> {
         let settled = self.storage.settle();
         let result = match started {
-            Started::Done(result) => result,
-            Started::Pending => self.wait(),
+            SubmitOutcome::Done(result) => result,
+            SubmitOutcome::Pending => self.wait(),
         };
         settled.and(result)
     }
 
-    fn wait(&mut self) -> Result<u64, Failure> {
+    fn wait(&mut self) -> Result<u64, StorageRequestError> {
         loop {
             let mut end = None;
             self.storage.reap(&mut |_, result| end = Some(result));
@@ -59,25 +59,25 @@ impl<S: Storage> Now<S> {
         }
     }
 
-    fn has(&mut self, at: u64, length: u64) -> Result<(), Failure> {
+    fn has(&mut self, at: u64, length: u64) -> Result<(), StorageRequestError> {
         let end = at.checked_add(length);
         match end.is_some_and(|end| end <= self.size()) {
             true => Ok(()),
-            false => Err(Failure::Invalid),
+            false => Err(StorageRequestError::Invalid),
         }
     }
 
-    fn may_change(&mut self, at: u64, length: u64) -> Result<(), Failure> {
+    fn may_change(&mut self, at: u64, length: u64) -> Result<(), StorageRequestError> {
         match self.writable {
             true => self.has(at, length),
-            false => Err(Failure::Denied),
+            false => Err(StorageRequestError::Denied),
         }
     }
 
-    fn word_at(&mut self, at: u64) -> Result<(), Failure> {
+    fn word_at(&mut self, at: u64) -> Result<(), StorageRequestError> {
         match at.is_multiple_of(8) {
             true => self.may_change(at, 8),
-            false => Err(Failure::Invalid),
+            false => Err(StorageRequestError::Invalid),
         }
     }
 
@@ -85,11 +85,13 @@ impl<S: Storage> Now<S> {
     ///
     /// # Errors
     /// `Invalid` for what there is not, and why else it cannot.
-    pub fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
+    pub fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), StorageRequestError> {
         self.has(at, to.len() as u64)?;
         // SAFETY: they are borrowed until this returns, and the request has ended then.
         let span = unsafe { span(to.as_mut_ptr(), to.len()) };
-        let started = self.storage.read(at, span.ok_or(Failure::Invalid)?, 0);
+        let started = self
+            .storage
+            .read(at, span.ok_or(StorageRequestError::Invalid)?, 0);
         self.end(started).map(drop)
     }
 
@@ -97,11 +99,16 @@ impl<S: Storage> Now<S> {
     ///
     /// # Errors
     /// As [`Now::read`], and `Denied` where nothing may be written.
-    pub fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), Failure> {
+    pub fn write(
+        &mut self,
+        at: u64,
+        from: &[u8],
+        persistent: bool,
+    ) -> Result<(), StorageRequestError> {
         self.may_change(at, from.len() as u64)?;
         // SAFETY: as above; a write only reads them.
         let span = unsafe { span(from.as_ptr().cast_mut(), from.len()) };
-        let span = span.ok_or(Failure::Invalid)?;
+        let span = span.ok_or(StorageRequestError::Invalid)?;
         let started = self.storage.write(at, span, persistent, 0);
         self.end(started).map(drop)
     }
@@ -110,7 +117,7 @@ impl<S: Storage> Now<S> {
     ///
     /// # Errors
     /// As [`Now::write`].
-    pub fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, Failure> {
+    pub fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, StorageRequestError> {
         self.word_at(at)?;
         let started = self.storage.fetch_add(at, add, 0);
         self.end(started)
@@ -120,7 +127,12 @@ impl<S: Storage> Now<S> {
     ///
     /// # Errors
     /// As [`Now::write`].
-    pub fn compare_swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure> {
+    pub fn compare_swap(
+        &mut self,
+        at: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64, StorageRequestError> {
         self.word_at(at)?;
         let started = self.storage.compare_swap(at, expected, new, 0);
         self.end(started)
@@ -130,7 +142,7 @@ impl<S: Storage> Now<S> {
     ///
     /// # Errors
     /// When it cannot.
-    pub fn flush(&mut self) -> Result<(), Failure> {
+    pub fn flush(&mut self) -> Result<(), StorageRequestError> {
         let started = self.storage.flush(0);
         self.end(started).map(drop)
     }

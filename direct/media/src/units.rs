@@ -1,6 +1,7 @@
 //! Storage memory that is written in units: a part of a file of a medium that is no memory, in the hands of many queue pairs, by io_uring.
 //! docs/guide/direct-access.md, "In units".
 
+mod cut;
 mod engine;
 mod layout;
 mod locks;
@@ -12,8 +13,8 @@ mod unit_io;
 mod uring;
 
 use crate::map::{Pages, failed};
-use engine::{Blocking, Engine};
-use layout::{GATE, Layout, USERS};
+use engine::{Blocking, UnitIoEngine};
+use layout::{GATE, USERS, UnitLayout};
 use marks::Marks;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstat, open, statx};
@@ -26,10 +27,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tarn_ports::{MediumError, PowerFail, Promises};
-use tarn_ring::{Failure, Span, Started, Storage, Ticket};
-use tarn_sys::lock::{Hold, held, hold, hold_alone};
+use tarn_ring::{MemorySpan, Storage, StorageRequestError, SubmitOutcome, Ticket};
+use tarn_sys::lock::{RangeLockState, held, hold, hold_alone};
 use tarn_sys::signals::Blocked;
-use unit_io::{BUFFER, Change, DEPTH, UnitIo, Work};
+use unit_io::{BUFFER, DEPTH, UnitChange, UnitIo, UnitOperation};
 
 /// What a medium is written by if nobody says more: what disks write whole, and file systems too.
 const USUAL: u32 = 4096;
@@ -66,7 +67,7 @@ pub struct Units {
     file: OwnedFd,
     /// Of a file that is only read, but may be written: who has the users' lock.
     _keeper: Option<OwnedFd>,
-    layout: Layout,
+    layout: UnitLayout,
     using: Using,
     marks: Marks,
     promises: Promises,
@@ -158,7 +159,7 @@ impl Units {
         if promises.power_fail != PowerFail::Lost {
             promises.power_fail = PowerFail::Synced;
         }
-        let layout = Layout {
+        let layout = UnitLayout {
             unit,
             from: using.from,
             identity: using.identity,
@@ -213,18 +214,18 @@ impl Units {
         if !hold_alone(keeper, &GATE, TIMEOUT)? {
             return Err(Errno::BUSY);
         }
-        if hold(keeper, &USERS, Hold::Alone)? {
+        if hold(keeper, &USERS, RangeLockState::Alone)? {
             // What a killed program had given to io_uring may be written still. Its open file lives, and locks its slots, until it is.
             let slots = self.layout.all_locks();
             if !hold_alone(keeper, &slots, TIMEOUT)? {
                 return Err(Errno::BUSY);
             }
             self.recover(keeper)?;
-            hold(keeper, &slots, Hold::Nothing)?;
+            hold(keeper, &slots, RangeLockState::Nothing)?;
         }
         // From alone to shared there is no moment without.
-        hold(keeper, &USERS, Hold::Shared)?;
-        hold(keeper, &GATE, Hold::Nothing)?;
+        hold(keeper, &USERS, RangeLockState::Shared)?;
+        hold(keeper, &GATE, RangeLockState::Nothing)?;
         Ok(own)
     }
 
@@ -265,13 +266,13 @@ impl Units {
 
 /// What a pair of hands and its thread have together.
 #[derive(Debug)]
-struct Core {
+struct SharedUnitIo {
     unit_io: Mutex<UnitIo>,
     /// There are locks to look after, or it is over.
     changed: Condvar,
 }
 
-impl Core {
+impl SharedUnitIo {
     fn lock(&self) -> MutexGuard<'_, UnitIo> {
         self.unit_io.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -290,7 +291,7 @@ impl Core {
             unit_io = waited.unwrap_or_else(PoisonError::into_inner).0;
             if !unit_io.closing {
                 unit_io.go_on();
-                unit_io.tell_ends();
+                unit_io.notify_ends();
             }
         }
     }
@@ -298,14 +299,14 @@ impl Core {
 
 /// A file in units, in the hands of one queue pair.
 #[derive(Debug)]
-pub struct Queued {
+pub struct UnitStorage {
     units: Arc<Units>,
-    core: Arc<Core>,
+    core: Arc<SharedUnitIo>,
     /// Where it writes.
     watch: Option<JoinHandle<()>>,
 }
 
-impl Queued {
+impl UnitStorage {
     /// One more pair of hands, by an open file of its own if that is given. Where io_uring is not allowed, calls block.
     ///
     /// # Errors
@@ -337,7 +338,7 @@ impl Queued {
     fn with(
         units: &Arc<Units>,
         own: Option<OwnedFd>,
-        engine: impl FnOnce(&Arc<OwnedFd>, &Pages) -> Box<dyn Engine>,
+        engine: impl FnOnce(&Arc<OwnedFd>, &Pages) -> Box<dyn UnitIoEngine>,
     ) -> Result<Self, MediumError> {
         let failed = failed("use", &units.path);
         let file = match own {
@@ -358,7 +359,7 @@ impl Queued {
         let pool = pool(DEPTH * BUFFER).map_err(failed)?;
         let engine = engine(&file, &pool);
         let unit_io = UnitIo::new(Arc::clone(units), file, engine, pool);
-        let core = Core {
+        let core = SharedUnitIo {
             unit_io: Mutex::new(unit_io),
             changed: Condvar::new(),
         };
@@ -374,19 +375,26 @@ impl Queued {
         &self.units
     }
 
-    fn post(&mut self, ticket: Ticket, at: u64, length: usize, work: Work, sync: bool) -> Started {
+    fn post(
+        &mut self,
+        ticket: Ticket,
+        at: u64,
+        length: usize,
+        work: UnitOperation,
+        sync: bool,
+    ) -> SubmitOutcome {
         let end = at.checked_add(length as u64);
         if end.is_none_or(|end| end > self.units.size.load(SeqCst)) {
-            return Started::Done(Err(Failure::Invalid));
+            return SubmitOutcome::Done(Err(StorageRequestError::Invalid));
         }
         if self.units.is_broken() {
-            return Started::Done(Err(Failure::Corrupt));
+            return SubmitOutcome::Done(Err(StorageRequestError::Corrupt));
         }
-        if !matches!(work, Work::Read(_)) && !self.is_watched() {
-            return Started::Done(Err(Failure::Io));
+        if !matches!(work, UnitOperation::Read(_)) && !self.is_watched() {
+            return SubmitOutcome::Done(Err(StorageRequestError::Io));
         }
         self.core.lock().post(ticket, at, work, sync);
-        Started::Pending
+        SubmitOutcome::Pending
     }
 
     /// Has the thread that looks after locks.
@@ -401,7 +409,7 @@ impl Queued {
     }
 }
 
-impl Drop for Queued {
+impl Drop for UnitStorage {
     fn drop(&mut self) {
         self.core.lock().close();
         self.core.changed.notify_all();
@@ -412,7 +420,7 @@ impl Drop for Queued {
     }
 }
 
-impl Storage for Queued {
+impl Storage for UnitStorage {
     fn size(&mut self) -> u64 {
         self.units.size.load(SeqCst)
     }
@@ -421,35 +429,53 @@ impl Storage for Queued {
         self.units.promises.power_fail != PowerFail::Lost
     }
 
-    fn read(&mut self, at: u64, to: Span, ticket: Ticket) -> Started {
-        self.post(ticket, at, to.len(), Work::Read(to), false)
+    fn read(&mut self, at: u64, to: MemorySpan, ticket: Ticket) -> SubmitOutcome {
+        self.post(ticket, at, to.len(), UnitOperation::Read(to), false)
     }
 
-    fn write(&mut self, at: u64, from: Span, persistent: bool, ticket: Ticket) -> Started {
-        self.post(ticket, at, from.len(), Work::Write(from), persistent)
+    fn write(
+        &mut self,
+        at: u64,
+        from: MemorySpan,
+        persistent: bool,
+        ticket: Ticket,
+    ) -> SubmitOutcome {
+        self.post(
+            ticket,
+            at,
+            from.len(),
+            UnitOperation::Write(from),
+            persistent,
+        )
     }
 
-    fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> Started {
-        self.post(ticket, at, 8, Work::Word(Change::Add(add)), false)
+    fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> SubmitOutcome {
+        self.post(
+            ticket,
+            at,
+            8,
+            UnitOperation::Word(UnitChange::Add(add)),
+            false,
+        )
     }
 
-    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> Started {
-        let swap = Change::Swap { expected, new };
-        self.post(ticket, at, 8, Work::Word(swap), false)
+    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> SubmitOutcome {
+        let swap = UnitChange::Swap { expected, new };
+        self.post(ticket, at, 8, UnitOperation::Word(swap), false)
     }
 
-    fn flush(&mut self, ticket: Ticket) -> Started {
+    fn flush(&mut self, ticket: Ticket) -> SubmitOutcome {
         if self.units.is_broken() {
-            return Started::Done(Err(Failure::Corrupt));
+            return SubmitOutcome::Done(Err(StorageRequestError::Corrupt));
         }
         self.core.lock().flush(ticket);
-        Started::Pending
+        SubmitOutcome::Pending
     }
 
-    fn settle(&mut self) -> Result<(), Failure> {
+    fn settle(&mut self) -> Result<(), StorageRequestError> {
         let mut unit_io = self.core.lock();
         unit_io.go_on();
-        unit_io.tell_ends();
+        unit_io.notify_ends();
         if unit_io.unwatched && unit_io.timeout().is_some() {
             unit_io.unwatched = false;
             self.core.changed.notify_all();
@@ -457,7 +483,7 @@ impl Storage for Queued {
         Ok(())
     }
 
-    fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
+    fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>)) {
         let mut unit_io = self.core.lock();
         unit_io.go_on();
         let ends = unit_io.ends();

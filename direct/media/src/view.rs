@@ -3,14 +3,14 @@
 use crate::guarded::Guarded;
 use crate::kernel::STREAM;
 use crate::map::{Pages, failed, pages};
-use crate::pieces::{Pieces, Way};
+use crate::pieces::{MappedPieces, PieceAccess};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::mm::{Advice, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use tarn_ports::{MediumError, PowerFail, Promises};
-use tarn_ring::Span;
+use tarn_ring::MemorySpan;
 
 /// How a file is to be mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) struct View {
     guarded: Option<Guarded>,
     pub(crate) pages: Pages,
     /// None where all is mapped, or as the system likes.
-    pieces: Option<Pieces<AtomicUsize>>,
+    pieces: Option<MappedPieces<AtomicUsize>>,
     /// Where in the file it begins.
     from: u64,
     /// Whether the system may write to all of it for this process.
@@ -81,7 +81,7 @@ impl View {
         }
         let pieces = (in_memory && !mapping.populate).then(|| {
             let before = before.and_then(|before| before.pieces.as_ref());
-            Pieces::new(pages.len, before)
+            MappedPieces::new(pages.len, before)
         });
         // A mapping knows no such limit, but who writes beyond it by the system is killed.
         let limit = getrlimit(Resource::Fsize).current;
@@ -109,7 +109,7 @@ impl View {
     }
 
     /// The first part of a request, which is of one piece, and the others.
-    pub(crate) fn first(&self, at: u64, span: Span) -> (Span, Span) {
+    pub(crate) fn first(&self, at: u64, span: MemorySpan) -> (MemorySpan, MemorySpan) {
         let end = self.pieces.as_ref().map(|pieces| {
             let piece = pieces.range(pieces.of(at));
             piece.end - at as usize
@@ -123,7 +123,7 @@ impl View {
         &self,
         file: &OwnedFd,
         at: u64,
-        part: Span,
+        part: MemorySpan,
         copying: Copying,
         by_system: bool,
     ) -> usize {
@@ -132,21 +132,21 @@ impl View {
         };
         let piece = pieces.of(at);
         match pieces.charge(piece, part.len()) {
-            Way::Mapped => 0,
-            Way::Map => {
+            PieceAccess::Mapped => 0,
+            PieceAccess::Map => {
                 // What cannot be mapped so is found when it is touched.
                 let range = pieces.range(piece);
                 let _ = self.pages.populate_by(range, Advice::LinuxPopulateRead);
                 pieces.mapped(piece);
                 0
             }
-            Way::System if by_system => self.by_system(file, at, part, copying),
-            Way::System => 0,
+            PieceAccess::System if by_system => self.by_system(file, at, part, copying),
+            PieceAccess::System => 0,
         }
     }
 
     /// Has the system copy; how many bytes. Small ones it does not: 8 aligned bytes are to be whole for others.
-    fn by_system(&self, file: &OwnedFd, at: u64, part: Span, copying: Copying) -> usize {
+    fn by_system(&self, file: &OwnedFd, at: u64, part: MemorySpan, copying: Copying) -> usize {
         // A write would make a file longer that was made shorter, so that nobody found that. It never gets to the last page.
         let last = self.pages.len - self.pages.len.min(rustix::param::page_size());
         let length = match copying {

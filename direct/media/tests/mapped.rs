@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_media::{Device, Folder, Mapped, Profile, Seen, Slow};
-use tarn_ports::{Medium, MediumError, PowerFail, Stored, Vault, Window};
+use tarn_media::{Device, EmulatedMedium, Folder, MappedFile, Profile, ReadOnlyMapping};
+use tarn_ports::{Medium, MediumError, MediumWindow, PowerFail, ReadableMedium, Vault};
 use tarn_types::crc::crc;
 
 /// A folder in memory, one on another file system, and one of DAX files, where there are.
@@ -38,7 +38,7 @@ fn what_is_filled_in_place_is_there_and_later_writes_are_not() {
     for folder in folders() {
         let path = folder.path().join("file");
         let data = bytes(100_000, 3);
-        let mut mapped = Mapped::create(&path, 1 << 20).unwrap();
+        let mut mapped = MappedFile::create(&path, 1 << 20).unwrap();
         mapped.bytes()[5..100_005].copy_from_slice(&data);
         {
             let mut windows = mapped.windows(from_ref(&(0..1 << 20))).unwrap();
@@ -51,7 +51,7 @@ fn what_is_filled_in_place_is_there_and_later_writes_are_not() {
         mapped.bytes().fill(0);
         drop(mapped);
         assert_eq!(fs::read(&path).unwrap()[5..100_005], data);
-        let seen = Seen::of(fs::File::open(&path).unwrap(), &path).unwrap();
+        let seen = ReadOnlyMapping::of(fs::File::open(&path).unwrap(), &path).unwrap();
         let mut again = vec![0; data.len()];
         assert_eq!(seen.read(5, &mut again).unwrap(), crc(&data));
         assert_eq!(again, data);
@@ -66,7 +66,7 @@ fn a_file_larger_than_the_memory_is_frozen() {
     let path = folder.path().join("sparse");
     let file = fs::File::create_new(&path).unwrap();
     file.set_len(1 << 42).unwrap();
-    let mut mapped = Mapped::open(&path).unwrap();
+    let mut mapped = MappedFile::open(&path).unwrap();
     mapped.bytes()[0] = 1;
     let start = mapped.bytes().as_ptr();
     let frozen = mapped.freeze();
@@ -76,7 +76,7 @@ fn a_file_larger_than_the_memory_is_frozen() {
     }
     assert_eq!(mapped.bytes().as_ptr(), start);
     drop(mapped);
-    let seen = Seen::open(&path).unwrap();
+    let seen = ReadOnlyMapping::open(&path).unwrap();
     let mut first = [9; 2];
     seen.read(0, &mut first).unwrap();
     assert_eq!(first, [1, 0]);
@@ -87,7 +87,7 @@ fn what_was_written_is_there_again() {
     for folder in folders() {
         let path = folder.path().join("arena");
         let data = bytes(3_000_001, 1);
-        let mut mapped = Mapped::create(&path, 8 << 20).unwrap();
+        let mut mapped = MappedFile::create(&path, 8 << 20).unwrap();
         assert_eq!(mapped.size(), 8 << 20);
         let promises = mapped.promises();
         assert!(
@@ -99,7 +99,7 @@ fn what_was_written_is_there_again() {
         }
         let mut windows = mapped.windows(&[4096..4 << 20, 4 << 20..8 << 20]).unwrap();
         let sums: Vec<u64> = std::thread::scope(|scope| {
-            let write = |window: &mut <Mapped as Medium>::Window<'_>| {
+            let write = |window: &mut <MappedFile as Medium>::Window<'_>| {
                 let sum = window.write(10, &data).unwrap();
                 window.persist().unwrap();
                 sum
@@ -111,10 +111,10 @@ fn what_was_written_is_there_again() {
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
         assert_eq!(sums, [crc(&data); 2]);
-        let seen = Seen::open(&path).unwrap();
+        let seen = ReadOnlyMapping::open(&path).unwrap();
         assert_eq!(seen.promises(), mapped.promises());
         drop(mapped);
-        let mut again = Mapped::open(&path).unwrap();
+        let mut again = MappedFile::open(&path).unwrap();
         for at in [4096 + 10, (4 << 20) + 10] {
             let mut read = vec![0; data.len()];
             assert_eq!(seen.read(at, &mut read).unwrap(), sums[0]);
@@ -139,14 +139,14 @@ fn a_dax_device_holds_what_was_written() {
         );
     };
     let data = bytes(3_000_001, 9);
-    let mut device = Mapped::open(&path).unwrap();
+    let mut device = MappedFile::open(&path).unwrap();
     device.populate().unwrap();
     let promises = device.promises();
     assert!(
         promises.persist_unit == 64 && promises.power_fail != PowerFail::Synced,
         "{promises:?}"
     );
-    let said = Mapped::open(&path).unwrap_err().to_string();
+    let said = MappedFile::open(&path).unwrap_err().to_string();
     assert!(said.contains("cannot lock"), "{said}");
     let size = device.size();
     assert!(device.grow(size + 1).is_err());
@@ -162,11 +162,11 @@ fn a_dax_device_holds_what_was_written() {
         assert!(window.write(size - 1, &[0; 2]).is_err());
     }
     drop(device);
-    let seen = Seen::open(&path).unwrap();
-    let mut again = Mapped::open(&path).unwrap();
+    let seen = ReadOnlyMapping::open(&path).unwrap();
+    let mut again = MappedFile::open(&path).unwrap();
     let window = &again.windows(from_ref(&all)).unwrap()[0];
     for at in places {
-        for stored in [&seen as &dyn Stored, window] {
+        for stored in [&seen as &dyn ReadableMedium, window] {
             let mut read = vec![0; data.len()];
             assert_eq!(stored.read(at, &mut read).unwrap(), crc(&data));
             assert!(read == data);
@@ -178,15 +178,15 @@ fn a_dax_device_holds_what_was_written() {
 fn it_has_one_writer_and_its_windows_are_apart() {
     for folder in folders() {
         let path = folder.path().join("arena");
-        let mut mapped = Mapped::create(&path, 1 << 20).unwrap();
+        let mut mapped = MappedFile::create(&path, 1 << 20).unwrap();
         assert!(
-            Mapped::create(&path, 1 << 20)
+            MappedFile::create(&path, 1 << 20)
                 .unwrap_err()
                 .to_string()
                 .contains("cannot make")
         );
         assert!(
-            Mapped::open(&path)
+            MappedFile::open(&path)
                 .unwrap_err()
                 .to_string()
                 .contains("cannot lock")
@@ -211,7 +211,7 @@ fn it_has_one_writer_and_its_windows_are_apart() {
         assert!(windows[1].read(1, &mut [0; 100]).is_err());
         windows[0].write(0, b"second").unwrap();
         windows[1].write(94, b"first.").unwrap();
-        let seen = Seen::open(&path).unwrap();
+        let seen = ReadOnlyMapping::open(&path).unwrap();
         let mut both = [0; 12];
         seen.read(94, &mut both).unwrap();
         assert_eq!(&both, b"first.second");
@@ -228,10 +228,10 @@ fn its_lock_goes_with_its_writer_though_a_child_that_is_being_forked_has_it_open
     let file = options.read(true).write(true).create_new(true).open(&path);
     let file = file.unwrap();
     let of_the_child = file.try_clone().unwrap();
-    let mapped = Mapped::make(file.into(), &path, 4096).unwrap();
-    assert!(Mapped::open(&path).is_err());
+    let mapped = MappedFile::make(file.into(), &path, 4096).unwrap();
+    assert!(MappedFile::open(&path).is_err());
     drop(mapped);
-    Mapped::open(&path).unwrap();
+    MappedFile::open(&path).unwrap();
     drop(of_the_child);
 }
 
@@ -239,21 +239,21 @@ fn its_lock_goes_with_its_writer_though_a_child_that_is_being_forked_has_it_open
 fn what_cannot_be_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let says = |result: Result<Mapped, MediumError>, words: &[&str]| {
+    let says = |result: Result<MappedFile, MediumError>, words: &[&str]| {
         let said = result.unwrap_err().to_string();
         assert!(words.iter().all(|w| said.contains(w)), "{said}");
     };
-    says(Mapped::open(&at("none")), &["open", "none"]);
+    says(MappedFile::open(&at("none")), &["open", "none"]);
     fs::write(at("empty"), "").unwrap();
-    says(Mapped::open(&at("empty")), &["map", "empty"]);
-    says(Mapped::open(folder.path()), &["open"]);
+    says(MappedFile::open(&at("empty")), &["map", "empty"]);
+    says(MappedFile::open(folder.path()), &["open"]);
     std::os::unix::fs::symlink(at("empty"), at("link")).unwrap();
-    says(Mapped::open(&at("link")), &["open", "link"]);
+    says(MappedFile::open(&at("link")), &["open", "link"]);
     says(
-        Mapped::open(&PathBuf::from("/dev/null")),
+        MappedFile::open(&PathBuf::from("/dev/null")),
         &["examine", "/dev/null"],
     );
-    says(Mapped::create(&at("huge"), u64::MAX), &["huge"]);
+    says(MappedFile::create(&at("huge"), u64::MAX), &["huge"]);
     assert!(!at("huge").exists());
 }
 
@@ -268,7 +268,7 @@ fn a_slow_one_holds_the_same() {
         latency: 1000,
     };
     let device = Arc::new(Device::new(profile));
-    let mut slow = Slow::new(Mapped::create(&path, 1 << 20).unwrap(), device);
+    let mut slow = EmulatedMedium::new(MappedFile::create(&path, 1 << 20).unwrap(), device);
     assert_eq!(slow.size(), 1 << 20);
     let data = bytes(10_000, 7);
     let mut windows = slow.windows(&[0..1 << 19, 1 << 19..1 << 20]).unwrap();
@@ -293,8 +293,8 @@ fn a_device_that_is_shared_is_one() {
     std::thread::scope(|scope| {
         for name in ["a", "b"] {
             let device = Device::shared(profile.clone(), &queue).unwrap();
-            let medium = Mapped::create(&folder.path().join(name), 1 << 20).unwrap();
-            let mut slow = Slow::new(medium, Arc::new(device));
+            let medium = MappedFile::create(&folder.path().join(name), 1 << 20).unwrap();
+            let mut slow = EmulatedMedium::new(medium, Arc::new(device));
             scope.spawn(move || {
                 let mut windows = slow.windows(from_ref(&(0..1 << 20))).unwrap();
                 let data = bytes(1 << 20, 1);
@@ -312,7 +312,7 @@ fn a_device_that_is_shared_is_one() {
 #[test]
 fn a_medium_grows_and_keeps_what_it_holds() {
     for folder in folders() {
-        let mut medium = Mapped::create(&folder.path().join("m"), 5000).unwrap();
+        let mut medium = MappedFile::create(&folder.path().join("m"), 5000).unwrap();
         let data = bytes(5000, 3);
         medium.windows(from_ref(&(0..5000))).unwrap()[0]
             .write(0, &data)

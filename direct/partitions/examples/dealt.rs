@@ -5,7 +5,9 @@ use std::cell::Cell;
 use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
-use tarn_partitions::{Cqe, Memory, Op, OpenOptions, Options, Partition, Queue, Sqe};
+use tarn_partitions::{
+    Cqe, Op, OpenOptions, Options, Partition, PartitionQueue, ProgramMemory, Sqe,
+};
 
 /// Bytes of a word.
 const WORD: usize = 16;
@@ -15,15 +17,15 @@ const PIECE: usize = 1 << 20;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A partition in use.
-struct Hands {
-    queue: Queue,
+struct PartitionClient {
+    queue: PartitionQueue,
     cells: &'static [Cell<u8>],
     size: u64,
     memory: u32,
     region: u32,
 }
 
-impl Hands {
+impl PartitionClient {
     fn open(name: &str) -> Result<Self, Box<dyn Error>> {
         let partition = Partition::open(Path::new(name), OpenOptions::default())?;
         let size = partition.size()?;
@@ -31,10 +33,10 @@ impl Hands {
             volatile: true,
             ..Options::default()
         };
-        let mut queue = Queue::new(8, volatile)?;
+        let mut queue = PartitionQueue::new(8, volatile)?;
         let cells = Box::leak(vec![Cell::new(0); PIECE].into_boxed_slice());
         Ok(Self {
-            memory: queue.register_memory(Memory::of(cells))?,
+            memory: queue.register_memory(ProgramMemory::of(cells))?,
             region: queue.register(&partition, 0, size, true)?,
             queue,
             cells,
@@ -69,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let (does, name) = (words.first().copied(), words.get(1).copied());
-    let mut hands = Hands::open(name.ok_or("which partition?")?)?;
+    let mut hands = PartitionClient::open(name.ok_or("which partition?")?)?;
     let at = words.get(2).map_or(Ok(0), |at| at.parse())?;
     match does {
         Some("write") => {

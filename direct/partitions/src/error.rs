@@ -1,6 +1,6 @@
 //! What an error of the system is to the caller.
 
-use crate::{Code, Refusal};
+use crate::{Code, RequestError};
 use rustix::io::Errno;
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use std::path::Path;
 pub(crate) fn refused<'p, E: Into<std::io::Error>>(
     doing: &'static str,
     path: &'p Path,
-) -> impl Fn(E) -> Refusal + 'p {
+) -> impl Fn(E) -> RequestError + 'p {
     move |e| {
         let e = e.into();
         let text = format!("cannot {doing} {}: {e}", path.display());
-        Refusal::new(code(&e), text)
+        RequestError::new(code(&e), text)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::error::refused;
 use crate::here::{read_only, taken};
 use crate::name::InSpace;
 use crate::queue::of_parent;
-use crate::{Code, Info, OpenOptions, Refusal};
+use crate::{Code, OpenOptions, PartitionDetails, RequestError};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tarn_data_plane::{Far, Wire, result};
+use tarn_data_plane::{RemoteStorage, Wire, result};
 use tarn_ports::{PowerFail, Promises};
 use tarn_proto::local::FarPartition;
-use tarn_proto::storage::{Answer, Ask, Verb};
-use tarn_ring::Failure;
-use tarn_sys::lock::Hold;
+use tarn_proto::storage::{StorageReply, StorageRequest, Verb};
+use tarn_ring::StorageRequestError;
+use tarn_sys::lock::RangeLockState;
 
 /// How long the other node may take to say how large the partition is.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ impl FarPart {
         path: &Path,
         within: &InSpace<'_>,
         options: OpenOptions,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, RequestError> {
         let (stream, far) = stream(within, options)?;
         Ok(Self {
             path: path.to_owned(),
@@ -60,64 +60,68 @@ impl FarPart {
     }
 
     /// What is known of it, with the size that it has now.
-    pub(crate) fn info(&self) -> Result<Info, Refusal> {
-        let mut info = Info::from(self.far.info.clone());
+    pub(crate) fn info(&self) -> Result<PartitionDetails, RequestError> {
+        let mut info = PartitionDetails::from(self.far.info.clone());
         info.size = self.size()?;
         Ok(info)
     }
 
     /// Bytes of it now.
-    pub(crate) fn size(&self) -> Result<u64, Refusal> {
+    pub(crate) fn size(&self) -> Result<u64, RequestError> {
         let size = match self.ask(Verb::Size, 0)? {
             Ok(size) => size,
             Err(_) => {
                 let text = format!("{} cannot be looked at on its node", self.path.display());
-                return Err(Refusal::new(Code::Io, text));
+                return Err(RequestError::new(Code::Io, text));
             }
         };
         Ok(size.max(self.size.fetch_max(size, Ordering::Relaxed)))
     }
 
     /// Holds its lock there, or gives it back, at once: it goes with this opening.
-    pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
+    pub(crate) fn lock(&self, what: RangeLockState) -> Result<(), RequestError> {
         let what = match what {
-            Hold::Nothing => 0,
-            Hold::Shared => 1,
-            Hold::Alone => 2,
+            RangeLockState::Nothing => 0,
+            RangeLockState::Shared => 1,
+            RangeLockState::Alone => 2,
         };
         self.ask(Verb::Hold, what)?
             .map(drop)
             .map_err(|why| match why {
-                Failure::Busy => taken(&self.path),
-                Failure::Denied => read_only(&self.path),
+                StorageRequestError::Busy => taken(&self.path),
+                StorageRequestError::Denied => read_only(&self.path),
                 why => {
                     let text = format!("{} cannot be locked: {why}", self.path.display());
-                    Refusal::new(Code::Io, text)
+                    RequestError::new(Code::Io, text)
                 }
             })
     }
 
     /// Asks its node for something; what it says of that.
-    fn ask(&self, verb: Verb, operand: u64) -> Result<Result<u64, Failure>, Refusal> {
+    fn ask(
+        &self,
+        verb: Verb,
+        operand: u64,
+    ) -> Result<Result<u64, StorageRequestError>, RequestError> {
         // Before the lock, which another thread may have had when this process was forked.
         if self.process != std::process::id() {
             return Err(of_parent("this open partition"));
         }
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let ask = Ask {
+        let ask = StorageRequest {
             operand,
-            ..Ask::of(verb)
+            ..StorageRequest::of(verb)
         };
-        let mut answer = [0; Answer::BYTES];
+        let mut answer = [0; StorageReply::BYTES];
         let asked = stream
             .write_all(&ask.encode())
             .and_then(|()| stream.flush())
             .and_then(|()| stream.read_exact(&mut answer));
         asked.map_err(|e| {
             let text = format!("the node of {} does not answer: {e}", self.path.display());
-            Refusal::new(Code::Lost, text)
+            RequestError::new(Code::Lost, text)
         })?;
-        Ok(result(Answer::decode(answer)))
+        Ok(result(StorageReply::decode(answer)))
     }
 
     /// Random, its own.
@@ -139,7 +143,7 @@ impl FarPart {
     }
 
     /// One more pair of hands.
-    pub(crate) fn hands(&self) -> Result<Far, Refusal> {
+    pub(crate) fn hands(&self) -> Result<RemoteStorage, RequestError> {
         let within = InSpace::of(&self.path)?;
         let opened = stream(&within, self.options);
         // It has not been lost meanwhile: what was written before a later flush would be taken for persistent.
@@ -150,25 +154,30 @@ impl FarPart {
                 "{} is another partition now than the one that was opened",
                 self.path.display()
             );
-            return Err(Refusal::new(Code::Changed, text));
+            return Err(RequestError::new(Code::Changed, text));
         }
-        let made = Far::new(stream, Arc::clone(&self.size), far.persistent).and_then(|mut far| {
-            if let Some(windows) = &self.far.windows
-                && !self.no_windows.load(Ordering::Relaxed)
-            {
-                let library = Path::new(OsStr::from_bytes(&windows.library.0));
-                // Without one, all goes by the stream.
-                let used = far.by_window(library, &windows.provider)?;
-                self.no_windows.store(!used, Ordering::Relaxed);
-            }
-            Ok(far)
-        });
+        let made = RemoteStorage::new(stream, Arc::clone(&self.size), far.persistent).and_then(
+            |mut far| {
+                if let Some(windows) = &self.far.windows
+                    && !self.no_windows.load(Ordering::Relaxed)
+                {
+                    let library = Path::new(OsStr::from_bytes(&windows.library.0));
+                    // Without one, all goes by the stream.
+                    let used = far.by_window(library, &windows.provider)?;
+                    self.no_windows.store(!used, Ordering::Relaxed);
+                }
+                Ok(far)
+            },
+        );
         made.map_err(refused("use the stream to", &self.path))
     }
 }
 
 /// A stream that its node has given over to it.
-fn stream(within: &InSpace<'_>, options: OpenOptions) -> Result<(Wire, FarPartition), Refusal> {
+fn stream(
+    within: &InSpace<'_>,
+    options: OpenOptions,
+) -> Result<(Wire, FarPartition), RequestError> {
     let path = within.file();
     let opened = within.tarnd()?.open_partition(
         within.node,
@@ -179,7 +188,7 @@ fn stream(within: &InSpace<'_>, options: OpenOptions) -> Result<(Wire, FarPartit
     let (stream, far) = opened?;
     let far = far.ok_or_else(|| {
         let text = "tarnd gave a file of this node for a partition of another one";
-        Refusal::new(Code::Internal, text)
+        RequestError::new(Code::Internal, text)
     })?;
     let stream = TcpStream::from(stream);
     let usable = stream

@@ -1,7 +1,7 @@
 //! The file of a partition.
 
 use crate::error::{code, refused};
-use crate::{Code, Refusal};
+use crate::{Code, RequestError};
 use rustix::fd::OwnedFd;
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, fdatasync, flock, fstat, fsync, ftruncate,
@@ -30,14 +30,14 @@ const BETWEEN: Duration = Duration::from_millis(1);
 
 /// Where a partition is stored: an open folder and the name in it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Location<'a> {
+pub(crate) struct PartitionLocation<'a> {
     pub(crate) folder: &'a OwnedFd,
     /// The folder's path, for messages.
     pub(crate) path: &'a Path,
     pub(crate) name: &'a str,
 }
 
-impl Location<'_> {
+impl PartitionLocation<'_> {
     /// The file's name in its folder.
     fn file_name(&self) -> String {
         format!("{}{SUFFIX}", self.name)
@@ -51,7 +51,7 @@ impl Location<'_> {
 
 /// Who else has a partition open while this is done to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Others {
+pub(crate) enum OtherOpeners {
     /// It is only looked at: nobody is kept from anything.
     Unasked,
     /// Whoever.
@@ -71,7 +71,7 @@ pub(crate) struct New<'a> {
 
 impl New<'_> {
     /// Refuses what no partition of this size can be.
-    fn check(&self, size: u64) -> Result<(), Refusal> {
+    fn check(&self, size: u64) -> Result<(), RequestError> {
         let text = if self.unit.is_some_and(|unit| unit != 0 && !is_unit(unit)) {
             format!(
                 "a unit is a power of two of {MIN_UNIT} to {MAX_UNIT} bytes, or 0 where the partition is to be mapped"
@@ -86,12 +86,17 @@ impl New<'_> {
                 return Ok(());
             }
         };
-        Err(Refusal::new(Code::Invalid, text))
+        Err(RequestError::new(Code::Invalid, text))
     }
 }
 
 /// Makes a partition. It has its name once it is whole.
-pub(crate) fn make(at: &Location<'_>, size: u64, owner: u32, how: New<'_>) -> Result<(), Refusal> {
+pub(crate) fn make(
+    at: &PartitionLocation<'_>,
+    size: u64,
+    owner: u32,
+    how: New<'_>,
+) -> Result<(), RequestError> {
     how.check(size)?;
     let path = at.file();
     // Before its space is reserved for nothing.
@@ -108,7 +113,13 @@ pub(crate) fn make(at: &Location<'_>, size: u64, owner: u32, how: New<'_>) -> Re
 }
 
 /// Reserves the space of a new partition, and writes what it begins with.
-fn fill(file: &OwnedFd, path: &Path, size: u64, owner: u32, how: New<'_>) -> Result<(), Refusal> {
+fn fill(
+    file: &OwnedFd,
+    path: &Path,
+    size: u64,
+    owner: u32,
+    how: New<'_>,
+) -> Result<(), RequestError> {
     ftruncate(file, DATA).map_err(refused("make", path))?;
     let unit = match how.unit {
         Some(0) => 0,
@@ -141,7 +152,7 @@ fn fill(file: &OwnedFd, path: &Path, size: u64, owner: u32, how: New<'_>) -> Res
 }
 
 /// Gives a whole partition its name, durably.
-fn publish(file: &OwnedFd, at: &Location<'_>) -> Result<(), Refusal> {
+fn publish(file: &OwnedFd, at: &PartitionLocation<'_>) -> Result<(), RequestError> {
     let path = at.file();
     let unnamed = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(file));
     let named = linkat(
@@ -162,31 +173,31 @@ fn publish(file: &OwnedFd, at: &Location<'_>) -> Result<(), Refusal> {
     })
 }
 
-fn exists(path: &Path) -> Refusal {
+fn exists(path: &Path) -> RequestError {
     let text = format!(
         "{} is there already: delete it first, or take another name",
         path.display()
     );
-    Refusal::new(Code::Exists, text)
+    RequestError::new(Code::Exists, text)
 }
 
 /// Bytes of a partition, up to whole pages and units.
-fn whole(size: u64, unit: u32) -> Result<u64, Refusal> {
+fn whole(size: u64, unit: u32) -> Result<u64, RequestError> {
     match size {
         1..=MAX_SIZE => Ok(size.next_multiple_of(PAGE.max(unit.into()))),
         _ => {
             let text = format!("a partition has 1 to {MAX_SIZE} bytes, not {size}");
-            Err(Refusal::new(Code::Invalid, text))
+            Err(RequestError::new(Code::Invalid, text))
         }
     }
 }
 
 /// Opens a partition that is there, and holds its lock, if it is to, for as long as the file is open.
 pub(crate) fn open(
-    at: &Location<'_>,
+    at: &PartitionLocation<'_>,
     writable: bool,
-    others: Others,
-) -> Result<(OwnedFd, Header), Refusal> {
+    others: OtherOpeners,
+) -> Result<(OwnedFd, Header), RequestError> {
     let path = at.file();
     let access = match writable {
         true => OFlags::RDWR,
@@ -196,15 +207,17 @@ pub(crate) fn open(
     let file = openat(at.folder, at.file_name(), flags, Mode::empty());
     let file = file.map_err(refused("open", &path))?;
     let lock = match others {
-        Others::Unasked => None,
-        Others::Allowed => Some(FlockOperation::NonBlockingLockShared),
-        Others::None => Some(FlockOperation::NonBlockingLockExclusive),
+        OtherOpeners::Unasked => None,
+        OtherOpeners::Allowed => Some(FlockOperation::NonBlockingLockShared),
+        OtherOpeners::None => Some(FlockOperation::NonBlockingLockExclusive),
     };
     let until = Instant::now() + RESIZING;
     let locked = lock.map_or(Ok(()), |lock| {
         loop {
             match flock(&file, lock) {
-                Err(Errno::WOULDBLOCK) if others == Others::Allowed && Instant::now() < until => {
+                Err(Errno::WOULDBLOCK)
+                    if others == OtherOpeners::Allowed && Instant::now() < until =>
+                {
                     std::thread::sleep(BETWEEN);
                 }
                 done => return done,
@@ -212,13 +225,13 @@ pub(crate) fn open(
         }
     });
     locked.map_err(|e| match (e, others) {
-        (Errno::WOULDBLOCK, Others::Allowed) => {
+        (Errno::WOULDBLOCK, OtherOpeners::Allowed) => {
             let text = format!("{} is being deleted or made smaller", path.display());
-            Refusal::new(Code::Busy, text)
+            RequestError::new(Code::Busy, text)
         }
-        (Errno::WOULDBLOCK, Others::None) => {
+        (Errno::WOULDBLOCK, OtherOpeners::None) => {
             let text = format!("{} is open: close it everywhere first", path.display());
-            Refusal::new(Code::Busy, text)
+            RequestError::new(Code::Busy, text)
         }
         (e, _) => refused("lock", &path)(e),
     })?;
@@ -227,20 +240,20 @@ pub(crate) fn open(
 }
 
 /// What the file says of itself.
-pub(crate) fn header(file: &OwnedFd, path: &Path) -> Result<Header, Refusal> {
+pub(crate) fn header(file: &OwnedFd, path: &Path) -> Result<Header, RequestError> {
     let stat = fstat(file).map_err(refused("examine", path))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         let text = format!("{} is no file", path.display());
-        return Err(Refusal::new(Code::Invalid, text));
+        return Err(RequestError::new(Code::Invalid, text));
     }
     if stat.st_nlink == 0 {
         let text = format!("{} was deleted meanwhile", path.display());
-        return Err(Refusal::new(Code::NotFound, text));
+        return Err(RequestError::new(Code::NotFound, text));
     }
     header_of(file, stat.st_size as u64, path)
 }
 
-fn header_of(file: &OwnedFd, size: u64, path: &Path) -> Result<Header, Refusal> {
+fn header_of(file: &OwnedFd, size: u64, path: &Path) -> Result<Header, RequestError> {
     let mut head = vec![0; HEAD];
     let mut read = 0;
     while read < head.len() {
@@ -254,7 +267,7 @@ fn header_of(file: &OwnedFd, size: u64, path: &Path) -> Result<Header, Refusal> 
             "{} is no partition, or of a newer version of tarn, or damaged: both copies of its header, or it was made shorter",
             path.display()
         );
-        Refusal::new(Code::Corrupt, text)
+        RequestError::new(Code::Corrupt, text)
     })
 }
 
@@ -265,7 +278,7 @@ pub(crate) fn units(
     path: &Path,
     writable: bool,
     guarded: bool,
-) -> Result<Units, Refusal> {
+) -> Result<Units, RequestError> {
     let using = Using {
         from: DATA,
         unit: header.unit,
@@ -277,23 +290,23 @@ pub(crate) fn units(
 }
 
 /// Why a medium cannot be used.
-pub(crate) fn unusable(why: MediumError) -> Refusal {
+pub(crate) fn unusable(why: MediumError) -> RequestError {
     let kind = match &why {
         MediumError::Io { source, .. } => code(source),
         _ => Code::Internal,
     };
-    Refusal::new(kind, why.to_string())
+    RequestError::new(kind, why.to_string())
 }
 
 /// Makes a partition larger that others may have open, if it is not as large; bytes of it then. The file is open here only.
-pub(crate) fn grow(file: &OwnedFd, size: u64, path: &Path) -> Result<u64, Refusal> {
+pub(crate) fn grow(file: &OwnedFd, size: u64, path: &Path) -> Result<u64, RequestError> {
     let held = hold_alone(file, &HEADER, TIMEOUT).map_err(refused("lock", path))?;
     if !held {
         let text = format!(
             "another program has held the lock of {} for {TIMEOUT:?}: if it was stopped, let it continue or end it",
             path.display()
         );
-        return Err(Refusal::new(Code::Busy, text));
+        return Err(RequestError::new(Code::Busy, text));
     }
     let now = header(file, path)?;
     match size > now.size {
@@ -308,7 +321,7 @@ pub(crate) fn resize(
     old: &Header,
     size: u64,
     path: &Path,
-) -> Result<Header, Refusal> {
+) -> Result<Header, RequestError> {
     let new = Header {
         size: whole(size, old.unit)?,
         ..old.again()
@@ -339,7 +352,7 @@ fn write_all(file: &OwnedFd, bytes: &[u8], at: u64) -> rustix::io::Result<()> {
 }
 
 /// Makes both copies of the header say the same, one after the other; the second is what holds then.
-fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<Header, Refusal> {
+fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<Header, RequestError> {
     let both = [header.clone(), header.again()];
     for header in &both {
         write_all(file, &header.encode(), header.place()).map_err(refused("write", path))?;
@@ -350,10 +363,10 @@ fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<Header, Refusal
 }
 
 /// Takes the name away. Nobody else has it open.
-pub(crate) fn delete(at: &Location<'_>) -> Result<(), Refusal> {
+pub(crate) fn delete(at: &PartitionLocation<'_>) -> Result<(), RequestError> {
     let path = at.file();
     // A damaged one can be deleted too, if it is one that nobody has.
-    match open(at, false, Others::None) {
+    match open(at, false, OtherOpeners::None) {
         Ok(_) => {}
         Err(why) if why.code == Code::Corrupt => {}
         Err(why) => return Err(why),

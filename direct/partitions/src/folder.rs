@@ -1,8 +1,8 @@
 //! Folders of partitions, and the names in them.
 
 use crate::error::refused;
-use crate::file::{self, Location, New, Others, SUFFIX};
-use crate::{Code, Info, Refusal};
+use crate::file::{self, New, OtherOpeners, PartitionLocation, SUFFIX};
+use crate::{Code, PartitionDetails, RequestError};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Dir, Mode, OFlags, open};
 use std::ffi::OsStr;
@@ -16,17 +16,17 @@ const MAX_NAME: usize = 200;
 const MAX_NAMES: usize = 1 << 16;
 /// An open folder of partitions. It stays the same, wherever its path leads later.
 #[derive(Debug)]
-pub struct Folder {
+pub struct PartitionFolder {
     pub(crate) fd: OwnedFd,
     path: PathBuf,
 }
 
-impl Folder {
+impl PartitionFolder {
     /// A folder by its path.
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub fn open(path: &Path) -> Result<Self, Refusal> {
+    pub fn open(path: &Path) -> Result<Self, RequestError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = open(path, flags, Mode::empty()).map_err(refused("open the folder", path))?;
         Ok(Self::opened(fd, path.to_owned()))
@@ -49,7 +49,7 @@ impl Folder {
         unit: Option<u32>,
         owner: u32,
         grants: Vec<Grant>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let how = New {
             unit,
             grants,
@@ -68,7 +68,7 @@ impl Folder {
         size: u64,
         owner: u32,
         first: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let how = New {
             unit: None,
             grants: Vec::new(),
@@ -81,7 +81,7 @@ impl Folder {
     ///
     /// # Errors
     /// `BUSY` while anybody has it open, `NOTFOUND`.
-    pub fn delete(&self, name: &str) -> Result<(), Refusal> {
+    pub fn delete(&self, name: &str) -> Result<(), RequestError> {
         file::delete(&self.location(sound(name)?))
     }
 
@@ -89,9 +89,9 @@ impl Folder {
     ///
     /// # Errors
     /// `BUSY` while anybody has it open, `NOTFOUND`, `NOSPACE`: it is as it was.
-    pub fn resize(&self, name: &str, size: u64) -> Result<(), Refusal> {
+    pub fn resize(&self, name: &str, size: u64) -> Result<(), RequestError> {
         let name = sound(name)?;
-        let (file, header) = self.open_file(name, true, Others::None)?;
+        let (file, header) = self.open_file(name, true, OtherOpeners::None)?;
         let path = self.path_of(name);
         if header.unit > 0 {
             // What a loss of power has left must not come to units that are made later.
@@ -105,9 +105,9 @@ impl Folder {
     ///
     /// # Errors
     /// `NOTFOUND`, `NOSPACE`: it is as it was.
-    pub fn grow(&self, name: &str, size: u64) -> Result<u64, Refusal> {
+    pub fn grow(&self, name: &str, size: u64) -> Result<u64, RequestError> {
         let name = sound(name)?;
-        let (file, _) = self.open_file(name, true, Others::Allowed)?;
+        let (file, _) = self.open_file(name, true, OtherOpeners::Allowed)?;
         file::grow(&file, size, &self.path_of(name))
     }
 
@@ -115,27 +115,31 @@ impl Folder {
     ///
     /// # Errors
     /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged.
-    pub fn lend(&self, name: &str, writable: bool) -> Result<(OwnedFd, Info), Refusal> {
+    pub fn export_file(
+        &self,
+        name: &str,
+        writable: bool,
+    ) -> Result<(OwnedFd, PartitionDetails), RequestError> {
         let name = sound(name)?;
-        let (file, header) = self.open_file(name, writable, Others::Allowed)?;
-        Ok((file, Info::of(name, &header)))
+        let (file, header) = self.open_file(name, writable, OtherOpeners::Allowed)?;
+        Ok((file, PartitionDetails::of(name, &header)))
     }
 
     /// What is known of a partition.
     ///
     /// # Errors
     /// `NOTFOUND`, `DENIED`, `CORRUPT` where its header is damaged.
-    pub fn look(&self, name: &str) -> Result<Info, Refusal> {
+    pub fn look(&self, name: &str) -> Result<PartitionDetails, RequestError> {
         let name = sound(name)?;
-        let (_, header) = self.open_file(name, false, Others::Unasked)?;
-        Ok(Info::of(name, &header))
+        let (_, header) = self.open_file(name, false, OtherOpeners::Unasked)?;
+        Ok(PartitionDetails::of(name, &header))
     }
 
     /// The partitions of the folder, by name.
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn list(&self) -> Result<Vec<Info>, Refusal> {
+    pub fn list(&self) -> Result<Vec<PartitionDetails>, RequestError> {
         let failed = refused("read", &self.path);
         let mut found = Vec::new();
         for entry in Dir::read_from(&self.fd).map_err(&failed)?.take(MAX_NAMES) {
@@ -146,7 +150,7 @@ impl Folder {
             match self.look(name) {
                 Ok(info) => found.push(info),
                 Err(why) if why.code == Code::NotFound => {}
-                Err(why) => found.push(Info {
+                Err(why) => found.push(PartitionDetails {
                     name: name.to_owned(),
                     size: 0,
                     unit: 0,
@@ -161,8 +165,8 @@ impl Folder {
     }
 
     /// Where the partition of this name is stored.
-    fn location<'a>(&'a self, name: &'a str) -> Location<'a> {
-        Location {
+    fn location<'a>(&'a self, name: &'a str) -> PartitionLocation<'a> {
+        PartitionLocation {
             folder: &self.fd,
             path: &self.path,
             name,
@@ -179,35 +183,35 @@ impl Folder {
         &self,
         name: &str,
         writable: bool,
-        others: Others,
-    ) -> Result<(OwnedFd, Header), Refusal> {
+        others: OtherOpeners,
+    ) -> Result<(OwnedFd, Header), RequestError> {
         file::open(&self.location(name), writable, others)
     }
 }
 
 /// The folder and the name that a path such as `/dev/shm/me/field` is.
-pub(crate) fn divide(path: &Path) -> Result<(Folder, &str), Refusal> {
+pub(crate) fn divide(path: &Path) -> Result<(PartitionFolder, &str), RequestError> {
     let name = sound_in(path.file_name().unwrap_or_default(), path)?;
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    Ok((Folder::open(folder)?, name))
+    Ok((PartitionFolder::open(folder)?, name))
 }
 
 /// A name, if it is one.
-pub(crate) fn sound(name: &str) -> Result<&str, Refusal> {
+pub(crate) fn sound(name: &str) -> Result<&str, RequestError> {
     sound_in(OsStr::new(name), Path::new(name))
 }
 
-fn sound_in<'n>(name: &'n OsStr, shown: &Path) -> Result<&'n str, Refusal> {
+fn sound_in<'n>(name: &'n OsStr, shown: &Path) -> Result<&'n str, RequestError> {
     let name = name.to_str().filter(|name| is_sound(name));
     name.ok_or_else(|| {
         let text = format!(
             "{} is no name of a partition: a folder, and behind it 1 to {MAX_NAME} bytes of UTF-8 without control characters and slashes that do not begin with a dot",
             shown.display()
         );
-        Refusal::new(Code::Invalid, text)
+        RequestError::new(Code::Invalid, text)
     })
 }
 

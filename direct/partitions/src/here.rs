@@ -1,30 +1,30 @@
 //! A partition of this node.
 
 use crate::error::refused;
-use crate::file::{self, Others, unusable};
-use crate::folder::{Folder, divide};
+use crate::file::{self, OtherOpeners, unusable};
+use crate::folder::{PartitionFolder, divide};
 use crate::name::InSpace;
-use crate::store::Hands;
-use crate::{Code, Info, OpenOptions, Refusal};
+use crate::store::PartStorage;
+use crate::{Code, OpenOptions, PartitionDetails, RequestError};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use tarn_media::{Direct, Mapping, Queued, Shared, Units};
+use tarn_media::{Direct, Mapping, SharedMedium, UnitStorage, Units};
 use tarn_ports::{PowerFail, Promises};
 use tarn_queue::header::{DATA, Header};
 use tarn_ring::Exposed;
-use tarn_sys::lock::{Hold, hold};
+use tarn_sys::lock::{RangeLockState, hold};
 
 /// The byte of a partition's file that its lock is: docs/reference/formats.md.
 const LOCK: u64 = 32_770;
 
 /// Where it is.
 #[derive(Debug)]
-enum Home {
+enum PartitionHome {
     /// In this folder, by this name.
-    Folder(Folder, String),
+    Folder(PartitionFolder, String),
     /// In a dataspace: tarnd makes it larger, and opens it anew.
     Tarnd,
     /// In a dataspace of this tarnd.
@@ -33,16 +33,16 @@ enum Home {
 
 /// How it is used, as its header says.
 #[derive(Debug)]
-enum Access {
-    Mapped(Arc<Shared>),
+enum PartitionAccess {
+    Mapped(Arc<SharedMedium>),
     Units(Arc<Units>),
 }
 
 /// An open partition of this node.
 #[derive(Debug)]
 pub(crate) struct HerePart {
-    access: Access,
-    home: Home,
+    access: PartitionAccess,
+    home: PartitionHome,
     path: PathBuf,
     options: OpenOptions,
     header: Mutex<Header>,
@@ -50,33 +50,41 @@ pub(crate) struct HerePart {
 
 impl HerePart {
     /// One of a folder.
-    pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
+    pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, RequestError> {
         let (folder, name) = divide(path)?;
-        let (file, header) = folder.open_file(name, options.writable, Others::Allowed)?;
+        let (file, header) = folder.open_file(name, options.writable, OtherOpeners::Allowed)?;
         let path = folder.path_of(name);
-        let home = Home::Folder(folder, name.to_owned());
+        let home = PartitionHome::Folder(folder, name.to_owned());
         Self::map(file, header, home, path, options)
     }
 
     /// One of a dataspace, as it was named, whose file tarnd has lent.
-    pub(crate) fn lent(file: OwnedFd, path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
+    pub(crate) fn from_tarnd_file(
+        file: OwnedFd,
+        path: &Path,
+        options: OpenOptions,
+    ) -> Result<Self, RequestError> {
         let header = file::header(&file, path)?;
-        Self::map(file, header, Home::Tarnd, path.to_owned(), options)
+        Self::map(file, header, PartitionHome::Tarnd, path.to_owned(), options)
     }
 
     /// One of a dataspace of this process, which is tarnd.
-    pub(crate) fn own(file: OwnedFd, path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
+    pub(crate) fn own(
+        file: OwnedFd,
+        path: &Path,
+        options: OpenOptions,
+    ) -> Result<Self, RequestError> {
         let header = file::header(&file, path)?;
-        Self::map(file, header, Home::Own, path.to_owned(), options)
+        Self::map(file, header, PartitionHome::Own, path.to_owned(), options)
     }
 
     fn map(
         file: OwnedFd,
         header: Header,
-        home: Home,
+        home: PartitionHome,
         path: PathBuf,
         options: OpenOptions,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, RequestError> {
         let (writable, guarded) = (options.writable, options.guarded);
         let access = match header.unit {
             0 => {
@@ -86,12 +94,12 @@ impl HerePart {
                     populate: options.populate,
                     guarded,
                 };
-                let shared = Shared::new(file, &path, mapping, header.size);
-                Access::Mapped(Arc::new(shared.map_err(unusable)?))
+                let shared = SharedMedium::new(file, &path, mapping, header.size);
+                PartitionAccess::Mapped(Arc::new(shared.map_err(unusable)?))
             }
             _ => {
                 let units = file::units(file, &header, &path, writable, guarded)?;
-                Access::Units(Arc::new(units))
+                PartitionAccess::Units(Arc::new(units))
             }
         };
         Ok(Self {
@@ -107,42 +115,42 @@ impl HerePart {
     ///
     /// # Errors
     /// When its header cannot be read.
-    pub(crate) fn info(&self) -> Result<Info, Refusal> {
+    pub(crate) fn info(&self) -> Result<PartitionDetails, RequestError> {
         let header = file::header(self.file(), &self.path)?;
         let name = match &self.home {
-            Home::Folder(_, name) => name,
-            Home::Tarnd | Home::Own => {
+            PartitionHome::Folder(_, name) => name,
+            PartitionHome::Tarnd | PartitionHome::Own => {
                 let name = self.path.file_name().and_then(|name| name.to_str());
                 name.unwrap_or_default()
             }
         };
-        Ok(Info::of(name, &header))
+        Ok(PartitionDetails::of(name, &header))
     }
 
     /// Bytes that can be used. If others have made it larger, it is larger here from now on.
     ///
     /// # Errors
     /// When its header cannot be read, or what was added cannot be mapped.
-    pub(crate) fn size(&self) -> Result<u64, Refusal> {
+    pub(crate) fn size(&self) -> Result<u64, RequestError> {
         let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
         let now = file::header(self.file(), &self.path)?;
         self.extend(&mut known, now)
     }
 
     /// Makes it larger, in a folder; its size then.
-    pub(crate) fn grow(&self, size: u64) -> Result<u64, Refusal> {
-        if let Home::Folder(folder, name) = &self.home {
+    pub(crate) fn grow(&self, size: u64) -> Result<u64, RequestError> {
+        if let PartitionHome::Folder(folder, name) = &self.home {
             folder.grow(name, size)?;
         }
         self.size()
     }
 
-    fn extend(&self, known: &mut Header, now: Header) -> Result<u64, Refusal> {
+    fn extend(&self, known: &mut Header, now: Header) -> Result<u64, RequestError> {
         self.never_shorter(known, &now)?;
         if now.size > known.size {
             match &self.access {
-                Access::Mapped(shared) => shared.extend(now.size).map_err(unusable)?,
-                Access::Units(units) => units.extend(now.size),
+                PartitionAccess::Mapped(shared) => shared.extend(now.size).map_err(unusable)?,
+                PartitionAccess::Units(units) => units.extend(now.size),
             }
         }
         *known = now;
@@ -150,7 +158,7 @@ impl HerePart {
     }
 
     /// Nobody makes it smaller while it is open, by the rules.
-    fn never_shorter(&self, known: &Header, now: &Header) -> Result<(), Refusal> {
+    fn never_shorter(&self, known: &Header, now: &Header) -> Result<(), RequestError> {
         if now.size >= known.size {
             return Ok(());
         }
@@ -160,11 +168,11 @@ impl HerePart {
             known.size,
             now.size
         );
-        Err(Refusal::new(Code::Corrupt, text))
+        Err(RequestError::new(Code::Corrupt, text))
     }
 
     /// Holds its lock, or gives it back, at once.
-    pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
+    pub(crate) fn lock(&self, what: RangeLockState) -> Result<(), RequestError> {
         match hold(self.file(), &(LOCK..LOCK + 1), what) {
             Ok(true) => Ok(()),
             Ok(false) => Err(taken(&self.path)),
@@ -176,8 +184,8 @@ impl HerePart {
     /// What its medium promises.
     pub(crate) fn promises(&self) -> Promises {
         match &self.access {
-            Access::Mapped(shared) => shared.promises(),
-            Access::Units(units) => units.promises(),
+            PartitionAccess::Mapped(shared) => shared.promises(),
+            PartitionAccess::Units(units) => units.promises(),
         }
     }
 
@@ -185,29 +193,29 @@ impl HerePart {
     ///
     /// # Errors
     /// When it is used in units, and cannot be opened once more.
-    pub(crate) fn hands(&self) -> Result<Hands, Refusal> {
+    pub(crate) fn hands(&self) -> Result<PartStorage, RequestError> {
         let units = match &self.access {
-            Access::Mapped(shared) => return Ok(Hands::Mapped(Direct::new(shared))),
-            Access::Units(units) => units,
+            PartitionAccess::Mapped(shared) => return Ok(PartStorage::Mapped(Direct::new(shared))),
+            PartitionAccess::Units(units) => units,
         };
         let queued = match &self.home {
-            Home::Folder(..) => Queued::new(units, None),
+            PartitionHome::Folder(..) => UnitStorage::new(units, None),
             // Who may have it may not open the file.
-            Home::Tarnd => {
-                let lent = lent(&InSpace::of(&self.path)?, self.options.writable)?;
-                Queued::new(units, Some(lent))
+            PartitionHome::Tarnd => {
+                let lent = reopen_file(&InSpace::of(&self.path)?, self.options.writable)?;
+                UnitStorage::new(units, Some(lent))
             }
             // For another node, whose requests are done one after the other.
-            Home::Own => Queued::blocking(units),
+            PartitionHome::Own => UnitStorage::blocking(units),
         };
         queued
-            .map(|queued| Hands::Units(Box::new(queued)))
+            .map(|queued| PartStorage::Units(Box::new(queued)))
             .map_err(unusable)
     }
 
     /// Its data as a stretch of its file, if it is mapped. On persistent memory only stores that this processor writes back are persistent.
     pub(crate) fn exposed(&self) -> Option<Exposed<'_>> {
-        let Access::Mapped(shared) = &self.access else {
+        let PartitionAccess::Mapped(shared) = &self.access else {
             return None;
         };
         let plain = [PowerFail::Lost, PowerFail::Synced].contains(&shared.promises().power_fail);
@@ -226,8 +234,8 @@ impl HerePart {
 
     fn file(&self) -> &OwnedFd {
         match &self.access {
-            Access::Mapped(shared) => shared.file(),
-            Access::Units(units) => units.file(),
+            PartitionAccess::Mapped(shared) => shared.file(),
+            PartitionAccess::Units(units) => units.file(),
         }
     }
 
@@ -239,7 +247,7 @@ impl HerePart {
 }
 
 /// The file, as this node's tarnd opens it once more.
-fn lent(within: &InSpace<'_>, writable: bool) -> Result<OwnedFd, Refusal> {
+fn reopen_file(within: &InSpace<'_>, writable: bool) -> Result<OwnedFd, RequestError> {
     let path = within.file();
     let lent = within
         .tarnd()?
@@ -251,13 +259,13 @@ fn lent(within: &InSpace<'_>, writable: bool) -> Result<OwnedFd, Refusal> {
 }
 
 /// The lock is somebody else's.
-pub(crate) fn taken(path: &Path) -> Refusal {
+pub(crate) fn taken(path: &Path) -> RequestError {
     let text = format!("another program holds the lock of {}", path.display());
-    Refusal::new(Code::Busy, text)
+    RequestError::new(Code::Busy, text)
 }
 
 /// It cannot be changed by this opening.
-pub(crate) fn read_only(path: &Path) -> Refusal {
+pub(crate) fn read_only(path: &Path) -> RequestError {
     let text = format!("{} was opened to be read only", path.display());
-    Refusal::new(Code::Denied, text)
+    RequestError::new(Code::Denied, text)
 }

@@ -1,6 +1,6 @@
 //! Partitions of steps: what `tarn` and `tarnd --node` make them with.
 
-use crate::{Code, Folder, Refusal};
+use crate::{Code, PartitionFolder, RequestError};
 use std::path::Path;
 use tarn_types::event::{Failure, FailureKind};
 
@@ -10,7 +10,7 @@ use tarn_types::event::{Failure, FailureKind};
 /// Of kind [`FailureKind::NoSpace`] where there is no room.
 pub fn for_step(folder: &Path, name: &str, size: u64, unit: u32) -> Result<(), Failure> {
     let owner = rustix::process::geteuid().as_raw();
-    let made = Folder::open(folder)
+    let made = PartitionFolder::open(folder)
         .and_then(|folder| folder.create(name, size, Some(unit), owner, Vec::new()));
     match made {
         Err(why) if why.code != Code::Exists => Err(failed(&why)),
@@ -18,7 +18,7 @@ pub fn for_step(folder: &Path, name: &str, size: u64, unit: u32) -> Result<(), F
     }
 }
 
-fn failed(why: &Refusal) -> Failure {
+fn failed(why: &RequestError) -> Failure {
     let kind = match why.code {
         Code::NoSpace | Code::Quota => FailureKind::NoSpace,
         Code::Io => FailureKind::Io,

@@ -2,21 +2,21 @@
 
 use crate::file::SUFFIX;
 use crate::folder::sound;
-use crate::{Code, Refusal};
+use crate::{Code, RequestError};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tarn_client::Client;
 use tarn_ports::{STEP_SOCKET, STEP_SPACE};
-use tarn_proto::local::{Kind, Place, TaskSpec};
+use tarn_proto::local::{TaskLocation, TaskOperation, TaskSpec};
 
 /// How long tarnd may take to make a partition, or to give it another size: its turn has to come, and memory is cleared.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Where a partition is, or a folder of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Name<'n> {
+pub(crate) enum PartitionName<'n> {
     /// In a folder, without any service: a path that begins with `/`, `./` or `../`.
     Path(&'n Path),
     /// In a dataspace of a tarnd: `SPACE/NAME`, `NODE:SPACE/NAME`.
@@ -33,9 +33,9 @@ pub(crate) struct InSpace<'n> {
     pub(crate) path: &'n str,
 }
 
-impl<'n> Name<'n> {
+impl<'n> PartitionName<'n> {
     /// That of a partition.
-    pub(crate) fn of(path: &'n Path) -> Result<Self, Refusal> {
+    pub(crate) fn of(path: &'n Path) -> Result<Self, RequestError> {
         let name = Self::of_folder(path)?;
         match name {
             Self::Space(InSpace { path: "", .. }) => {
@@ -44,7 +44,7 @@ impl<'n> Name<'n> {
                     path.display(),
                     path.display()
                 );
-                Err(Refusal::new(Code::Invalid, text))
+                Err(RequestError::new(Code::Invalid, text))
             }
             Self::Space(within) => {
                 let last = within.path.rsplit('/').next().unwrap_or_default();
@@ -55,7 +55,7 @@ impl<'n> Name<'n> {
     }
 
     /// That of a folder of partitions.
-    pub(crate) fn of_folder(path: &'n Path) -> Result<Self, Refusal> {
+    pub(crate) fn of_folder(path: &'n Path) -> Result<Self, RequestError> {
         let first = path.components().next();
         use std::path::Component::{CurDir, ParentDir, RootDir};
         if matches!(first, Some(RootDir | CurDir | ParentDir)) {
@@ -64,7 +64,7 @@ impl<'n> Name<'n> {
         let text = path.to_str().filter(|text| !text.is_empty());
         let text = text.ok_or_else(|| {
             let text = format!("{:?} names no partition", path.display().to_string());
-            Refusal::new(Code::Invalid, text)
+            RequestError::new(Code::Invalid, text)
         })?;
         let (place, path) = text.split_once('/').unwrap_or((text, ""));
         let (node, space) = match place.split_once(':') {
@@ -78,12 +78,12 @@ impl<'n> Name<'n> {
 
 impl<'n> InSpace<'n> {
     /// That of a partition that is in a dataspace.
-    pub(crate) fn of(path: &'n Path) -> Result<Self, Refusal> {
-        match Name::of(path)? {
-            Name::Space(within) => Ok(within),
-            Name::Path(_) => {
+    pub(crate) fn of(path: &'n Path) -> Result<Self, RequestError> {
+        match PartitionName::of(path)? {
+            PartitionName::Space(within) => Ok(within),
+            PartitionName::Path(_) => {
                 let text = format!("{} is in no dataspace", path.display());
-                Err(Refusal::new(Code::Invalid, text))
+                Err(RequestError::new(Code::Invalid, text))
             }
         }
     }
@@ -91,7 +91,7 @@ impl<'n> InSpace<'n> {
 
 impl InSpace<'_> {
     /// The tarnd that `$TARN_SOCKET` names; of what is the step's, that of its run.
-    pub(crate) fn tarnd(&self) -> Result<Client, Refusal> {
+    pub(crate) fn tarnd(&self) -> Result<Client, RequestError> {
         if self.space == STEP_SPACE {
             return step_tarnd();
         }
@@ -100,7 +100,7 @@ impl InSpace<'_> {
                 "{}/{} is to be in a dataspace of tarnd (a path begins with / or ./): {}",
                 self.space, self.path, why.text
             );
-            Refusal::new(why.code, text)
+            RequestError::new(why.code, text)
         })
     }
 
@@ -110,14 +110,14 @@ impl InSpace<'_> {
     }
 
     /// Its place, as tasks name it.
-    fn place(&self) -> Place {
+    fn place(&self) -> TaskLocation {
         let path = self.file().as_str().into();
         match self.node {
-            None => Place::Space {
+            None => TaskLocation::Space {
                 name: self.space.into(),
                 path,
             },
-            Some(node) => Place::Node {
+            Some(node) => TaskLocation::Node {
                 node: node.into(),
                 space: self.space.into(),
                 path,
@@ -126,19 +126,22 @@ impl InSpace<'_> {
     }
 
     /// Has tarnd do something to it.
-    pub(crate) fn done(&self, kind: impl FnOnce(Place) -> Kind) -> Result<(), Refusal> {
+    pub(crate) fn done(
+        &self,
+        kind: impl FnOnce(TaskLocation) -> TaskOperation,
+    ) -> Result<(), RequestError> {
         let task = TaskSpec::new(kind(self.place()));
         self.tarnd()?.carry_out(task, TIMEOUT).map(drop)
     }
 }
 
 /// The tarnd of the run, which has the pieces of what lies over the nodes of the step open for its programs.
-fn step_tarnd() -> Result<Client, Refusal> {
+fn step_tarnd() -> Result<Client, RequestError> {
     let path = std::env::var_os(STEP_SOCKET).ok_or_else(|| {
         let text = format!(
             "{STEP_SOCKET} is not set: only programs of a step over several machines, with a partition that is spread, have pieces of it"
         );
-        Refusal::new(Code::NotFound, text)
+        RequestError::new(Code::NotFound, text)
     })?;
     Client::connect(path.as_ref(), None)
 }
@@ -147,17 +150,17 @@ fn step_tarnd() -> Result<Client, Refusal> {
 type OfStep = (Vec<PathBuf>, Option<u64>);
 
 /// A partition of the step that this process belongs to, as its environment says. None for other names than `@step/NAME`.
-pub(crate) fn of_step(path: &Path) -> Option<Result<OfStep, Refusal>> {
+pub(crate) fn of_step(path: &Path) -> Option<Result<OfStep, RequestError>> {
     let name = path.to_str()?.strip_prefix(STEP_SPACE)?.strip_prefix('/')?;
     Some(sound(name).and_then(pieces))
 }
 
-fn pieces(name: &str) -> Result<OfStep, Refusal> {
+fn pieces(name: &str) -> Result<OfStep, RequestError> {
     let refused = |code, why: &str| {
         let text = format!(
             "{STEP_SPACE}/{name} is no partition of a step that this program belongs to: {why}"
         );
-        Err(Refusal::new(code, text))
+        Err(RequestError::new(code, text))
     };
     let names = format!("TARN_PARTITION_{name}");
     let Some(all) = std::env::var_os(&names) else {
@@ -181,11 +184,11 @@ mod tests {
 
     #[test]
     fn a_path_says_so_by_its_beginning_and_all_else_is_tarnds() {
-        let name = |text: &'static str| Name::of(Path::new(text));
+        let name = |text: &'static str| PartitionName::of(Path::new(text));
         for path in ["/dev/shm/me/field", "./field", "../me/field", "/field"] {
-            assert_eq!(name(path).unwrap(), Name::Path(Path::new(path)));
+            assert_eq!(name(path).unwrap(), PartitionName::Path(Path::new(path)));
         }
-        let space = |node, space, path| Name::Space(InSpace { node, space, path });
+        let space = |node, space, path| PartitionName::Space(InSpace { node, space, path });
         assert_eq!(name("fast/field").unwrap(), space(None, "fast", "field"));
         assert_eq!(name("fast/a/b").unwrap(), space(None, "fast", "a/b"));
         assert_eq!(name("n1:fast/b").unwrap(), space(Some("n1"), "fast", "b"));
@@ -196,7 +199,7 @@ mod tests {
         let step = space(Some("n2"), "@step", "field");
         assert_eq!(name("n2:@step/field").unwrap(), step);
         assert!(of_step(Path::new("n2:@step/field")).is_none());
-        let folder = Name::of_folder(Path::new("fast/a/")).unwrap();
+        let folder = PartitionName::of_folder(Path::new("fast/a/")).unwrap();
         assert_eq!(folder, space(None, "fast", "a"));
     }
 

@@ -2,17 +2,17 @@
 
 use crate::far::FarPart;
 use crate::here::HerePart;
-use crate::name::Name;
-use crate::store::Hands;
-use crate::{Code, Info, OpenOptions, Refusal};
+use crate::name::PartitionName;
+use crate::store::PartStorage;
+use crate::{Code, OpenOptions, PartitionDetails, RequestError};
 use std::path::Path;
 use tarn_ports::Promises;
-use tarn_proto::local::{Allocation, Kind};
-use tarn_sys::lock::Hold;
+use tarn_proto::local::{Allocation, TaskOperation};
+use tarn_sys::lock::RangeLockState;
 
 /// An open partition.
 #[derive(Debug)]
-pub(crate) enum Part {
+pub(crate) enum PartitionPart {
     /// Of this node.
     Here(HerePart),
     /// Of another one.
@@ -23,18 +23,18 @@ pub(crate) enum Part {
 macro_rules! ask {
     ($part:ident, $it:ident => $answer:expr) => {
         match $part {
-            Part::Here($it) => $answer,
-            Part::There($it) => $answer,
+            PartitionPart::Here($it) => $answer,
+            PartitionPart::There($it) => $answer,
         }
     };
 }
 
-impl Part {
+impl PartitionPart {
     /// Opens one by its name.
-    pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
-        let within = match Name::of(path)? {
-            Name::Path(path) => return HerePart::open(path, options).map(Self::Here),
-            Name::Space(within) => within,
+    pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, RequestError> {
+        let within = match PartitionName::of(path)? {
+            PartitionName::Path(path) => return HerePart::open(path, options).map(Self::Here),
+            PartitionName::Space(within) => within,
         };
         let tarnd = within.tarnd()?;
         if within.node.is_some_and(|node| node != tarnd.node()) {
@@ -44,31 +44,31 @@ impl Part {
         }
         let file = within.file();
         let lent = tarnd.open_partition(None, within.space, file.as_bytes(), options.writable);
-        HerePart::lent(lent?.0, path, options).map(Self::Here)
+        HerePart::from_tarnd_file(lent?.0, path, options).map(Self::Here)
     }
 
     /// What is known of it, now.
-    pub(crate) fn info(&self) -> Result<Info, Refusal> {
+    pub(crate) fn info(&self) -> Result<PartitionDetails, RequestError> {
         ask!(self, it => it.info())
     }
 
     /// Bytes that can be used, now.
-    pub(crate) fn size(&self) -> Result<u64, Refusal> {
+    pub(crate) fn size(&self) -> Result<u64, RequestError> {
         ask!(self, it => it.size())
     }
 
     /// Makes it larger, if it is not as large; its size then. `path` is how it was named.
-    pub(crate) fn grow(&self, path: &Path, size: u64) -> Result<u64, Refusal> {
-        match (self, Name::of(path)?) {
-            (Self::Here(part), Name::Path(_)) => return part.grow(size),
-            (_, Name::Space(within)) => within.done(|at| Kind::Allocate {
+    pub(crate) fn grow(&self, path: &Path, size: u64) -> Result<u64, RequestError> {
+        match (self, PartitionName::of(path)?) {
+            (Self::Here(part), PartitionName::Path(_)) => return part.grow(size),
+            (_, PartitionName::Space(within)) => within.done(|at| TaskOperation::Allocate {
                 at,
                 bytes: size,
                 how: Allocation::Grow,
             })?,
-            (Self::There(_), Name::Path(_)) => {
+            (Self::There(_), PartitionName::Path(_)) => {
                 let text = "a partition of another node has no path";
-                return Err(Refusal::new(Code::Internal, text));
+                return Err(RequestError::new(Code::Internal, text));
             }
         }
         self.size()
@@ -80,7 +80,7 @@ impl Part {
     }
 
     /// Holds its lock, or gives it back, at once.
-    pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
+    pub(crate) fn lock(&self, what: RangeLockState) -> Result<(), RequestError> {
         ask!(self, it => it.lock(what))
     }
 
@@ -90,10 +90,10 @@ impl Part {
     }
 
     /// One more pair of hands.
-    pub(crate) fn hands(&self) -> Result<Hands, Refusal> {
+    pub(crate) fn hands(&self) -> Result<PartStorage, RequestError> {
         match self {
             Self::Here(part) => part.hands(),
-            Self::There(part) => Ok(Hands::There(Box::new(part.hands()?))),
+            Self::There(part) => Ok(PartStorage::There(Box::new(part.hands()?))),
         }
     }
 }

@@ -1,25 +1,25 @@
 //! Partitions.
 
-use crate::folder::{Folder, divide};
+use crate::folder::{PartitionFolder, divide};
 use crate::here::read_only;
-use crate::name::{Name, of_step};
-use crate::part::Part;
+use crate::name::{PartitionName, of_step};
+use crate::part::PartitionPart;
 use crate::queue::of_parent;
-use crate::store::Store;
-use crate::{Code, Refusal};
+use crate::store::PartitionStorage;
+use crate::{Code, RequestError};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_ports::Promises;
-use tarn_proto::local::{Allocation, Kind, PartitionInfo};
+use tarn_proto::local::{Allocation, PartitionInfo, TaskOperation};
 use tarn_queue::header::Header;
-use tarn_queue::{Cyclic, Layout, MAX_PARTS};
-use tarn_sys::lock::Hold;
+use tarn_queue::{Cyclic, CyclicLayout, MAX_PARTS};
+use tarn_sys::lock::RangeLockState;
 use tarn_types::grant::Grant;
 
 /// What is known of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Info {
+pub struct PartitionDetails {
     /// Its name.
     pub name: String,
     /// Bytes.
@@ -34,7 +34,7 @@ pub struct Info {
     pub damaged: Option<String>,
 }
 
-impl Info {
+impl PartitionDetails {
     pub(crate) fn of(name: &str, header: &Header) -> Self {
         Self {
             name: name.to_owned(),
@@ -47,7 +47,7 @@ impl Info {
     }
 }
 
-impl From<PartitionInfo> for Info {
+impl From<PartitionInfo> for PartitionDetails {
     fn from(of: PartitionInfo) -> Self {
         Self {
             name: of.name,
@@ -60,8 +60,8 @@ impl From<PartitionInfo> for Info {
     }
 }
 
-impl From<Info> for PartitionInfo {
-    fn from(info: Info) -> Self {
+impl From<PartitionDetails> for PartitionInfo {
+    fn from(info: PartitionDetails) -> Self {
         Self {
             name: info.name,
             bytes: info.size,
@@ -100,12 +100,12 @@ impl Default for OpenOptions {
 pub struct Partition {
     /// As they were named.
     paths: Vec<PathBuf>,
-    first: Part,
-    others: Vec<Part>,
+    first: PartitionPart,
+    others: Vec<PartitionPart>,
     /// Its own: by it queue pairs know it again.
     own: u64,
     /// Of several.
-    layout: Option<Layout>,
+    layout: Option<CyclicLayout>,
     options: OpenOptions,
     /// That opened it: its locks are not its forked children's, who have the same open files.
     process: u32,
@@ -117,7 +117,7 @@ impl Partition {
     ///
     /// # Errors
     /// `EXISTS`, `NOSPACE` where there is no room, `INVALID` for a bad name or size.
-    pub fn create(path: &Path, size: u64, grants: Vec<Grant>) -> Result<(), Refusal> {
+    pub fn create(path: &Path, size: u64, grants: Vec<Grant>) -> Result<(), RequestError> {
         Self::make(path, size, None, grants)
     }
 
@@ -131,7 +131,7 @@ impl Partition {
         size: u64,
         unit: u32,
         grants: Vec<Grant>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         Self::make(path, size, Some(unit), grants)
     }
 
@@ -140,14 +140,14 @@ impl Partition {
     ///
     /// # Errors
     /// As [`Partition::create`], and `INVALID` for too many bytes.
-    pub fn create_with(path: &Path, size: u64, first: &[u8]) -> Result<(), Refusal> {
-        match Name::of(path)? {
-            Name::Path(path) => {
+    pub fn create_with(path: &Path, size: u64, first: &[u8]) -> Result<(), RequestError> {
+        match PartitionName::of(path)? {
+            PartitionName::Path(path) => {
                 let (folder, name) = divide(path)?;
                 let owner = rustix::process::geteuid().as_raw();
                 folder.create_with(name, size, owner, first)
             }
-            Name::Space(within) => within.done(|at| Kind::Allocate {
+            PartitionName::Space(within) => within.done(|at| TaskOperation::Allocate {
                 at,
                 bytes: size,
                 how: Allocation::MakeWith {
@@ -157,14 +157,19 @@ impl Partition {
         }
     }
 
-    fn make(path: &Path, size: u64, unit: Option<u32>, grants: Vec<Grant>) -> Result<(), Refusal> {
-        match Name::of(path)? {
-            Name::Path(path) => {
+    fn make(
+        path: &Path,
+        size: u64,
+        unit: Option<u32>,
+        grants: Vec<Grant>,
+    ) -> Result<(), RequestError> {
+        match PartitionName::of(path)? {
+            PartitionName::Path(path) => {
                 let (folder, name) = divide(path)?;
                 let owner = rustix::process::geteuid().as_raw();
                 folder.create(name, size, unit, owner, grants)
             }
-            Name::Space(within) => within.done(|at| Kind::Allocate {
+            PartitionName::Space(within) => within.done(|at| TaskOperation::Allocate {
                 at,
                 bytes: size,
                 how: Allocation::Make { grants, unit },
@@ -176,13 +181,13 @@ impl Partition {
     ///
     /// # Errors
     /// `BUSY` while anybody has it open, `NOTFOUND`.
-    pub fn delete(path: &Path) -> Result<(), Refusal> {
-        match Name::of(path)? {
-            Name::Path(path) => {
+    pub fn delete(path: &Path) -> Result<(), RequestError> {
+        match PartitionName::of(path)? {
+            PartitionName::Path(path) => {
                 let (folder, name) = divide(path)?;
                 folder.delete(name)
             }
-            Name::Space(within) => within.done(|at| Kind::Remove { at }),
+            PartitionName::Space(within) => within.done(|at| TaskOperation::Remove { at }),
         }
     }
 
@@ -190,13 +195,13 @@ impl Partition {
     ///
     /// # Errors
     /// `BUSY` while anybody has it open, `NOTFOUND`, `NOSPACE`: it is as it was.
-    pub fn resize(path: &Path, size: u64) -> Result<(), Refusal> {
-        match Name::of(path)? {
-            Name::Path(path) => {
+    pub fn resize(path: &Path, size: u64) -> Result<(), RequestError> {
+        match PartitionName::of(path)? {
+            PartitionName::Path(path) => {
                 let (folder, name) = divide(path)?;
                 folder.resize(name, size)
             }
-            Name::Space(within) => within.done(|at| Kind::Allocate {
+            PartitionName::Space(within) => within.done(|at| TaskOperation::Allocate {
                 at,
                 bytes: size,
                 how: Allocation::Resize,
@@ -208,13 +213,13 @@ impl Partition {
     ///
     /// # Errors
     /// When it cannot be read, or its node does not answer.
-    pub fn list(folder: &Path) -> Result<Vec<Info>, Refusal> {
-        match Name::of_folder(folder)? {
-            Name::Path(path) => Folder::open(path)?.list(),
-            Name::Space(within) => {
+    pub fn list(folder: &Path) -> Result<Vec<PartitionDetails>, RequestError> {
+        match PartitionName::of_folder(folder)? {
+            PartitionName::Path(path) => PartitionFolder::open(path)?.list(),
+            PartitionName::Space(within) => {
                 let tarnd = within.tarnd()?;
                 let all = tarnd.partitions(within.node, within.space, within.path.as_bytes())?;
-                Ok(all.into_iter().map(Info::from).collect())
+                Ok(all.into_iter().map(PartitionDetails::from).collect())
             }
         }
     }
@@ -224,17 +229,21 @@ impl Partition {
     /// # Errors
     /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged, `NOSPACE` where there is no
     /// memory to map it.
-    pub fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
+    pub fn open(path: &Path, options: OpenOptions) -> Result<Self, RequestError> {
         let of_step = of_step(path).transpose()?;
         if let Some((pieces, Some(block))) = of_step {
             return Self::open_cyclic(&pieces, block, options);
         }
         let own = of_step.and_then(|(pieces, _)| pieces.into_iter().next());
         let path = own.as_deref().unwrap_or(path);
-        Ok(Self::one(path, Part::open(path, options)?, options))
+        Ok(Self::one(
+            path,
+            PartitionPart::open(path, options)?,
+            options,
+        ))
     }
 
-    fn one(path: &Path, first: Part, options: OpenOptions) -> Self {
+    fn one(path: &Path, first: PartitionPart, options: OpenOptions) -> Self {
         Self {
             paths: vec![path.to_owned()],
             first,
@@ -256,16 +265,18 @@ impl Partition {
         paths: &[P],
         block: u64,
         options: OpenOptions,
-    ) -> Result<Self, Refusal> {
-        let sound = paths.split_first().zip(Layout::new(paths.len(), block));
+    ) -> Result<Self, RequestError> {
+        let sound = paths
+            .split_first()
+            .zip(CyclicLayout::new(paths.len(), block));
         let Some(((first, others), layout)) = sound else {
             let text = format!(
                 "1 to {MAX_PARTS} partitions are opened as one, in blocks of a multiple of 4096 bytes; not {} in blocks of {block}",
                 paths.len()
             );
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         };
-        let open = |path: &P| Part::open(path.as_ref(), options);
+        let open = |path: &P| PartitionPart::open(path.as_ref(), options);
         let cyclic = Self {
             paths: paths.iter().map(|path| path.as_ref().to_owned()).collect(),
             first: open(first)?,
@@ -275,17 +286,17 @@ impl Partition {
             options,
             process: std::process::id(),
         };
-        let identities: BTreeSet<_> = cyclic.parts().map(Part::identity).collect();
+        let identities: BTreeSet<_> = cyclic.parts().map(PartitionPart::identity).collect();
         match identities.len() == paths.len() {
             true => Ok(cyclic),
             false => {
                 let text = "a partition is named twice, or is a copy of another one";
-                Err(Refusal::new(Code::Invalid, text))
+                Err(RequestError::new(Code::Invalid, text))
             }
         }
     }
 
-    fn parts(&self) -> impl Iterator<Item = &Part> {
+    fn parts(&self) -> impl Iterator<Item = &PartitionPart> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
@@ -293,7 +304,7 @@ impl Partition {
     ///
     /// # Errors
     /// When a header cannot be read.
-    pub fn info(&self) -> Result<Info, Refusal> {
+    pub fn info(&self) -> Result<PartitionDetails, RequestError> {
         let mut info = self.first.info()?;
         for part in &self.others {
             info.size = info.size.min(part.info()?.size);
@@ -306,7 +317,7 @@ impl Partition {
     ///
     /// # Errors
     /// When a header cannot be read, or what was added cannot be mapped; `LOST` when its node does not answer.
-    pub fn size(&self) -> Result<u64, Refusal> {
+    pub fn size(&self) -> Result<u64, RequestError> {
         let mut least = self.first.size()?;
         for part in &self.others {
             least = least.min(part.size()?);
@@ -319,7 +330,7 @@ impl Partition {
     /// # Errors
     /// `NOSPACE`: it is as it was, but for room that some of several have taken already, which the next call uses. `DENIED` where it was
     /// opened to be read only.
-    pub fn grow(&self, size: u64) -> Result<u64, Refusal> {
+    pub fn grow(&self, size: u64) -> Result<u64, RequestError> {
         if !self.options.writable {
             return Err(read_only(&self.paths[0]));
         }
@@ -331,7 +342,7 @@ impl Partition {
         self.size()
     }
 
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self) -> Result<(), RequestError> {
         match self.process == std::process::id() {
             true => Ok(()),
             false => Err(of_parent("this open partition")),
@@ -347,9 +358,9 @@ impl Partition {
     ///
     /// # Errors
     /// `UNSUPPORTED` in a forked child, which has nothing of its own to give back. `BUSY` when somebody else holds it otherwise; `DENIED` where it is to be held alone by who may only read.
-    pub fn lock(&self, what: Hold) -> Result<(), Refusal> {
+    pub fn lock(&self, what: RangeLockState) -> Result<(), RequestError> {
         match self.check() {
-            Err(_) if what == Hold::Nothing => return Ok(()),
+            Err(_) if what == RangeLockState::Nothing => return Ok(()),
             checked => checked?,
         }
         self.first.lock(what)
@@ -357,7 +368,7 @@ impl Partition {
 
     /// What its medium promises; of several, the one that promises least.
     pub fn promises(&self) -> Promises {
-        let others = self.others.iter().map(Part::promises);
+        let others = self.others.iter().map(PartitionPart::promises);
         others.fold(self.first.promises(), |one, other| {
             std::cmp::min_by_key(one, other, |promises| promises.power_fail)
         })
@@ -369,14 +380,17 @@ impl Partition {
     }
 
     /// The partition in the hands of one queue pair.
-    pub(crate) fn store(&self) -> Result<Store, Refusal> {
+    pub(crate) fn store(&self) -> Result<PartitionStorage, RequestError> {
         let Some(layout) = self.layout else {
-            return Ok(Store::One(self.first.hands()?));
+            return Ok(PartitionStorage::One(self.first.hands()?));
         };
-        let parts = self.parts().map(Part::hands).collect::<Result<_, _>>()?;
+        let parts = self
+            .parts()
+            .map(PartitionPart::hands)
+            .collect::<Result<_, _>>()?;
         let cyclic = Cyclic::new(parts, layout);
-        let wrong = || Refusal::new(Code::Internal, "another number of partitions");
-        cyclic.map(Store::Many).ok_or_else(wrong)
+        let wrong = || RequestError::new(Code::Internal, "another number of partitions");
+        cyclic.map(PartitionStorage::Many).ok_or_else(wrong)
     }
 
     /// What tells it from all others that this process has opened.

@@ -1,16 +1,16 @@
 //! Queue pairs.
 
 use crate::error::refused;
-use crate::store::Store;
-use crate::{Code, Partition, Refusal};
+use crate::store::PartitionStorage;
+use crate::{Code, Partition, RequestError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, read, write};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tarn_queue::{NoRegion, Options, RegionId};
-use tarn_ring::{Cqe, MAX_ENTRIES, Memory, Sqe};
+use tarn_queue::{NoRegion, Options, QueueRegionId};
+use tarn_ring::{Cqe, MAX_ENTRIES, ProgramMemory, Sqe};
 
 /// So long a wait looks again and again before it sleeps: to be woken takes longer than most requests do.
 const EAGER: Duration = Duration::from_micros(50);
@@ -21,11 +21,11 @@ const NAP: Duration = Duration::from_secs(1);
 /// A queue pair, of one thread. It begins with its `tarn_ring::Rings`, as C programs see it.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Queue {
-    pair: tarn_queue::Queue<Store>,
+pub struct PartitionQueue {
+    pair: tarn_queue::Queue<PartitionStorage>,
     /// Which open partition a storage is of.
     known: BTreeMap<u32, u64>,
-    event: Option<Event>,
+    event: Option<CompletionEvent>,
     /// The program has it too, and waits for completions with other things.
     lent: bool,
     /// It is told of what is under way, too.
@@ -37,13 +37,13 @@ pub struct Queue {
 
 /// What becomes readable with completions.
 #[derive(Debug)]
-struct Event {
+struct CompletionEvent {
     /// An epoll descriptor, of this eventfd and others.
     poll: OwnedFd,
     count: OwnedFd,
 }
 
-impl Event {
+impl CompletionEvent {
     fn new() -> Result<Self, Errno> {
         let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -68,17 +68,17 @@ impl Event {
     }
 }
 
-impl Queue {
+impl PartitionQueue {
     /// A queue pair of so many requests.
     ///
     /// # Errors
     /// `INVALID` unless it is a power of two up to 65,536.
-    pub fn new(entries: u32, options: Options) -> Result<Self, Refusal> {
+    pub fn new(entries: u32, options: Options) -> Result<Self, RequestError> {
         let pair = tarn_queue::Queue::new(entries, options).ok_or_else(|| {
             let text = format!(
                 "a queue pair has a power of two of entries up to {MAX_ENTRIES}, not {entries}"
             );
-            Refusal::new(Code::Invalid, text)
+            RequestError::new(Code::Invalid, text)
         })?;
         Ok(Self {
             pair,
@@ -96,7 +96,7 @@ impl Queue {
         self.process.is_none_or(|own| own == std::process::id())
     }
 
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self) -> Result<(), RequestError> {
         match self.is_here() {
             true => Ok(()),
             false => Err(of_parent("this queue pair")),
@@ -107,7 +107,10 @@ impl Queue {
     ///
     /// # Errors
     /// `BUSY` where there are too many.
-    pub fn register_memory(&mut self, memory: Memory) -> Result<RegionId, Refusal> {
+    pub fn register_memory(
+        &mut self,
+        memory: ProgramMemory,
+    ) -> Result<QueueRegionId, RequestError> {
         self.check()?;
         self.pair.register_memory(memory).map_err(no_region)
     }
@@ -123,11 +126,11 @@ impl Queue {
         start: u64,
         length: u64,
         writable: bool,
-    ) -> Result<RegionId, Refusal> {
+    ) -> Result<QueueRegionId, RequestError> {
         self.check()?;
         if writable && !partition.is_writable() {
             let text = "the partition was opened to be read only";
-            return Err(Refusal::new(Code::Denied, text));
+            return Err(RequestError::new(Code::Denied, text));
         }
         // Those that the queue pair has let go of are none.
         self.known.retain(|number, _| self.pair.has(*number));
@@ -140,7 +143,7 @@ impl Queue {
                     self.process = Some(std::process::id());
                 }
                 let made = self.pair.register_new(store, start, length, writable);
-                if let Some(Event { poll, count }) = &self.event {
+                if let Some(CompletionEvent { poll, count }) = &self.event {
                     self.told = self.pair.notify(count.as_fd(), poll.as_fd());
                 }
                 made.map(|(region, number)| {
@@ -156,14 +159,14 @@ impl Queue {
     ///
     /// # Errors
     /// `BUSY` while requests under way name it, `INVALID` where there is none.
-    pub fn unregister(&mut self, region: RegionId) -> Result<(), Refusal> {
+    pub fn unregister(&mut self, region: QueueRegionId) -> Result<(), RequestError> {
         self.check()?;
         self.pair.unregister(region).map_err(|why| match why {
             NoRegion::Busy => {
                 let text = "requests under way name the region: reap their completions first";
-                Refusal::new(Code::Busy, text)
+                RequestError::new(Code::Busy, text)
             }
-            _ => Refusal::new(Code::Invalid, "the queue pair has no such region"),
+            _ => RequestError::new(Code::Invalid, "the queue pair has no such region"),
         })
     }
 
@@ -210,7 +213,7 @@ impl Queue {
     ///
     /// # Errors
     /// `TIMEDOUT` when there are fewer after that time, `INVALID` where there will never be as many.
-    pub fn wait(&mut self, completions: u32, timeout: Duration) -> Result<(), Refusal> {
+    pub fn wait(&mut self, completions: u32, timeout: Duration) -> Result<(), RequestError> {
         self.check()?;
         let until = Instant::now().checked_add(timeout);
         let waited = self.wait_until(completions, until, timeout);
@@ -226,7 +229,7 @@ impl Queue {
         completions: u32,
         until: Option<Instant>,
         timeout: Duration,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let eager = Instant::now() + EAGER;
         loop {
             self.submit();
@@ -238,12 +241,12 @@ impl Queue {
                     "{completions} completions were waited for, and with the running ones there will be {}",
                     self.pair.rings().completed()
                 );
-                return Err(Refusal::new(Code::Invalid, text));
+                return Err(RequestError::new(Code::Invalid, text));
             }
             if until.is_some_and(|until| Instant::now() >= until) {
                 let text =
                     format!("there were fewer than {completions} completions in {timeout:?}");
-                return Err(Refusal::new(Code::TimedOut, text));
+                return Err(RequestError::new(Code::TimedOut, text));
             }
             match Instant::now() < eager {
                 true => std::thread::yield_now(),
@@ -268,12 +271,12 @@ impl Queue {
         }
     }
 
-    fn make_event(&mut self) -> Result<&Event, Refusal> {
+    fn make_event(&mut self) -> Result<&CompletionEvent, RequestError> {
         let event = match self.event.take() {
             Some(event) => event,
             None => {
                 self.process = Some(std::process::id());
-                let event = Event::new();
+                let event = CompletionEvent::new();
                 let event = event.map_err(refused("make", Path::new("an eventfd")))?;
                 self.told = self.pair.notify(event.count.as_fd(), event.poll.as_fd());
                 event
@@ -292,7 +295,7 @@ impl Queue {
     ///
     /// # Errors
     /// When the system gives none.
-    pub fn event(&mut self) -> Result<BorrowedFd<'_>, Refusal> {
+    pub fn event(&mut self) -> Result<BorrowedFd<'_>, RequestError> {
         self.check()?;
         self.make_event()?;
         if !std::mem::replace(&mut self.lent, true) && self.pair.rings().completed() > 0 {
@@ -303,14 +306,14 @@ impl Queue {
 }
 
 /// What a forked child is told of what is its parent's.
-pub(crate) fn of_parent(what: &str) -> Refusal {
+pub(crate) fn of_parent(what: &str) -> RequestError {
     let text = format!(
         "{what} is of the process that this one was forked from, which alone can use it: open partitions and create queue pairs in this one"
     );
-    Refusal::new(Code::Unsupported, text)
+    RequestError::new(Code::Unsupported, text)
 }
 
-fn no_region(why: NoRegion) -> Refusal {
+fn no_region(why: NoRegion) -> RequestError {
     match why {
         NoRegion::Full => {
             let text = format!(
@@ -318,11 +321,11 @@ fn no_region(why: NoRegion) -> Refusal {
                 tarn_queue::MAX_REGIONS,
                 tarn_queue::MAX_STORAGES
             );
-            Refusal::new(Code::Busy, text)
+            RequestError::new(Code::Busy, text)
         }
         _ => {
             let text = "the region is not within the partition, as large as it is here: ask for its size again";
-            Refusal::new(Code::Invalid, text)
+            RequestError::new(Code::Invalid, text)
         }
     }
 }

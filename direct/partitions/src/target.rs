@@ -1,15 +1,15 @@
 //! A partition of this node for a program of another one.
 
 use crate::here::HerePart;
-use crate::store::Hands;
-use crate::{Code, OpenOptions, Refusal};
+use crate::store::PartStorage;
+use crate::{Code, OpenOptions, RequestError};
 use rustix::fd::OwnedFd;
 use std::path::Path;
 use tarn_media::Now;
 use tarn_ports::PowerFail;
 use tarn_proto::local::{FarPartition, PartitionInfo};
-use tarn_ring::{Exposed, Failure, Target};
-use tarn_sys::lock::Hold;
+use tarn_ring::{Exposed, StorageRequestError, Target};
+use tarn_sys::lock::RangeLockState;
 
 /// A partition that is open for another node.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl Serving {
     ///
     /// # Errors
     /// `CORRUPT` where its header is damaged, `NOSPACE` where there is no memory to map it.
-    pub fn new(file: OwnedFd, path: &Path, writable: bool) -> Result<Self, Refusal> {
+    pub fn new(file: OwnedFd, path: &Path, writable: bool) -> Result<Self, RequestError> {
         let options = OpenOptions {
             writable,
             ..OpenOptions::default()
@@ -32,7 +32,7 @@ impl Serving {
     ///
     /// # Errors
     /// When the header cannot be read.
-    pub fn told(&self) -> Result<FarPartition, Refusal> {
+    pub fn describe_partition(&self) -> Result<FarPartition, RequestError> {
         Ok(FarPartition {
             info: PartitionInfo::from(self.0.info()?),
             identity: self.0.identity(),
@@ -46,9 +46,9 @@ impl Serving {
     ///
     /// # Errors
     /// When it is used in units, and cannot be opened once more.
-    pub fn target(self, open: impl Send + 'static) -> Result<Box<dyn Target>, Refusal> {
+    pub fn target(self, open: impl Send + 'static) -> Result<Box<dyn Target>, RequestError> {
         let hands = Now::new(self.0.hands()?, self.0.is_writable());
-        Ok(Box::new(Lent {
+        Ok(Box::new(ExportTarget {
             hands,
             part: self.0,
             _open: open,
@@ -57,64 +57,69 @@ impl Serving {
 }
 
 /// An open partition, and what its requests are done by. Dropped in this order.
-struct Lent<T> {
-    hands: Now<Hands>,
+struct ExportTarget<T> {
+    hands: Now<PartStorage>,
     part: HerePart,
     _open: T,
 }
 
-impl<T: Send> Lent<T> {
+impl<T: Send> ExportTarget<T> {
     /// Does something, once more where the partition has become larger meanwhile.
     fn done<V>(
         &mut self,
-        mut once: impl FnMut(&mut Now<Hands>) -> Result<V, Failure>,
-    ) -> Result<V, Failure> {
+        mut once: impl FnMut(&mut Now<PartStorage>) -> Result<V, StorageRequestError>,
+    ) -> Result<V, StorageRequestError> {
         let result = once(&mut self.hands);
         let before = self.hands.size();
         match result {
-            Err(Failure::Invalid) if self.size() > before => once(&mut self.hands),
+            Err(StorageRequestError::Invalid) if self.size() > before => once(&mut self.hands),
             result => result,
         }
     }
 }
 
-impl<T: Send> Target for Lent<T> {
+impl<T: Send> Target for ExportTarget<T> {
     fn size(&mut self) -> u64 {
         // One that cannot be looked at is as large as it was.
         let size = self.part.size();
         size.unwrap_or_else(|_| self.hands.size())
     }
 
-    fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
+    fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), StorageRequestError> {
         self.done(|hands| hands.read(at, to))
     }
 
-    fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), Failure> {
+    fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), StorageRequestError> {
         self.done(|hands| hands.write(at, from, persistent))
     }
 
-    fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, Failure> {
+    fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, StorageRequestError> {
         self.done(|hands| hands.fetch_add(at, add))
     }
 
-    fn compare_swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure> {
+    fn compare_swap(
+        &mut self,
+        at: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64, StorageRequestError> {
         self.done(|hands| hands.compare_swap(at, expected, new))
     }
 
-    fn hold(&mut self, alone: Option<bool>) -> Result<(), Failure> {
+    fn hold(&mut self, alone: Option<bool>) -> Result<(), StorageRequestError> {
         let what = match alone {
-            None => Hold::Nothing,
-            Some(false) => Hold::Shared,
-            Some(true) => Hold::Alone,
+            None => RangeLockState::Nothing,
+            Some(false) => RangeLockState::Shared,
+            Some(true) => RangeLockState::Alone,
         };
         self.part.lock(what).map_err(|why| match why.code {
-            Code::Busy => Failure::Busy,
-            Code::Denied => Failure::Denied,
-            _ => Failure::Io,
+            Code::Busy => StorageRequestError::Busy,
+            Code::Denied => StorageRequestError::Denied,
+            _ => StorageRequestError::Io,
         })
     }
 
-    fn flush(&mut self) -> Result<(), Failure> {
+    fn flush(&mut self) -> Result<(), StorageRequestError> {
         self.hands.flush()
     }
 

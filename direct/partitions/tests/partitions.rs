@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use tarn_partitions::{
-    Code, Cqe, Failure, Grant, Memory, Op, OpenOptions, Options, Partition, PowerFail, Queue, Sqe,
-    Who,
+    Code, Cqe, Grant, Grantee, Op, OpenOptions, Options, Partition, PartitionQueue, PowerFail,
+    ProgramMemory, Sqe, StorageRequestError,
 };
 
 const MIB: u64 = 1 << 20;
@@ -36,7 +36,7 @@ fn made(folder: &Path, size: u64) -> PathBuf {
 
 /// A queue pair, some memory, and the regions of all of both.
 struct Hands {
-    queue: Queue,
+    queue: PartitionQueue,
     cells: &'static [Cell<u8>],
     memory: u32,
     region: u32,
@@ -48,11 +48,11 @@ impl Hands {
             volatile: true,
             ..Options::default()
         };
-        let mut queue = Queue::new(64, options).unwrap();
+        let mut queue = PartitionQueue::new(64, options).unwrap();
         let cells = Box::leak(vec![Cell::new(0); ALL].into_boxed_slice());
         let size = partition.size().unwrap();
         Self {
-            memory: queue.register_memory(Memory::of(cells)).unwrap(),
+            memory: queue.register_memory(ProgramMemory::of(cells)).unwrap(),
             region: queue
                 .register(partition, 0, size, partition.is_writable())
                 .unwrap(),
@@ -159,7 +159,7 @@ fn what_is_written_is_there_for_others_and_later() {
     }
     let last = 3 * MIB + 4095;
     assert_eq!(one.write(last, b"x"), 0);
-    assert_eq!(one.write(last, b"xy"), Failure::Invalid.code());
+    assert_eq!(one.write(last, b"xy"), StorageRequestError::Invalid.code());
     drop((one, two, partition, other));
     assert_eq!(Hands::new(&open(&path)).read(last, 1).unwrap(), b"x");
 }
@@ -347,7 +347,7 @@ fn who_may_only_read_cannot_write() {
     let partition = Partition::open(&path, READ_ONLY).unwrap();
     let mut hands = Hands::new(&partition);
     assert_eq!(hands.read(0, 8).unwrap(), [0; 8]);
-    assert_eq!(hands.write(0, b"x"), Failure::Invalid.code());
+    assert_eq!(hands.write(0, b"x"), StorageRequestError::Invalid.code());
     let to_write = hands.queue.register(&partition, 0, 8, true);
     assert_eq!(to_write.unwrap_err().code, Code::Denied);
 }
@@ -404,7 +404,7 @@ fn what_is_open_is_neither_deleted_nor_made_smaller() {
 fn partitions_are_listed_with_who_may_have_them() {
     let folder = memory();
     let grants = vec![Grant {
-        who: Who::Group(7),
+        who: Grantee::Group(7),
         write: true,
     }];
     Partition::create(&folder.path().join("b"), MIB, grants.clone()).unwrap();
@@ -502,7 +502,7 @@ fn a_file_made_shorter_under_a_mapping_kills_nobody() {
         .open(path.with_extension("partition"))
         .unwrap();
     file.set_len(3 * MIB).unwrap();
-    let corrupt = Failure::Corrupt.code();
+    let corrupt = StorageRequestError::Corrupt.code();
     assert_eq!(hands.read(3 * MIB, 5), Err(corrupt));
     // It is broken for good here, and nothing else of this queue pair is.
     assert_eq!(hands.write(0, b"x"), corrupt);
@@ -521,7 +521,7 @@ fn a_file_made_shorter_under_a_mapping_kills_nobody() {
 #[test]
 fn nothing_is_told_to_be_persistent_or_read_that_is_not_there_any_more() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let corrupt = Failure::Corrupt.code();
+    let corrupt = StorageRequestError::Corrupt.code();
     let persistent = |request: Sqe| Sqe {
         level: 3,
         ..request
@@ -576,8 +576,11 @@ fn a_file_made_shorter_is_found_by_who_has_the_system_write_and_does_not_become_
         let length = file.metadata().unwrap().len();
         file.set_len(length - 4 * MIB).unwrap();
         let request = hands.request(op, 6 * MIB, MIB as usize);
-        assert_eq!(hands.done(request).code, Failure::Corrupt.code());
-        assert_eq!(hands.write(0, b"x"), Failure::Corrupt.code());
+        assert_eq!(
+            hands.done(request).code,
+            StorageRequestError::Corrupt.code()
+        );
+        assert_eq!(hands.write(0, b"x"), StorageRequestError::Corrupt.code());
         assert_eq!(file.metadata().unwrap().len(), length - 4 * MIB);
     }
 }
@@ -591,17 +594,19 @@ fn a_partition_of_a_disk_that_is_mapped_is_synced_when_it_is_flushed() {
     let partition = open(&path);
     let is_memory = partition.promises().power_fail == PowerFail::Lost;
     let mut hands = Hands::new(&partition);
-    let mut queue = Queue::new(2, Options::default()).unwrap();
+    let mut queue = PartitionQueue::new(2, Options::default()).unwrap();
     let request = Sqe {
         level: 3,
-        memory: queue.register_memory(Memory::of(hands.cells)).unwrap(),
+        memory: queue
+            .register_memory(ProgramMemory::of(hands.cells))
+            .unwrap(),
         storage: queue.register(&partition, 0, MIB, true).unwrap(),
         ..hands.request(Op::Write, 0, 5000)
     };
     assert!(queue.prepare(request) && queue.submit() == 1);
     let done = queue.reap().unwrap();
     let expected = match is_memory {
-        true => (Failure::Volatile.code(), 0),
+        true => (StorageRequestError::Volatile.code(), 0),
         false => (0, 5000),
     };
     assert_eq!((done.code, done.value), expected);

@@ -5,7 +5,8 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tarn_partitions::{
-    Code, Cqe, Failure, Flags, Level, Memory, Op, OpenOptions, Options, Partition, Queue, Sqe,
+    Code, Cqe, Flags, Level, Op, OpenOptions, Options, Partition, PartitionQueue, ProgramMemory,
+    Sqe, StorageRequestError,
 };
 
 const MIB: u64 = 1 << 20;
@@ -28,7 +29,7 @@ fn open(path: &Path) -> Partition {
 
 /// A queue pair, some memory, and the regions of all of both.
 struct Hands {
-    queue: Queue,
+    queue: PartitionQueue,
     cells: &'static [Cell<u8>],
     memory: u32,
     region: u32,
@@ -36,11 +37,11 @@ struct Hands {
 
 impl Hands {
     fn new(partition: &Partition) -> Self {
-        let mut queue = Queue::new(64, Options::default()).unwrap();
+        let mut queue = PartitionQueue::new(64, Options::default()).unwrap();
         let cells = Box::leak(vec![Cell::new(0); ALL].into_boxed_slice());
         let size = partition.size().unwrap();
         Self {
-            memory: queue.register_memory(Memory::of(cells)).unwrap(),
+            memory: queue.register_memory(ProgramMemory::of(cells)).unwrap(),
             region: queue
                 .register(partition, 0, size, partition.is_writable())
                 .unwrap(),
@@ -118,7 +119,10 @@ fn what_is_written_is_there_for_others_and_later() {
             at = at.next_multiple_of(4096);
         }
         assert_eq!(one.write(size - 1, 0, b"x").code, 0);
-        assert_eq!(one.write(size - 1, 0, b"xy").code, Failure::Invalid.code());
+        assert_eq!(
+            one.write(size - 1, 0, b"xy").code,
+            StorageRequestError::Invalid.code()
+        );
         assert_eq!(one.flush(), 0);
         drop((one, two, partition, other));
         assert_eq!(Hands::new(&open(&path)).read(size - 1, 0, 1).unwrap(), b"x");
@@ -265,7 +269,7 @@ fn a_cyclic_partition_is_of_units_and_of_memory() {
     assert_eq!(hands.write(5000, 3, &bytes).value, 200_000);
     assert!(hands.read(5000, 0, 200_000).unwrap() == bytes);
     assert_eq!(hands.add(24576, 1).code, 0);
-    assert_eq!(hands.flush(), Failure::Volatile.code());
+    assert_eq!(hands.flush(), StorageRequestError::Volatile.code());
     let size = whole.grow(5 * MIB).unwrap();
     assert!(size >= 5 * MIB);
     let region = hands.queue.register(&whole, size - 100, 100, true).unwrap();
@@ -297,7 +301,12 @@ fn one_link_of_a_chain_after_the_other_is_done() {
         .collect();
     assert_eq!(
         codes,
-        [0, 0, Failure::Invalid.code(), Failure::Cancelled.code()]
+        [
+            0,
+            0,
+            StorageRequestError::Invalid.code(),
+            StorageRequestError::Cancelled.code()
+        ]
     );
     assert!(hands.cells[100..108].iter().all(|cell| cell.get() == 9));
 }
@@ -340,7 +349,10 @@ fn it_is_resized_and_opened_by_who_may_only_read() {
     let partition = Partition::open(&path, reader).unwrap();
     let mut hands = Hands::new(&partition);
     assert_eq!(hands.read(MIB - 5, 0, 5).unwrap(), [0; 5]);
-    assert_eq!(hands.write(0, 0, b"x").code, Failure::Invalid.code());
+    assert_eq!(
+        hands.write(0, 0, b"x").code,
+        StorageRequestError::Invalid.code()
+    );
     assert_eq!(Partition::resize(&path, 5).unwrap_err().code, Code::Busy);
     assert_eq!(Partition::delete(&path).unwrap_err().code, Code::Busy);
     drop((hands, partition));

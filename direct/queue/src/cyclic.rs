@@ -3,19 +3,19 @@
 
 use crate::slab::Slab;
 use std::os::fd::BorrowedFd;
-use tarn_ring::{Failure, Span, Started, Storage, Ticket};
+use tarn_ring::{MemorySpan, Storage, StorageRequestError, SubmitOutcome, Ticket};
 
 /// Storages in one, at most.
 pub const MAX_PARTS: usize = 1024;
 
 /// Where a byte of the whole lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layout {
+pub struct CyclicLayout {
     parts: u64,
     block: u64,
 }
 
-impl Layout {
+impl CyclicLayout {
     /// So many storages, in blocks of so many bytes, a multiple of 4096; none for other numbers, or without a storage.
     pub fn new(parts: usize, block: u64) -> Option<Self> {
         let is_sound = block > 0 && block.is_multiple_of(4096) && block <= crate::header::MAX_SIZE;
@@ -51,7 +51,7 @@ impl Layout {
 struct Joint {
     ticket: Ticket,
     left: u32,
-    result: Result<u64, Failure>,
+    result: Result<u64, StorageRequestError>,
 }
 
 /// Several storages as one.
@@ -59,7 +59,7 @@ struct Joint {
 pub struct Cyclic<S> {
     /// At least one.
     parts: Vec<S>,
-    layout: Layout,
+    layout: CyclicLayout,
     joints: Slab<Joint>,
     /// Pieces under way, by the numbers that their storages know: whose they are.
     pieces: Slab<Ticket>,
@@ -72,7 +72,7 @@ impl<S: Storage> Cyclic<S> {
     }
 
     /// These storages, in this order; none where they are not as many as the layout says.
-    pub fn new(parts: Vec<S>, layout: Layout) -> Option<Self> {
+    pub fn new(parts: Vec<S>, layout: CyclicLayout) -> Option<Self> {
         (parts.len() as u64 == layout.parts).then_some(Self {
             parts,
             layout,
@@ -90,37 +90,37 @@ impl<S: Storage> Cyclic<S> {
     fn join(
         &mut self,
         ticket: Ticket,
-        pieces: impl IntoIterator<Item = (usize, impl FnOnce(&mut S, Ticket) -> Started)>,
-    ) -> Started {
+        pieces: impl IntoIterator<Item = (usize, impl FnOnce(&mut S, Ticket) -> SubmitOutcome)>,
+    ) -> SubmitOutcome {
         let joint = self.joints.next();
         let (mut left, mut whole) = (0, Ok(0));
         for (part, begin) in pieces {
             match begin(&mut self.parts[part], self.pieces.next()) {
-                Started::Done(result) => whole = and(whole, result),
-                Started::Pending => {
+                SubmitOutcome::Done(result) => whole = and(whole, result),
+                SubmitOutcome::Pending => {
                     self.pieces.insert(joint);
                     left += 1;
                 }
             }
         }
         if left == 0 {
-            return Started::Done(whole);
+            return SubmitOutcome::Done(whole);
         }
         self.joints.insert(Joint {
             ticket,
             left,
             result: whole,
         });
-        Started::Pending
+        SubmitOutcome::Pending
     }
 
     fn copy(
         &mut self,
         at: u64,
-        span: Span,
+        span: MemorySpan,
         ticket: Ticket,
-        begin: impl Fn(&mut S, u64, Span, Ticket) -> Started,
-    ) -> Started {
+        begin: impl Fn(&mut S, u64, MemorySpan, Ticket) -> SubmitOutcome,
+    ) -> SubmitOutcome {
         let (layout, begin) = (self.layout, &begin);
         let (mut at, mut rest) = (at, span);
         let pieces = std::iter::from_fn(move || {
@@ -142,8 +142,8 @@ impl<S: Storage> Cyclic<S> {
         &mut self,
         at: u64,
         ticket: Ticket,
-        begin: impl FnOnce(&mut S, u64, Ticket) -> Started,
-    ) -> Started {
+        begin: impl FnOnce(&mut S, u64, Ticket) -> SubmitOutcome,
+    ) -> SubmitOutcome {
         let (part, there, _) = self.layout.place(at);
         let begin = move |storage: &mut S, ticket| begin(storage, there, ticket);
         self.join(ticket, [(part, begin)])
@@ -151,7 +151,10 @@ impl<S: Storage> Cyclic<S> {
 }
 
 /// What two pieces are together.
-fn and(one: Result<u64, Failure>, other: Result<u64, Failure>) -> Result<u64, Failure> {
+fn and(
+    one: Result<u64, StorageRequestError>,
+    other: Result<u64, StorageRequestError>,
+) -> Result<u64, StorageRequestError> {
     Ok(one? + other?)
 }
 
@@ -165,34 +168,40 @@ impl<S: Storage> Storage for Cyclic<S> {
         self.parts.iter().all(Storage::is_persistent)
     }
 
-    fn read(&mut self, at: u64, to: Span, ticket: Ticket) -> Started {
+    fn read(&mut self, at: u64, to: MemorySpan, ticket: Ticket) -> SubmitOutcome {
         self.copy(at, to, ticket, S::read)
     }
 
-    fn write(&mut self, at: u64, from: Span, persistent: bool, ticket: Ticket) -> Started {
+    fn write(
+        &mut self,
+        at: u64,
+        from: MemorySpan,
+        persistent: bool,
+        ticket: Ticket,
+    ) -> SubmitOutcome {
         self.copy(at, from, ticket, |storage, at, from, ticket| {
             storage.write(at, from, persistent, ticket)
         })
     }
 
-    fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> Started {
+    fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> SubmitOutcome {
         self.word(at, ticket, |storage, at, ticket| {
             storage.fetch_add(at, add, ticket)
         })
     }
 
-    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> Started {
+    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> SubmitOutcome {
         self.word(at, ticket, |storage, at, ticket| {
             storage.compare_swap(at, expected, new, ticket)
         })
     }
 
-    fn flush(&mut self, ticket: Ticket) -> Started {
+    fn flush(&mut self, ticket: Ticket) -> SubmitOutcome {
         let all = 0..self.parts.len();
         self.join(ticket, all.map(|part| (part, S::flush)))
     }
 
-    fn settle(&mut self) -> Result<(), Failure> {
+    fn settle(&mut self) -> Result<(), StorageRequestError> {
         let settled = self.parts.iter_mut().map(Storage::settle);
         settled.fold(Ok(()), Result::and)
     }
@@ -202,7 +211,7 @@ impl<S: Storage> Storage for Cyclic<S> {
         told.filter(|told| !told).count() == 0
     }
 
-    fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
+    fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>)) {
         let Self {
             parts,
             joints,

@@ -14,7 +14,7 @@ pub(crate) struct Posted {
 
 /// A request under way, and those that wait for it.
 #[derive(Debug)]
-pub(crate) struct Chain {
+pub(crate) struct RequestChain {
     pub(crate) head: Posted,
     pub(crate) rest: VecDeque<Posted>,
 }
@@ -30,8 +30,8 @@ struct Parked {
 
 /// All that has not ended.
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
-    chains: Slab<Chain>,
+pub(crate) struct RequestsInFlight {
+    chains: Slab<RequestChain>,
     /// Requests in `chains`.
     requests: u32,
     /// Unsignalled ones of them, by their groups; the first is that of `oldest`, and never 0.
@@ -41,7 +41,7 @@ pub(crate) struct Flight {
     parked: Vec<Parked>,
 }
 
-impl Flight {
+impl RequestsInFlight {
     /// Places in the completion ring that are promised to what is here.
     #[inline]
     pub(crate) fn promised(&self) -> u32 {
@@ -56,7 +56,7 @@ impl Flight {
 
     /// A request is under way by the number that was said.
     pub(crate) fn begin(&mut self, head: Posted, rest: VecDeque<Posted>) -> Ticket {
-        self.chains.insert(Chain { head, rest })
+        self.chains.insert(RequestChain { head, rest })
     }
 
     /// A request waits for one that is under way.
@@ -67,7 +67,7 @@ impl Flight {
     }
 
     /// What was under way by a number; none where there is no such number.
-    pub(crate) fn end(&mut self, ticket: Ticket) -> Option<Chain> {
+    pub(crate) fn end(&mut self, ticket: Ticket) -> Option<RequestChain> {
         self.chains.remove(ticket)
     }
 

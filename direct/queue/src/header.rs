@@ -1,7 +1,7 @@
 //! What a partition's file begins with. docs/reference/formats.md, "Partitions".
 
-use tarn_types::block::{self, Fields, Kind};
-use tarn_types::grant::{Grant, MAX_GRANTS, Who};
+use tarn_types::block::{self, BlockKind, Fields};
+use tarn_types::grant::{Grant, Grantee, MAX_GRANTS};
 
 /// Bytes of a copy of the header.
 pub const COPY: usize = 4096;
@@ -62,13 +62,19 @@ impl Header {
         payload.push(grants.len() as u8);
         for grant in grants {
             let (kind, id) = match grant.who {
-                Who::User(id) => (0, id),
-                Who::Group(id) => (1, id),
+                Grantee::User(id) => (0, id),
+                Grantee::Group(id) => (1, id),
             };
             payload.push(kind | u8::from(grant.write) << 1);
             payload.extend(id.to_le_bytes());
         }
-        block::seal(Kind::Partition, self.identity, self.place(), &payload, COPY)
+        block::seal(
+            BlockKind::Partition,
+            self.identity,
+            self.place(),
+            &payload,
+            COPY,
+        )
     }
 
     /// The one that holds, of the two copies that a file begins with; none where it has none. `file` is how many bytes the file has: a
@@ -81,7 +87,7 @@ impl Header {
     }
 
     fn decode(copy: &[u8], at: u64) -> Option<Self> {
-        let (identity, payload) = block::unseal(Kind::Partition, at, copy)?;
+        let (identity, payload) = block::unseal(BlockKind::Partition, at, copy)?;
         let mut fields = Fields(payload);
         let (number, size) = (fields.u64()?, fields.u64()?);
         let (unit, owner) = (fields.u32()?, fields.u32()?);
@@ -89,8 +95,8 @@ impl Header {
         let grant = |fields: &mut Fields<'_>| {
             let (kind, id) = (fields.u8()?, fields.u32()?);
             let who = match kind & 1 {
-                0 => Who::User(id),
-                _ => Who::Group(id),
+                0 => Grantee::User(id),
+                _ => Grantee::Group(id),
             };
             let write = kind & 2 != 0;
             (kind < 4).then_some(Grant { who, write })
@@ -126,11 +132,11 @@ mod tests {
     fn header(number: u64, size: u64) -> Header {
         let grants = vec![
             Grant {
-                who: Who::User(1000),
+                who: Grantee::User(1000),
                 write: true,
             },
             Grant {
-                who: Who::Group(7),
+                who: Grantee::Group(7),
                 write: false,
             },
         ];
@@ -221,7 +227,7 @@ mod tests {
 
         #[test]
         fn garbage_is_none(payload in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
-            let copy = block::seal(Kind::Partition, 1, 0, &payload, COPY);
+            let copy = block::seal(BlockKind::Partition, 1, 0, &payload, COPY);
             let _ = Header::newest(&copy, u64::MAX);
         }
     }

@@ -9,6 +9,6 @@ mod queue;
 mod region;
 mod slab;
 
-pub use cyclic::{Cyclic, Layout, MAX_PARTS};
+pub use cyclic::{Cyclic, CyclicLayout, MAX_PARTS};
 pub use queue::{Options, Queue};
-pub use region::{MAX_REGIONS, MAX_STORAGES, NoRegion, RegionId};
+pub use region::{MAX_REGIONS, MAX_STORAGES, NoRegion, QueueRegionId};

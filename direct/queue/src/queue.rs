@@ -1,11 +1,12 @@
 //! A queue pair.
 
-use crate::flight::{Chain, Flight, Posted};
-use crate::region::{MAX_STORAGES, NoRegion, Range, RegionId, Regions};
+use crate::flight::{Posted, RequestChain, RequestsInFlight};
+use crate::region::{MAX_STORAGES, NoRegion, QueueRegionId, Range, Regions};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use tarn_ring::{
-    Cqe, Failure, Flags, Level, Memory, Op, Rings, Span, Sqe, Started, Storage, Ticket,
+    Cqe, Flags, Level, MemorySpan, Op, ProgramMemory, Rings, Sqe, Storage, StorageRequestError,
+    SubmitOutcome, Ticket,
 };
 
 /// What holds for all requests of a queue pair.
@@ -34,7 +35,7 @@ pub struct Queue<S> {
     options: Options,
     regions: Regions,
     storages: Vec<Option<S>>,
-    flight: Flight,
+    flight: RequestsInFlight,
     /// The group of the next request.
     group: u64,
     /// Unsignalled requests that are done, but not settled.
@@ -44,7 +45,7 @@ pub struct Queue<S> {
 const _: () = assert!(std::mem::offset_of!(Queue<()>, rings) == 0);
 
 /// What the next request has to do with the one before.
-enum Link {
+enum RequestLink {
     None,
     Failed,
     /// It waits for it.
@@ -59,7 +60,7 @@ impl<S: Storage> Queue<S> {
             options,
             regions: Regions::default(),
             storages: Vec::new(),
-            flight: Flight::default(),
+            flight: RequestsInFlight::default(),
             group: 0,
             quiet: Vec::new(),
         })
@@ -74,7 +75,7 @@ impl<S: Storage> Queue<S> {
     ///
     /// # Errors
     /// [`NoRegion::Full`].
-    pub fn register_memory(&mut self, memory: Memory) -> Result<RegionId, NoRegion> {
+    pub fn register_memory(&mut self, memory: ProgramMemory) -> Result<QueueRegionId, NoRegion> {
         self.regions.add_memory(memory)
     }
 
@@ -94,7 +95,7 @@ impl<S: Storage> Queue<S> {
         start: u64,
         length: u64,
         writable: bool,
-    ) -> Result<RegionId, NoRegion> {
+    ) -> Result<QueueRegionId, NoRegion> {
         let there = self.storages.get_mut(storage as usize);
         let there = there.and_then(Option::as_mut).ok_or(NoRegion::Invalid)?;
         let end = start.checked_add(length).ok_or(NoRegion::Invalid)?;
@@ -119,7 +120,7 @@ impl<S: Storage> Queue<S> {
         start: u64,
         length: u64,
         writable: bool,
-    ) -> Result<(RegionId, u32), NoRegion> {
+    ) -> Result<(QueueRegionId, u32), NoRegion> {
         let free = self.storages.iter().position(Option::is_none);
         let number = free.unwrap_or(self.storages.len());
         if number == MAX_STORAGES {
@@ -140,7 +141,7 @@ impl<S: Storage> Queue<S> {
     ///
     /// # Errors
     /// [`NoRegion::Busy`] while requests under way name it, and [`NoRegion::Invalid`].
-    pub fn unregister(&mut self, region: RegionId) -> Result<(), NoRegion> {
+    pub fn unregister(&mut self, region: QueueRegionId) -> Result<(), NoRegion> {
         if self.flight.names(region) {
             return Err(NoRegion::Busy);
         }
@@ -155,12 +156,12 @@ impl<S: Storage> Queue<S> {
     /// Begins what was prepared, in order, as long as there is room for its completions. How many that were.
     pub fn submit(&mut self) -> u32 {
         let mut taken = 0;
-        let mut link = Link::None;
-        while self.rings.prepared() > 0 && self.rings.room() > self.promised() {
+        let mut link = RequestLink::None;
+        while self.rings.prepared() > 0 && self.rings.completion_space() > self.promised() {
             // Its fields stay in registers until it waits for something. In memory, each request would be read only once all that the one
             // before has written is, and so one cache line would be fetched after the other.
             let request = self.rings.first();
-            if request.is_linked() && matches!(link, Link::None) && !self.fits() {
+            if request.is_linked() && matches!(link, RequestLink::None) && !self.fits() {
                 break;
             }
             self.rings.take();
@@ -168,29 +169,29 @@ impl<S: Storage> Queue<S> {
             let group = self.group;
             self.group += u64::from(request.is_signalled());
             let result = match link {
-                Link::Behind(ticket) => {
+                RequestLink::Behind(ticket) => {
                     self.hold(ticket, Posted { request, group });
                     if !request.is_linked() {
-                        link = Link::None;
+                        link = RequestLink::None;
                     }
                     continue;
                 }
-                Link::Failed => Started::Done(Err(Failure::Cancelled)),
-                Link::None => self.begin(&request),
+                RequestLink::Failed => SubmitOutcome::Done(Err(StorageRequestError::Cancelled)),
+                RequestLink::None => self.begin(&request),
             };
             link = match result {
-                Started::Pending => Link::Behind(self.fly(Posted { request, group })),
-                Started::Done(result) => {
-                    self.tell(&request, group, result);
+                SubmitOutcome::Pending => RequestLink::Behind(self.fly(Posted { request, group })),
+                SubmitOutcome::Done(result) => {
+                    self.complete_request(&request, group, result);
                     // The next is to find it as it is to be: persistent, say.
                     match result.is_ok() && (!request.is_linked() || self.settle_storages()) {
-                        true => Link::None,
-                        false => Link::Failed,
+                        true => RequestLink::None,
+                        false => RequestLink::Failed,
                     }
                 }
             };
             if !request.is_linked() {
-                link = Link::None;
+                link = RequestLink::None;
             }
         }
         self.settle();
@@ -219,7 +220,7 @@ impl<S: Storage> Queue<S> {
         let prepared = self.rings.prepared();
         let linked = (0..prepared).take_while(|number| self.rings.look(*number).is_linked());
         let chain = (linked.count() as u32 + 1).min(prepared);
-        self.rings.room() - self.promised() >= chain
+        self.rings.completion_space() - self.promised() >= chain
     }
 
     /// Places in the completion ring that are promised.
@@ -257,22 +258,22 @@ impl<S: Storage> Queue<S> {
 
     /// The head of a chain has ended; what waited for it begins, or ends too.
     #[inline(never)]
-    fn ended(&mut self, chain: Chain, result: Result<u64, Failure>) {
-        let Chain { mut head, mut rest } = chain;
+    fn ended(&mut self, chain: RequestChain, result: Result<u64, StorageRequestError>) {
+        let RequestChain { mut head, mut rest } = chain;
         let mut result = result;
         loop {
             self.flight.uncount(&head);
-            self.tell(&head.request, head.group, result);
+            self.complete_request(&head.request, head.group, result);
             let Some(next) = rest.pop_front() else {
                 break;
             };
             head = next;
             result = match result {
-                Err(_) => Err(Failure::Cancelled),
-                Ok(_) if !self.settle_storages() => Err(Failure::Cancelled),
+                Err(_) => Err(StorageRequestError::Cancelled),
+                Ok(_) if !self.settle_storages() => Err(StorageRequestError::Cancelled),
                 Ok(_) => match self.begin(&head.request) {
-                    Started::Done(result) => result,
-                    Started::Pending => {
+                    SubmitOutcome::Done(result) => result,
+                    SubmitOutcome::Pending => {
                         self.flight.begin(head, rest);
                         break;
                     }
@@ -285,7 +286,12 @@ impl<S: Storage> Queue<S> {
 
     /// Writes what is to be told of a request's end.
     #[inline(always)]
-    fn tell(&mut self, request: &Sqe, group: u64, result: Result<u64, Failure>) {
+    fn complete_request(
+        &mut self,
+        request: &Sqe,
+        group: u64,
+        result: Result<u64, StorageRequestError>,
+    ) {
         let is_signalled = request.is_signalled();
         if !is_signalled && result.is_ok() {
             self.quiet.push(request.user_data);
@@ -322,7 +328,7 @@ impl<S: Storage> Queue<S> {
 
     /// All that is done and not told yet counts as failed.
     #[cold]
-    fn unsettled(&mut self, why: Failure) {
+    fn unsettled(&mut self, why: StorageRequestError) {
         let code = why.code();
         self.rings.revise(&mut |completion| completion.fail(code));
         for user_data in self.quiet.drain(..) {
@@ -342,40 +348,40 @@ impl<S: Storage> Queue<S> {
 
     /// Begins what a request says.
     #[inline(always)]
-    fn begin(&mut self, request: &Sqe) -> Started {
+    fn begin(&mut self, request: &Sqe) -> SubmitOutcome {
         self.try_begin(request)
-            .unwrap_or_else(|why| Started::Done(Err(why)))
+            .unwrap_or_else(|why| SubmitOutcome::Done(Err(why)))
     }
 
     #[inline(always)]
-    fn try_begin(&mut self, request: &Sqe) -> Result<Started, Failure> {
-        let op = Op::of(request.op).ok_or(Failure::Invalid)?;
+    fn try_begin(&mut self, request: &Sqe) -> Result<SubmitOutcome, StorageRequestError> {
+        let op = Op::of(request.op).ok_or(StorageRequestError::Invalid)?;
         if request.flags & !Flags::ALL != 0 || request.reserved != 0 || request.reserved2 != 0 {
-            return Err(Failure::Invalid);
+            return Err(StorageRequestError::Invalid);
         }
         let ticket = self.flight.ticket();
         let length = request.length;
         Ok(match op {
-            Op::Nothing => Started::Done(Ok(0)),
+            Op::Nothing => SubmitOutcome::Done(Ok(0)),
             Op::Read => {
                 let to = self.memory(request, true)?;
                 let (storage, at) = self.storage(request, length, false)?;
                 if length == 0 {
-                    return Ok(Started::Done(Ok(0)));
+                    return Ok(SubmitOutcome::Done(Ok(0)));
                 }
                 storage.read(at, to, ticket)
             }
             Op::Write => {
                 let level = Level::of(request.level, self.options.level);
-                let is_persistent = level.ok_or(Failure::Invalid)? == Level::Persistent;
+                let is_persistent = level.ok_or(StorageRequestError::Invalid)? == Level::Persistent;
                 let volatile = self.options.volatile;
                 let from = self.memory(request, false)?;
                 let (storage, at) = self.storage(request, length, true)?;
                 if is_persistent && !volatile && !storage.is_persistent() {
-                    return Err(Failure::Volatile);
+                    return Err(StorageRequestError::Volatile);
                 }
                 if length == 0 {
-                    return Ok(Started::Done(Ok(0)));
+                    return Ok(SubmitOutcome::Done(Ok(0)));
                 }
                 storage.write(at, from, is_persistent, ticket)
             }
@@ -391,7 +397,7 @@ impl<S: Storage> Queue<S> {
                 let volatile = self.options.volatile;
                 let (storage, _) = self.storage(request, 0, false)?;
                 if !volatile && !storage.is_persistent() {
-                    return Err(Failure::Volatile);
+                    return Err(StorageRequestError::Volatile);
                 }
                 storage.flush(ticket)
             }
@@ -399,11 +405,11 @@ impl<S: Storage> Queue<S> {
     }
 
     #[inline(always)]
-    fn memory(&self, request: &Sqe, fill: bool) -> Result<Span, Failure> {
+    fn memory(&self, request: &Sqe, fill: bool) -> Result<MemorySpan, StorageRequestError> {
         let span = self
             .regions
             .memory(request.memory, request.address, request.length, fill);
-        span.ok_or(Failure::Invalid)
+        span.ok_or(StorageRequestError::Invalid)
     }
 
     #[inline(always)]
@@ -412,21 +418,21 @@ impl<S: Storage> Queue<S> {
         request: &Sqe,
         length: u64,
         write: bool,
-    ) -> Result<(&mut S, u64), Failure> {
+    ) -> Result<(&mut S, u64), StorageRequestError> {
         let there = self
             .regions
             .storage(request.storage, request.offset, length, write);
-        let (storage, at) = there.ok_or(Failure::Invalid)?;
+        let (storage, at) = there.ok_or(StorageRequestError::Invalid)?;
         let storage = self.storages.get_mut(storage).and_then(Option::as_mut);
-        Ok((storage.ok_or(Failure::Invalid)?, at))
+        Ok((storage.ok_or(StorageRequestError::Invalid)?, at))
     }
 
     /// 8 aligned bytes.
-    fn word(&mut self, request: &Sqe) -> Result<(&mut S, u64), Failure> {
+    fn word(&mut self, request: &Sqe) -> Result<(&mut S, u64), StorageRequestError> {
         let (storage, at) = self.storage(request, 8, true)?;
         match at.is_multiple_of(8) {
             true => Ok((storage, at)),
-            false => Err(Failure::Invalid),
+            false => Err(StorageRequestError::Invalid),
         }
     }
 }

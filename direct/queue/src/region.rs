@@ -1,6 +1,6 @@
 //! What requests may name.
 
-use tarn_ring::{Memory, Span};
+use tarn_ring::{MemorySpan, ProgramMemory};
 
 /// Regions of a queue pair, at most.
 pub const MAX_REGIONS: usize = 4096;
@@ -8,7 +8,7 @@ pub const MAX_REGIONS: usize = 4096;
 pub const MAX_STORAGES: usize = 64;
 
 /// A region as requests name it; 0 is none. One that was given back is not named by the same number again soon.
-pub type RegionId = u32;
+pub type QueueRegionId = u32;
 
 /// Why a region could not be made or given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,34 +32,34 @@ pub(crate) struct Range {
 }
 
 #[derive(Debug)]
-enum Region {
-    Memory(Memory),
+enum RegionTarget {
+    Memory(ProgramMemory),
     Storage(Range),
 }
 
 #[derive(Debug)]
-struct Slot {
+struct RegionSlot {
     /// Which of those that were here one after the other; never 0.
     turn: u16,
-    region: Option<Region>,
+    region: Option<RegionTarget>,
 }
 
 /// The regions of a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
-    slots: Vec<Slot>,
+    slots: Vec<RegionSlot>,
 }
 
 impl Regions {
-    pub(crate) fn add_memory(&mut self, memory: Memory) -> Result<RegionId, NoRegion> {
-        self.add(Region::Memory(memory))
+    pub(crate) fn add_memory(&mut self, memory: ProgramMemory) -> Result<QueueRegionId, NoRegion> {
+        self.add(RegionTarget::Memory(memory))
     }
 
-    pub(crate) fn add_storage(&mut self, range: Range) -> Result<RegionId, NoRegion> {
-        self.add(Region::Storage(range))
+    pub(crate) fn add_storage(&mut self, range: Range) -> Result<QueueRegionId, NoRegion> {
+        self.add(RegionTarget::Storage(range))
     }
 
-    fn add(&mut self, region: Region) -> Result<RegionId, NoRegion> {
+    fn add(&mut self, region: RegionTarget) -> Result<QueueRegionId, NoRegion> {
         let free = self.slots.iter().position(|slot| slot.region.is_none());
         let index = free.unwrap_or(self.slots.len());
         if index == self.slots.len() {
@@ -67,7 +67,7 @@ impl Regions {
                 return Err(NoRegion::Full);
             }
             let (turn, region) = (0, None);
-            self.slots.push(Slot { turn, region });
+            self.slots.push(RegionSlot { turn, region });
         }
         let slot = &mut self.slots[index];
         slot.turn = slot.turn.checked_add(1).unwrap_or(1);
@@ -76,24 +76,24 @@ impl Regions {
     }
 
     /// Takes a region away; the partition that it was of.
-    pub(crate) fn remove(&mut self, id: RegionId) -> Result<Option<u32>, NoRegion> {
+    pub(crate) fn remove(&mut self, id: QueueRegionId) -> Result<Option<u32>, NoRegion> {
         let slot = self.slots.get_mut(id as u16 as usize);
         let slot = slot.filter(|slot| u32::from(slot.turn) == id >> 16);
         match slot.and_then(|slot| slot.region.take()) {
-            Some(Region::Storage(range)) => Ok(Some(range.storage)),
-            Some(Region::Memory(_)) => Ok(None),
+            Some(RegionTarget::Storage(range)) => Ok(Some(range.storage)),
+            Some(RegionTarget::Memory(_)) => Ok(None),
             None => Err(NoRegion::Invalid),
         }
     }
 
     /// Whether a partition has regions.
     pub(crate) fn uses(&self, storage: u32) -> bool {
-        let of_it = |slot: &Slot| matches!(&slot.region, Some(Region::Storage(range)) if range.storage == storage);
+        let of_it = |slot: &RegionSlot| matches!(&slot.region, Some(RegionTarget::Storage(range)) if range.storage == storage);
         self.slots.iter().any(of_it)
     }
 
     #[inline]
-    fn get(&self, id: RegionId) -> Option<&Region> {
+    fn get(&self, id: QueueRegionId) -> Option<&RegionTarget> {
         let slot = self.slots.get(id as u16 as usize)?;
         if u32::from(slot.turn) != id >> 16 {
             return None;
@@ -105,13 +105,15 @@ impl Regions {
     #[inline]
     pub(crate) fn memory(
         &self,
-        id: RegionId,
+        id: QueueRegionId,
         address: u64,
         length: u64,
         fill: bool,
-    ) -> Option<Span> {
+    ) -> Option<MemorySpan> {
         match self.get(id)? {
-            Region::Memory(memory) if memory.is_writable() || !fill => memory.span(address, length),
+            RegionTarget::Memory(memory) if memory.is_writable() || !fill => {
+                memory.span(address, length)
+            }
             _ => None,
         }
     }
@@ -120,13 +122,13 @@ impl Regions {
     #[inline]
     pub(crate) fn storage(
         &self,
-        id: RegionId,
+        id: QueueRegionId,
         offset: u64,
         length: u64,
         write: bool,
     ) -> Option<(usize, u64)> {
         match self.get(id)? {
-            Region::Storage(range)
+            RegionTarget::Storage(range)
                 if (range.writable || !write)
                     && length <= range.length
                     && offset <= range.length - length =>

@@ -5,14 +5,14 @@ mod played;
 use played::Played;
 use proptest::prelude::*;
 use std::cell::Cell;
-use tarn_queue::{Cyclic, Layout, MAX_PARTS, Options, Queue};
-use tarn_ring::{Failure, Memory, Op, Sqe, Storage};
+use tarn_queue::{Cyclic, CyclicLayout, MAX_PARTS, Options, Queue};
+use tarn_ring::{Op, ProgramMemory, Sqe, Storage, StorageRequestError};
 
 const BLOCK: usize = 4096;
 
 #[test]
 fn the_first_row_of_blocks_goes_over_all_storages() {
-    let layout = Layout::new(3, 8192).unwrap();
+    let layout = CyclicLayout::new(3, 8192).unwrap();
     assert_eq!(layout.place(0), (0, 0, 8192));
     assert_eq!(layout.place(8191), (0, 8191, 1));
     assert_eq!(layout.place(8192), (1, 0, 8192));
@@ -26,14 +26,14 @@ fn the_first_row_of_blocks_goes_over_all_storages() {
         (2, 6000),
         (MAX_PARTS + 1, 4096),
     ] {
-        assert_eq!(Layout::new(parts, block), None, "{parts} {block}");
+        assert_eq!(CyclicLayout::new(parts, block), None, "{parts} {block}");
     }
 }
 
 proptest! {
     #[test]
     fn every_byte_has_a_place_of_its_own(parts in 1..9_usize, blocks in 1..5_u64, at in 0..1_000_000_u64) {
-        let layout = Layout::new(parts, blocks * 4096).unwrap();
+        let layout = CyclicLayout::new(parts, blocks * 4096).unwrap();
         let (part, there, length) = layout.place(at);
         prop_assert!(part < parts && length > 0);
         // The bytes of the whole in this storage before it: whole blocks of it, and what is before it in its own.
@@ -64,9 +64,9 @@ proptest! {
         }
         let size = parts * rows * BLOCK;
         let cells: &'static [Cell<u8>] = Box::leak(vec![Cell::new(0); size].into_boxed_slice());
-        let whole = Cyclic::new(storages, Layout::new(parts, BLOCK as u64).unwrap()).unwrap();
+        let whole = Cyclic::new(storages, CyclicLayout::new(parts, BLOCK as u64).unwrap()).unwrap();
         let mut queue = Queue::new(16, Options::default()).unwrap();
-        let memory = queue.register_memory(Memory::of(cells)).unwrap();
+        let memory = queue.register_memory(ProgramMemory::of(cells)).unwrap();
         let region = queue.register_new(whole, 0, size as u64, true).unwrap().0;
         let mut model = vec![0; size];
         let mut carry = |op: Op, at: usize, length: usize| {
@@ -109,24 +109,31 @@ fn a_request_fails_if_a_piece_of_it_does_and_tells_it_once_all_have_ended() {
         storage.0.borrow_mut().late.insert(0);
     }
     let failing = &storages[1];
-    failing.0.borrow_mut().failing.insert(0, Failure::Lost);
+    failing
+        .0
+        .borrow_mut()
+        .failing
+        .insert(0, StorageRequestError::Lost);
     let kept = storages[2].clone();
-    let mut whole = Cyclic::new(storages, Layout::new(3, BLOCK as u64).unwrap()).unwrap();
+    let mut whole = Cyclic::new(storages, CyclicLayout::new(3, BLOCK as u64).unwrap()).unwrap();
     assert_eq!(whole.size(), 6 * BLOCK as u64);
     let cells: &'static [Cell<u8>] = Box::leak(vec![Cell::new(0); 4 * BLOCK].into_boxed_slice());
-    let memory = Memory::of(cells);
+    let memory = ProgramMemory::of(cells);
     let span = memory.span(cells.as_ptr().addr() as u64, 4 * BLOCK as u64);
-    assert_eq!(whole.read(0, span.unwrap(), 7), tarn_ring::Started::Pending);
+    assert_eq!(
+        whole.read(0, span.unwrap(), 7),
+        tarn_ring::SubmitOutcome::Pending
+    );
     let mut told = Vec::new();
     whole.reap(&mut |ticket, result| told.push((ticket, result)));
-    assert_eq!(told, [(7, Err(Failure::Lost))]);
+    assert_eq!(told, [(7, Err(StorageRequestError::Lost))]);
     whole.reap(&mut |ticket, result| told.push((ticket, result)));
     assert_eq!(told.len(), 1);
     // What is not settled in one is not in the whole.
-    kept.0.borrow_mut().unsettled = Some(Failure::Corrupt);
-    assert_eq!(whole.settle(), Err(Failure::Corrupt));
+    kept.0.borrow_mut().unsettled = Some(StorageRequestError::Corrupt);
+    assert_eq!(whole.settle(), Err(StorageRequestError::Corrupt));
     assert_eq!(whole.settle(), Ok(()));
     assert!(!whole.is_persistent());
     // Nothing at all, and too few.
-    assert!(Cyclic::new(vec![kept], Layout::new(2, 4096).unwrap()).is_none());
+    assert!(Cyclic::new(vec![kept], CyclicLayout::new(2, 4096).unwrap()).is_none());
 }

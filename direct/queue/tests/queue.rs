@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use tarn_queue::{NoRegion, Options, Queue};
-use tarn_ring::{Cqe, Failure, Flags, Level, Memory, Op, Sqe};
+use tarn_ring::{Cqe, Flags, Level, Op, ProgramMemory, Sqe, StorageRequestError};
 
 const SIZE: usize = 4096;
 
@@ -25,7 +25,7 @@ fn bench(entries: u32) -> Bench {
     let cells = Box::leak(vec![Cell::new(0); SIZE].into_boxed_slice());
     let mut queue = Queue::new(entries, Options::default()).unwrap();
     let storage = Played::new(SIZE);
-    let memory = queue.register_memory(Memory::of(cells)).unwrap();
+    let memory = queue.register_memory(ProgramMemory::of(cells)).unwrap();
     let region = queue.register_new(storage.clone(), 0, SIZE as u64, true);
     Bench {
         region: region.unwrap().0,
@@ -70,7 +70,7 @@ impl Bench {
 
     fn fails(&self, number: u64) {
         let mut play = self.storage.0.borrow_mut();
-        play.failing.insert(number, Failure::Io);
+        play.failing.insert(number, StorageRequestError::Io);
     }
 
     fn happened(&self) -> Vec<Happened> {
@@ -151,7 +151,7 @@ fn what_makes_no_sense_is_refused_and_the_rest_goes_on() {
         },
     ];
     b.post(&bad);
-    let invalid = (7, Failure::Invalid.code());
+    let invalid = (7, StorageRequestError::Invalid.code());
     assert_eq!(b.reap(), vec![invalid; bad.len()]);
     assert_eq!(b.happened(), [Happened::Settled]);
     let none = Sqe {
@@ -183,7 +183,7 @@ fn what_is_to_be_persistent_is_refused_by_memory_unless_that_is_accepted() {
         ..b.write(0, 0)
     };
     b.post(&[write, flush]);
-    let refused = Failure::Volatile.code();
+    let refused = StorageRequestError::Volatile.code();
     assert_eq!(b.reap(), [(1, refused), (0, refused)]);
     b.storage.0.borrow_mut().persistent = true;
     b.post(&[write, flush]);
@@ -194,7 +194,7 @@ fn what_is_to_be_persistent_is_refused_by_memory_unless_that_is_accepted() {
         level: Level::Persistent,
     };
     let mut queue = Queue::new(8, options).unwrap();
-    let memory = queue.register_memory(Memory::of(b.cells)).unwrap();
+    let memory = queue.register_memory(ProgramMemory::of(b.cells)).unwrap();
     let storage = queue.register_new(Played::new(SIZE), 0, 8, true).unwrap().0;
     let mine = Sqe {
         memory,
@@ -226,7 +226,7 @@ fn regions_have_rights_and_ends_and_are_gone_when_they_were_given_back() {
         Sqe { offset: 10, ..read },
         Sqe { offset: 9, ..read },
     ]);
-    let invalid = Failure::Invalid.code();
+    let invalid = StorageRequestError::Invalid.code();
     assert_eq!(b.reap(), [(0, invalid), (0, 0), (0, invalid), (0, 0)]);
     // The storage sees where in the partition it is.
     assert!(b.happened().contains(&Happened::Began(109)));
@@ -313,7 +313,10 @@ fn a_linked_request_begins_when_the_one_before_has_succeeded_and_is_settled() {
         }
         let mut told = b.reap();
         told.sort_unstable();
-        let (io, cancelled) = (Failure::Io.code(), Failure::Cancelled.code());
+        let (io, cancelled) = (
+            StorageRequestError::Io.code(),
+            StorageRequestError::Cancelled.code(),
+        );
         assert_eq!(
             told,
             [(1, 0), (2, io), (3, cancelled), (4, cancelled), (5, 0)]
@@ -342,22 +345,22 @@ fn unsignalled_requests_are_told_of_by_the_next_signalled_one() {
     // An error is told always.
     b.fails(5);
     b.post(&[b.write(5, quiet), b.write(6, quiet)]);
-    assert_eq!(b.reap(), [(5, Failure::Io.code())]);
+    assert_eq!(b.reap(), [(5, StorageRequestError::Io.code())]);
 }
 
 #[test]
 fn what_cannot_be_settled_has_failed_signalled_or_not() {
     let mut b = bench(16);
-    let corrupt = Failure::Corrupt.code();
+    let corrupt = StorageRequestError::Corrupt.code();
     let quiet = Flags::UNSIGNALLED;
-    b.storage.0.borrow_mut().unsettled = Some(Failure::Corrupt);
+    b.storage.0.borrow_mut().unsettled = Some(StorageRequestError::Corrupt);
     b.post(&[b.write(1, 0), b.write(2, quiet), b.write(3, 0)]);
     assert_eq!(b.reap(), [(1, corrupt), (3, corrupt), (2, corrupt)]);
     // What is linked to it does not begin.
     b.happened();
-    b.storage.0.borrow_mut().unsettled = Some(Failure::Corrupt);
+    b.storage.0.borrow_mut().unsettled = Some(StorageRequestError::Corrupt);
     b.post(&[b.write(4, Flags::LINKED), b.write(5, 0), b.write(6, quiet)]);
-    let cancelled = Failure::Cancelled.code();
+    let cancelled = StorageRequestError::Cancelled.code();
     assert_eq!(b.reap(), [(4, corrupt), (5, cancelled)]);
     assert!(!b.happened().contains(&Happened::Began(5)));
 }
@@ -369,9 +372,9 @@ fn what_waits_to_be_told_has_failed_too_if_it_cannot_be_settled() {
     let quiet = Flags::UNSIGNALLED;
     // The third is told with the first, but not settled with it.
     b.post(&[b.write(1, quiet), b.write(2, 0)]);
-    b.storage.0.borrow_mut().unsettled = Some(Failure::Corrupt);
+    b.storage.0.borrow_mut().unsettled = Some(StorageRequestError::Corrupt);
     b.post(&[b.write(3, quiet), b.write(4, 0)]);
-    let corrupt = Failure::Corrupt.code();
+    let corrupt = StorageRequestError::Corrupt.code();
     assert_eq!(b.reap(), [(3, corrupt)]);
     b.queue.poll();
     assert_eq!(b.reap(), [(2, 0), (4, corrupt)]);
@@ -423,7 +426,10 @@ fn a_chain_begins_when_all_of_it_has_room() {
     assert_eq!(b.queue.submit(), 0);
     assert_eq!(b.reap().len(), 7);
     assert_eq!(b.queue.submit(), 3);
-    let (io, cancelled) = (Failure::Io.code(), Failure::Cancelled.code());
+    let (io, cancelled) = (
+        StorageRequestError::Io.code(),
+        StorageRequestError::Cancelled.code(),
+    );
     assert_eq!(b.reap(), [(5, io), (8, cancelled), (9, 0)]);
 }
 
@@ -479,14 +485,14 @@ proptest! {
             match codes.get(&number) {
                 None => prop_assert!(*quiet && !*fails, "{number} was not told"),
                 Some(0) => prop_assert!(!*quiet && !*fails),
-                Some(code) => prop_assert!(*fails && *code == Failure::Io.code() || *code == Failure::Cancelled.code()),
+                Some(code) => prop_assert!(*fails && *code == StorageRequestError::Io.code() || *code == StorageRequestError::Cancelled.code()),
             }
         }
         // A signalled one is told after all unsignalled ones that were posted before it and were done.
         for (number, ended) in ended_when_told {
             if plan[number as usize].1 { continue; }
             for earlier in 0..number {
-                let was_done = codes.get(&earlier) != Some(&Failure::Cancelled.code());
+                let was_done = codes.get(&earlier) != Some(&StorageRequestError::Cancelled.code());
                 if plan[earlier as usize].1 && was_done {
                     prop_assert!(ended.contains(&earlier), "{number} before {earlier}");
                 }

@@ -15,9 +15,10 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_proto::local::{
-    CancelResult, Code, End, FarPartition, JobChange, JobId, MAX_BATCH, MAX_IDS, MAX_PACKET,
-    OLDEST, Outcome, PacketError, PartitionInfo, PauseResult, Refusal, RegionId, Reply, Request,
-    Scope, SpaceChange, SpaceInfo, Stats, Status, TaskId, TaskSpec, Uid, VERSION, decode, encode,
+    CancelResult, Code, FarPartition, JobChange, JobId, LocalRequest, MAX_BATCH, MAX_IDS,
+    MAX_PACKET, OLDEST, PacketError, PartitionInfo, PauseResult, RegionId, Reply, RequestError,
+    Scope, SpaceChange, SpaceInfo, Stats, TaskEnd, TaskId, TaskOutcome, TaskSpec, TaskStatus,
+    UserId, VERSION, decode, encode,
 };
 use tarn_sys::fdpass::{receive_packet, send_packet};
 
@@ -34,14 +35,14 @@ const MAX_PARTITIONS: usize = 1 << 16;
 const BETWEEN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// What a call returns.
-pub type Result<T> = std::result::Result<T, Refusal>;
+pub type Result<T> = std::result::Result<T, RequestError>;
 
 /// What was submitted: item by item the new task, or why not.
-pub type Submitted = Vec<Result<TaskId>>;
+pub type SubmitResults = Vec<Result<TaskId>>;
 
 /// For which of the tasks is waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
+pub enum WaitCondition {
     /// One of them, or more.
     Any,
     /// All of them.
@@ -49,28 +50,28 @@ pub enum Until {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RequestTable {
     /// The number of the last request; 0 is no request's.
     number: u32,
     /// Replies that came for requests whose threads have not looked yet.
-    replies: BTreeMap<u32, Answer>,
+    replies: BTreeMap<u32, ReplyWithFd>,
     /// Whether a thread reads.
     reading: bool,
     /// Why the connection is of no use any more.
-    lost: Option<Refusal>,
+    lost: Option<RequestError>,
 }
 
 /// A reply, and the descriptor that came with it.
-type Answer = (Reply, Option<OwnedFd>);
+type ReplyWithFd = (Reply, Option<OwnedFd>);
 
 /// A connection to tarnd.
 #[derive(Debug)]
 pub struct Client {
     fd: OwnedFd,
-    state: Mutex<State>,
+    state: Mutex<RequestTable>,
     more: Condvar,
     buffers: Mutex<Vec<Vec<u8>>>,
-    user: Uid,
+    user: UserId,
     node: String,
     /// That connected: it is not its forked children's.
     process: u32,
@@ -80,16 +81,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn lost(why: impl std::fmt::Display) -> Refusal {
+fn lost(why: impl std::fmt::Display) -> RequestError {
     let text = format!(
         "the connection to tarnd is lost ({why}); is it still running? Durable tasks continue when it is started again"
     );
-    Refusal::new(Code::Lost, text)
+    RequestError::new(Code::Lost, text)
 }
 
-fn unexpected() -> Refusal {
+fn unexpected() -> RequestError {
     let text = "tarnd gave an answer that does not belong to the request";
-    Refusal::new(Code::Internal, text)
+    RequestError::new(Code::Internal, text)
 }
 
 impl Client {
@@ -100,7 +101,7 @@ impl Client {
     pub fn from_env() -> Result<Self> {
         let path = std::env::var_os(SOCKET).ok_or_else(|| {
             let text = "TARN_SOCKET is not set: no tarnd serves this program";
-            Refusal::new(Code::NotFound, text)
+            RequestError::new(Code::NotFound, text)
         })?;
         Self::connect(path.as_ref(), None)
     }
@@ -148,7 +149,7 @@ impl Client {
                 (false, _) => String::new(),
             };
             let text = format!("cannot connect to tarnd at {}: {e}{waited}", path.display());
-            Refusal::new(Code::Lost, text)
+            RequestError::new(Code::Lost, text)
         })?;
         let mut client = Self {
             fd,
@@ -159,7 +160,7 @@ impl Client {
             node: String::new(),
             process: std::process::id(),
         };
-        let hello = Request::Hello {
+        let hello = LocalRequest::Hello {
             oldest: OLDEST,
             newest: VERSION,
             job,
@@ -174,7 +175,7 @@ impl Client {
     }
 
     /// Who tarnd takes this process for.
-    pub fn user(&self) -> Uid {
+    pub fn user(&self) -> UserId {
         self.user
     }
 
@@ -183,19 +184,19 @@ impl Client {
         &self.node
     }
 
-    fn call(&self, request: &Request) -> Result<Reply> {
+    fn call(&self, request: &LocalRequest) -> Result<Reply> {
         self.call_with(request, None)
     }
 
-    fn call_with(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Reply> {
+    fn call_with(&self, request: &LocalRequest, fd: Option<BorrowedFd<'_>>) -> Result<Reply> {
         Ok(self.exchange(request, fd)?.0)
     }
 
-    fn exchange(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Answer> {
+    fn exchange(&self, request: &LocalRequest, fd: Option<BorrowedFd<'_>>) -> Result<ReplyWithFd> {
         // Before any lock, which another thread may have had when this process was forked.
         if self.process != std::process::id() {
             let text = "this connection is of the process that this one was forked from, which alone can use it: connect again";
-            return Err(Refusal::new(Code::Unsupported, text));
+            return Err(RequestError::new(Code::Unsupported, text));
         }
         let number = {
             let mut state = lock(&self.state);
@@ -207,11 +208,11 @@ impl Client {
         };
         let mut buffer = lock(&self.buffers).pop().unwrap_or_default();
         encode(VERSION, number, request, &mut buffer)
-            .map_err(|e| Refusal::new(Code::Invalid, e.to_string()))?;
+            .map_err(|e| RequestError::new(Code::Invalid, e.to_string()))?;
         if let Err(e) = self.write(&buffer, fd) {
             if !matches!(e, Errno::CONNRESET | Errno::PIPE) {
                 let text = format!("the request cannot be sent to tarnd: {e}");
-                return Err(Refusal::new(Code::Io, text));
+                return Err(RequestError::new(Code::Io, text));
             }
             // Why it was closed may have come before.
             let why = self.read_all_for(number, &mut buffer).err();
@@ -241,7 +242,7 @@ impl Client {
     }
 
     /// The reply of a request: read by this thread, or by another one for it.
-    fn read_all_for(&self, number: u32, buffer: &mut Vec<u8>) -> Result<Answer> {
+    fn read_all_for(&self, number: u32, buffer: &mut Vec<u8>) -> Result<ReplyWithFd> {
         let mut state = lock(&self.state);
         loop {
             if let Some(reply) = state.replies.remove(&number) {
@@ -275,7 +276,7 @@ impl Client {
         }
     }
 
-    fn read(&self, buffer: &mut Vec<u8>) -> Result<(u32, Answer)> {
+    fn read(&self, buffer: &mut Vec<u8>) -> Result<(u32, ReplyWithFd)> {
         buffer.resize(MAX_PACKET, 0);
         let mut reset = false;
         loop {
@@ -289,7 +290,7 @@ impl Client {
                 Ok(got) => {
                     let packet = decode::<Reply>(&buffer[..got.len]);
                     let packet = packet.map_err(|e| match e {
-                        PacketError::Version(_) => Refusal::new(Code::Version, e.to_string()),
+                        PacketError::Version(_) => RequestError::new(Code::Version, e.to_string()),
                         _ => lost(e),
                     })?;
                     return Ok((packet.number, (packet.message, got.fd)));
@@ -303,13 +304,13 @@ impl Client {
     ///
     /// # Errors
     /// When nothing was taken for a reason that holds for all.
-    pub fn submit(&self, tasks: &[TaskSpec]) -> Result<Submitted> {
+    pub fn submit(&self, tasks: &[TaskSpec]) -> Result<SubmitResults> {
         let mut all = Vec::with_capacity(tasks.len());
         let mut rest = tasks;
         let mut size = MAX_BATCH;
         while !rest.is_empty() {
             let (batch, others) = rest.split_at(rest.len().min(size));
-            match self.call(&Request::Submit(batch.to_vec())) {
+            match self.call(&LocalRequest::Submit(batch.to_vec())) {
                 Ok(Reply::Submitted(results)) if results.len() == batch.len() => {
                     all.extend(results);
                     rest = others;
@@ -317,7 +318,7 @@ impl Client {
                 Ok(Reply::Busy(nanos)) => {
                     let after = Duration::from_nanos(nanos);
                     let text = format!("the queue is full: try again in {after:?}");
-                    let busy = || Err(Refusal::new(Code::Busy, text.clone()));
+                    let busy = || Err(RequestError::new(Code::Busy, text.clone()));
                     all.extend(rest.iter().map(|_| busy()));
                     rest = &[];
                 }
@@ -344,13 +345,13 @@ impl Client {
     pub fn wait(
         &self,
         ids: &[TaskId],
-        until: Until,
+        until: WaitCondition,
         timeout: Option<Duration>,
-    ) -> Result<Vec<Outcome>> {
+    ) -> Result<Vec<TaskOutcome>> {
         let (outcomes, over) = self.wait_for(ids, until, timeout)?;
         let enough = match until {
-            Until::Any => ids.is_empty() || !outcomes.is_empty(),
-            Until::All => outcomes.len() == ids.len(),
+            WaitCondition::Any => ids.is_empty() || !outcomes.is_empty(),
+            WaitCondition::All => outcomes.len() == ids.len(),
         };
         if over && !enough {
             let text = format!(
@@ -358,7 +359,7 @@ impl Client {
                 outcomes.len(),
                 ids.len()
             );
-            return Err(Refusal::new(Code::TimedOut, text));
+            return Err(RequestError::new(Code::TimedOut, text));
         }
         Ok(outcomes)
     }
@@ -370,13 +371,13 @@ impl Client {
     pub fn wait_for(
         &self,
         ids: &[TaskId],
-        until: Until,
+        until: WaitCondition,
         timeout: Option<Duration>,
-    ) -> Result<(Vec<Outcome>, bool)> {
-        let any = until == Until::Any;
+    ) -> Result<(Vec<TaskOutcome>, bool)> {
+        let any = until == WaitCondition::Any;
         if any && ids.len() > MAX_IDS {
             let text = format!("waiting for any of more than {MAX_IDS} tasks; name fewer");
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         let end = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut outcomes = Vec::with_capacity(ids.len());
@@ -384,7 +385,7 @@ impl Client {
             let mut rest = chunk.to_vec();
             while !rest.is_empty() {
                 let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-                let request = Request::Wait {
+                let request = LocalRequest::Wait {
                     ids: rest,
                     any,
                     timeout: left.map_or(u64::MAX, |l| {
@@ -394,7 +395,7 @@ impl Client {
                 let Reply::Outcomes(some) = self.call(&request)? else {
                     return Err(unexpected());
                 };
-                let Request::Wait { ids: asked, .. } = request else {
+                let LocalRequest::Wait { ids: asked, .. } = request else {
                     return Err(unexpected());
                 };
                 let ended: std::collections::BTreeSet<TaskId> = some.iter().map(|o| o.id).collect();
@@ -422,10 +423,10 @@ impl Client {
     ///
     /// # Errors
     /// When the connection is lost.
-    pub fn status(&self, ids: &[TaskId]) -> Result<Vec<Status>> {
+    pub fn status(&self, ids: &[TaskId]) -> Result<Vec<TaskStatus>> {
         let mut all = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(MAX_IDS) {
-            match self.call(&Request::Status(chunk.to_vec()))? {
+            match self.call(&LocalRequest::Status(chunk.to_vec()))? {
                 Reply::Statuses(some) => all.extend(some),
                 _ => return Err(unexpected()),
             }
@@ -440,7 +441,7 @@ impl Client {
     pub fn cancel(&self, ids: &[TaskId]) -> Result<Vec<CancelResult>> {
         let mut all = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(MAX_IDS) {
-            match self.call(&Request::Cancel(chunk.to_vec()))? {
+            match self.call(&LocalRequest::Cancel(chunk.to_vec()))? {
                 Reply::Cancelled(some) => all.extend(some),
                 _ => return Err(unexpected()),
             }
@@ -453,7 +454,7 @@ impl Client {
     /// # Errors
     /// When the connection is lost.
     pub fn pause(&self, ids: &[TaskId]) -> Result<Vec<PauseResult>> {
-        self.pause_tasks(ids, Request::Pause)
+        self.pause_tasks(ids, LocalRequest::Pause)
     }
 
     /// Lets paused tasks go on.
@@ -461,13 +462,13 @@ impl Client {
     /// # Errors
     /// When the connection is lost.
     pub fn resume(&self, ids: &[TaskId]) -> Result<Vec<PauseResult>> {
-        self.pause_tasks(ids, Request::Resume)
+        self.pause_tasks(ids, LocalRequest::Resume)
     }
 
     fn pause_tasks(
         &self,
         ids: &[TaskId],
-        request: impl Fn(Scope) -> Request,
+        request: impl Fn(Scope) -> LocalRequest,
     ) -> Result<Vec<PauseResult>> {
         let mut all = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(MAX_IDS) {
@@ -497,8 +498,8 @@ impl Client {
 
     fn pause_all_of(&self, scope: Scope, on: bool) -> Result<()> {
         self.done(&match on {
-            true => Request::Pause(scope),
-            false => Request::Resume(scope),
+            true => LocalRequest::Pause(scope),
+            false => LocalRequest::Resume(scope),
         })
     }
 
@@ -507,7 +508,7 @@ impl Client {
     /// # Errors
     /// When it is no memfd, or too short.
     pub fn register(&self, memfd: BorrowedFd<'_>, length: u64) -> Result<RegionId> {
-        match self.call_with(&Request::Register { length }, Some(memfd))? {
+        match self.call_with(&LocalRequest::Register { length }, Some(memfd))? {
             Reply::Registered(region) => Ok(region),
             _ => Err(unexpected()),
         }
@@ -518,10 +519,10 @@ impl Client {
     /// # Errors
     /// While tasks use it.
     pub fn unregister(&self, region: RegionId) -> Result<()> {
-        self.done(&Request::Unregister(region))
+        self.done(&LocalRequest::Unregister(region))
     }
 
-    fn done(&self, request: &Request) -> Result<()> {
+    fn done(&self, request: &LocalRequest) -> Result<()> {
         match self.call(request)? {
             Reply::Done => Ok(()),
             _ => Err(unexpected()),
@@ -532,15 +533,15 @@ impl Client {
     ///
     /// # Errors
     /// Why it was refused or has failed; `TIMEDOUT`: then it is cancelled.
-    pub fn carry_out(&self, task: TaskSpec, timeout: Duration) -> Result<Outcome> {
+    pub fn carry_out(&self, task: TaskSpec, timeout: Duration) -> Result<TaskOutcome> {
         let submitted = self.submit(&[task])?.into_iter().next();
         let id = submitted.unwrap_or_else(|| Err(unexpected()))?;
-        let ended = self.wait(&[id], Until::All, Some(timeout));
+        let ended = self.wait(&[id], WaitCondition::All, Some(timeout));
         let ended = ended.inspect_err(|_| drop(self.cancel(&[id])))?;
         let outcome = ended.into_iter().next().ok_or_else(unexpected)?;
         match outcome.end {
-            End::Done => Ok(outcome),
-            End::Failed(why) => Err(why),
+            TaskEnd::Done => Ok(outcome),
+            TaskEnd::Failed(why) => Err(why),
         }
     }
 
@@ -555,7 +556,7 @@ impl Client {
         path: &[u8],
         write: bool,
     ) -> Result<(OwnedFd, Option<FarPartition>)> {
-        let request = Request::Open {
+        let request = LocalRequest::Open {
             node: node.map(str::to_owned),
             space: space.into(),
             path: path.into(),
@@ -580,7 +581,7 @@ impl Client {
     ) -> Result<Vec<PartitionInfo>> {
         let mut all: Vec<PartitionInfo> = Vec::new();
         loop {
-            let request = Request::Partitions {
+            let request = LocalRequest::Partitions {
                 node: node.map(str::to_owned),
                 space: space.into(),
                 path: path.into(),
@@ -601,7 +602,7 @@ impl Client {
     /// # Errors
     /// When the connection is lost.
     pub fn spaces(&self) -> Result<Vec<SpaceInfo>> {
-        match self.call(&Request::Spaces)? {
+        match self.call(&LocalRequest::Spaces)? {
             Reply::Spaces(spaces) => Ok(spaces),
             _ => Err(unexpected()),
         }
@@ -612,7 +613,7 @@ impl Client {
     /// # Errors
     /// When this user may not, or it makes no sense.
     pub fn change_space(&self, change: SpaceChange) -> Result<()> {
-        self.done(&Request::Space(change))
+        self.done(&LocalRequest::Space(change))
     }
 
     /// Registers, changes or removes a job.
@@ -620,7 +621,7 @@ impl Client {
     /// # Errors
     /// When this user may not, or it makes no sense.
     pub fn change_job(&self, change: JobChange) -> Result<()> {
-        self.done(&Request::Job(change))
+        self.done(&LocalRequest::Job(change))
     }
 
     /// Counts.
@@ -628,7 +629,7 @@ impl Client {
     /// # Errors
     /// When the connection is lost.
     pub fn stats(&self) -> Result<Stats> {
-        match self.call(&Request::Stats)? {
+        match self.call(&LocalRequest::Stats)? {
             Reply::Stats(stats) => Ok(stats),
             _ => Err(unexpected()),
         }
@@ -637,7 +638,7 @@ impl Client {
 
 /// Whether tasks do not fit into one packet.
 fn is_too_large(tasks: &[TaskSpec]) -> bool {
-    let request = Request::Submit(tasks.to_vec());
+    let request = LocalRequest::Submit(tasks.to_vec());
     encode(VERSION, 0, &request, &mut Vec::new()) == Err(PacketError::TooLarge)
 }
 
@@ -667,7 +668,7 @@ mod tests {
     fn refused() -> Client {
         let (client, there) = pair();
         client.write(b"never read", None).unwrap();
-        let refusal = Reply::Refused(Refusal::new(Code::Busy, "too many"));
+        let refusal = Reply::Refused(RequestError::new(Code::Busy, "too many"));
         let mut packet = Vec::new();
         encode(VERSION, 0, &refusal, &mut packet).unwrap();
         send_packet(&there, &packet, None, SendFlags::empty()).unwrap();

@@ -1,6 +1,6 @@
 //! The external store: a file system that all nodes see and that outlives them; often slow, and used by others too.
 
-use crate::medium::{MediumError, Stored};
+use crate::medium::{MediumError, ReadableMedium};
 
 /// Files below one folder of it, under names such as `3.7/0.arena`. A file that has its name is whole, and outlives a loss of power.
 pub trait External: Send + Sync {
@@ -8,13 +8,13 @@ pub trait External: Send + Sync {
     ///
     /// # Errors
     /// When it cannot be made.
-    fn create(&self, name: &str) -> Result<Box<dyn Draft>, MediumError>;
+    fn create(&self, name: &str) -> Result<Box<dyn ExternalFileWriter>, MediumError>;
 
     /// Opens a file for reading.
     ///
     /// # Errors
     /// When it is not there.
-    fn see(&self, name: &str) -> Result<Box<dyn Stored + Send + Sync>, MediumError>;
+    fn see(&self, name: &str) -> Result<Box<dyn ReadableMedium + Send + Sync>, MediumError>;
 
     /// The names in a folder (the empty name: in the first one), in their order. One that is not there has none.
     ///
@@ -36,7 +36,7 @@ pub trait External: Send + Sync {
 }
 
 /// A file that has no name yet. One that is dropped is gone.
-pub trait Draft: Stored + Send {
+pub trait ExternalFileWriter: ReadableMedium + Send {
     /// Writes what follows.
     ///
     /// # Errors

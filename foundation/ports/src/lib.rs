@@ -16,24 +16,24 @@ pub mod track;
 pub mod vault;
 pub mod world;
 
-pub use external::{Draft, External};
+pub use external::{External, ExternalFileWriter};
 pub use journal::{Journal, JournalError, Record};
-pub use medium::{Medium, MediumError, PowerFail, Promises, Stored, Window};
-pub use meter::{Meter, Metered};
+pub use medium::{Medium, MediumError, MediumWindow, PowerFail, Promises, ReadableMedium};
+pub use meter::{Meter, MeteredActivity};
 pub use mover::{
-    Control, CopyJob, CopyReport, CopySource, Delivery, Follow, Mover, MoverError, Over, Refused,
-    TreeCapabilities,
+    Control, CopyJob, CopyReport, CopySource, DeliveryJob, Follow, Mover, MoverError,
+    ObjectStoreError, Over, TreeCapabilities,
 };
 pub use nodes::{
-    ChangedSince, Checkpoints, Followers, MakePartition, Nodes, Peers, Pieces, STEP_SOCKET,
-    STEP_SPACE,
+    ChangedSince, CheckpointFinder, Followers, MakePartition, NodeWorld, Peers, Pieces,
+    STEP_SOCKET, STEP_SPACE,
 };
-pub use objects::{Found, ObjectBody, ObjectStore, Replaces, Tags, Upload};
-pub use one_sided::{Hold, OneSided, Open};
+pub use objects::{ObjectBody, ObjectMetadata, ObjectStore, Replaces, Tags, Upload};
+pub use one_sided::{ExposedExtent, KeepAliveGuard, OneSided};
 pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};
 pub use progress::Progress;
-pub use ranks::{Carried, Host, Ranks, RanksError, Reached};
+pub use ranks::{Carried, RankProgress, RankService, Ranks, RanksError};
 pub use site::SiteWorld;
-pub use track::{TrackError, Watched};
+pub use track::{TrackError, WatchedMemory};
 pub use vault::Vault;
 pub use world::{World, WorldError};

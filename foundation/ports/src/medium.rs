@@ -57,7 +57,7 @@ pub enum MediumError {
 /// A medium, in the hands of its only writer.
 pub trait Medium: Send {
     /// A part of it.
-    type Window<'a>: Window
+    type Window<'a>: MediumWindow
     where
         Self: 'a;
 
@@ -81,7 +81,7 @@ pub trait Medium: Send {
 }
 
 /// Bytes of a medium that can be read. Offsets count from its beginning.
-pub trait Stored {
+pub trait ReadableMedium {
     /// Bytes.
     fn size(&self) -> u64;
 
@@ -101,7 +101,7 @@ pub trait Stored {
     }
 }
 
-impl<S: Stored + ?Sized> Stored for Box<S> {
+impl<S: ReadableMedium + ?Sized> ReadableMedium for Box<S> {
     fn size(&self) -> u64 {
         (**self).size()
     }
@@ -116,7 +116,7 @@ impl<S: Stored + ?Sized> Stored for Box<S> {
 }
 
 /// A part of a medium that can be written. Offsets count from its beginning.
-pub trait Window: Stored + Send {
+pub trait MediumWindow: ReadableMedium + Send {
     /// Copies bytes in and returns their checksum (CRC-64/NVME). They are persistent after [`Window::persist`], not before.
     ///
     /// # Errors

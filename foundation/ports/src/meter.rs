@@ -9,11 +9,11 @@ pub trait Meter: Send + Sync {
 
     /// Something begins here that takes so many cores; none where nothing can be measured. What the machine draws is divided by
     /// cores among all that runs at a time.
-    fn begin(&self, cores: u32) -> Option<Box<dyn Metered>>;
+    fn begin(&self, cores: u32) -> Option<Box<dyn MeteredActivity>>;
 }
 
 /// Something whose share of what the machine draws is counted. Dropped, it has none any more.
-pub trait Metered: Send {
+pub trait MeteredActivity: Send {
     /// It ends; its share, if that is known from its beginning to now.
     fn end(self: Box<Self>) -> Option<Energy>;
 }

@@ -109,7 +109,7 @@ pub enum Over {
 
 /// Put trees into an object store. Every object is whole or absent; the tree is not replaced at once, as a store has no renames.
 #[derive(Debug, Clone)]
-pub struct Delivery {
+pub struct DeliveryJob {
     /// What is put, merged. Where a manifest is not known the tree is read for it.
     pub sources: Vec<CopySource>,
     /// The tree in the store, as `s3://BUCKET/PREFIX/`.
@@ -158,12 +158,12 @@ pub struct MoverError {
     /// if it is not because of one.
     pub tree: Option<usize>,
     /// What kind of refusal of an object store it is, if it is one that programs tell apart.
-    pub refused: Option<Refused>,
+    pub refused: Option<ObjectStoreError>,
 }
 
 /// Why an object store refuses, where that is more than an I/O error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum ObjectStoreError {
     /// There is no such bucket, or nothing at that place of it.
     Missing,
     /// There are no keys, the store does not take them, or they may not do that.
@@ -189,7 +189,7 @@ impl MoverError {
 
     /// The same, as a store's refusal of this kind.
     #[must_use]
-    pub fn refused(mut self, why: Refused) -> Self {
+    pub fn refused(mut self, why: ObjectStoreError) -> Self {
         self.refused = Some(why);
         self
     }
@@ -309,7 +309,7 @@ pub trait Mover: Send + Sync {
     ///
     /// # Errors
     /// Objects that were replaced stay so; the next delivery goes on from there. No part of an object is ever left.
-    fn deliver(&self, job: &Delivery, _control: &Control) -> Result<CopyReport, MoverError> {
+    fn deliver(&self, job: &DeliveryJob, _control: &Control) -> Result<CopyReport, MoverError> {
         Err(no_store(&job.dest))
     }
 

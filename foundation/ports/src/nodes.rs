@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tarn_types::checkpoint::Checkpoint;
 use tarn_types::event::{Failure, PriorInstance};
 use tarn_types::id::{NodeId, StepId, TierRef, TransferId};
-use tarn_types::nodes::{Attempt, Cleaned, Staying};
+use tarn_types::nodes::{AttemptId, Cleaned, Staying};
 use tarn_types::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 
 /// Of a step, a file that its command names and that has changed since the run began, if there is one. Looks at files, so
@@ -18,7 +18,7 @@ use tarn_types::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 
 /// What two folders, on a persistent tier and in memory, have of programs' checkpoints. It only looks.
-pub type Checkpoints = Arc<dyn Fn(&Path, &Path) -> Vec<Checkpoint> + Send + Sync>;
+pub type CheckpointFinder = Arc<dyn Fn(&Path, &Path) -> Vec<Checkpoint> + Send + Sync>;
 
 /// Makes a partition (docs/guide/direct-access.md) of this name in a folder, of so many bytes, written by units of so many bytes, or mapped with 0.
 pub type MakePartition = Arc<dyn Fn(&Path, &str, u64, u32) -> Result<(), Failure> + Send + Sync>;
@@ -33,7 +33,7 @@ pub const STEP_SOCKET: &str = "TARN_STEP_SOCKET";
 #[derive(Debug, Clone)]
 pub struct Pieces {
     /// Whose they are.
-    pub step: Attempt,
+    pub step: AttemptId,
     /// The name of each partition, and the folder that has the piece of it.
     pub folders: BTreeMap<String, PathBuf>,
     /// Where the socket for the step's programs is made, in a folder that is there.
@@ -41,7 +41,7 @@ pub struct Pieces {
 }
 
 /// A world of nodes that keep data between runs.
-pub trait Nodes: World {
+pub trait NodeWorld: World {
     /// Whether steps of several nodes can run here, or why not.
     ///
     /// # Errors
@@ -147,12 +147,12 @@ pub trait Peers: Send + Sync {
     ///
     /// # Errors
     /// When the socket cannot be made.
-    fn lend(&self, pieces: Pieces) -> Result<Box<dyn Send>, Failure>;
+    fn export_pieces(&self, pieces: Pieces) -> Result<Box<dyn Send>, Failure>;
 }
 
 /// The other nodes of a step: messages about it, whose content is the sender's and the receiver's own.
 pub trait Followers: Send + Sync {
     /// Sends. The order between two nodes is kept. Does not wait for an answer; may wait for room in a queue. False when
     /// that node is lost. Where it turns out later that the message cannot be delivered, the attempt has failed, and the world is told.
-    fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool;
+    fn send(&self, to: NodeId, step: AttemptId, message: Vec<u8>) -> bool;
 }

@@ -12,7 +12,7 @@ pub type Tags = Vec<(String, String)>;
 
 /// An object, as a store tells of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct ObjectMetadata {
     /// Its key.
     pub key: String,
     /// In bytes.
@@ -38,7 +38,7 @@ pub enum Replaces<'a> {
 
 impl Replaces<'_> {
     /// Whether what is there now may be replaced.
-    pub fn allows(&self, found: &Found) -> bool {
+    pub fn allows(&self, found: &ObjectMetadata) -> bool {
         match self {
             Self::Anything => true,
             Self::Nothing => false,
@@ -69,14 +69,15 @@ pub trait ObjectStore: Send + Sync + Debug {
         &self,
         at: &ObjectUrl,
         watch: &dyn Watch,
-        each: &mut dyn FnMut(Found) -> Result<(), MoverError>,
+        each: &mut dyn FnMut(ObjectMetadata) -> Result<(), MoverError>,
     ) -> Result<(), MoverError>;
 
     /// What is known of an object; `None` when it is not there.
     ///
     /// # Errors
     /// When the store does not say.
-    fn look(&self, at: &ObjectUrl, watch: &dyn Watch) -> Result<Option<Found>, MoverError>;
+    fn look(&self, at: &ObjectUrl, watch: &dyn Watch)
+    -> Result<Option<ObjectMetadata>, MoverError>;
 
     /// Opens a stretch of an object, which is not empty. With an ETag it must be that object.
     ///

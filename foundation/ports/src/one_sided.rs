@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 /// Something that is so until it is dropped.
-pub type Hold = Box<dyn Send + Sync>;
+pub type KeepAliveGuard = Box<dyn Send + Sync>;
 
 /// A stretch of a file that other processes reach, and what they must be told to do so: opaque words.
-pub type Open = (Hold, Box<[u8]>);
+pub type ExposedExtent = (KeepAliveGuard, Box<[u8]>);
 
 /// What moves bytes so. `here` is the address of this host by which both ends reach each other.
 pub trait OneSided: Send + Sync {
@@ -27,13 +27,13 @@ pub trait OneSided: Send + Sync {
         file: BorrowedFd<'_>,
         stretch: Range<u64>,
         writable: bool,
-    ) -> io::Result<Open>;
+    ) -> io::Result<ExposedExtent>;
 
     /// While this is held, what others do to what is open here gets on.
     ///
     /// # Errors
     /// When no thread can be had for that.
-    fn attend(&self, here: IpAddr) -> io::Result<Hold>;
+    fn attend(&self, here: IpAddr) -> io::Result<KeepAliveGuard>;
 
     /// Writes bytes to what another process has opened, from `at` on: in the end they can be seen there. `waits` is called time and again
     /// while nothing happens. After an error some may land there at any time, until the other end has closed it.

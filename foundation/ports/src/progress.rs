@@ -10,7 +10,7 @@ use tarn_types::nodes::{MovingTransfer, Phase, RunningStep};
 use tarn_types::part::TransferKind;
 
 #[derive(Debug, Default)]
-struct Inner {
+struct ProgressState {
     transfers: BTreeMap<TransferId, (DataId, TransferKind, u64, Instant, Arc<Control>)>,
     steps: BTreeMap<(InstanceId, u32), (Phase, Instant)>,
     /// What other nodes have told of last.
@@ -19,7 +19,7 @@ struct Inner {
 
 /// A handle on what is going on; cheap to clone, readable from any thread.
 #[derive(Debug, Clone, Default)]
-pub struct Progress(Arc<Mutex<Inner>>);
+pub struct Progress(Arc<Mutex<ProgressState>>);
 
 fn nanos(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)

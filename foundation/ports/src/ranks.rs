@@ -1,6 +1,6 @@
 //! The ranks of one program, as one of them sees them: how they meet, agree, and keep copies for each other.
 
-use crate::one_sided::Hold;
+use crate::one_sided::KeepAliveGuard;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub enum RanksError {
 
 /// How far a rank is: counts that only grow, and what it lacks of the last versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Reached {
+pub struct RankProgress {
     /// The number of the newest version of this generation that it has tried to commit.
     pub committed: u64,
     /// The number of the newest that lies on its persistent tier.
@@ -67,7 +67,7 @@ pub struct Reached {
     pub bare: u64,
 }
 
-impl Reached {
+impl RankProgress {
     /// What holds of both: the least of the counts, and what either lacks.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -105,10 +105,10 @@ pub struct Carried {
 }
 
 /// Opens a window: onto a file, of so many bytes.
-pub type OpenWindow<'a> = dyn FnMut(BorrowedFd<'_>, u64) -> Result<Hold, String> + 'a;
+pub type OpenWindow<'a> = dyn FnMut(BorrowedFd<'_>, u64) -> Result<KeepAliveGuard, String> + 'a;
 
 /// What a rank does for others when they ask. Called on threads of the adapter's own, several at a time.
-pub trait Host: Send + Sync {
+pub trait RankService: Send + Sync {
     /// Takes memory of so many bytes for a rank's staged part. What that rank was given before, in this or an earlier generation, is
     /// taken away from it first: whoever still writes there writes to what nobody reads. Returns the name of the memory, for ranks of
     /// the same node.
@@ -167,7 +167,7 @@ pub trait Ranks: Send + Sync {
     }
 
     /// From now on others are served.
-    fn serve(&self, host: Arc<dyn Host>);
+    fn serve(&self, host: Arc<dyn RankService>);
 
     /// Tells all ranks a word and returns everybody's, by rank. All ranks call it, in the same order of calls.
     ///
@@ -176,16 +176,16 @@ pub trait Ranks: Send + Sync {
     fn exchange(&self, word: &[u8], within: Duration) -> Result<Vec<Box<[u8]>>, RanksError>;
 
     /// Makes known how far this rank is. Does not wait.
-    fn tell(&self, progress: Reached);
+    fn report_progress(&self, progress: RankProgress);
 
     /// How far all ranks are ([`Reached::and`]).
-    fn told(&self) -> Reached;
+    fn common_progress(&self) -> RankProgress;
 
     /// Waits until all ranks are so far, in all counts.
     ///
     /// # Errors
     /// When they are not within the time, or a rank is gone.
-    fn wait(&self, least: Reached, within: Duration) -> Result<(), RanksError>;
+    fn wait(&self, least: RankProgress, within: Duration) -> Result<(), RanksError>;
 
     /// Asks a rank to take memory for this one's staged part: [`Host::grant`].
     ///

@@ -19,7 +19,7 @@ pub enum TrackError {
 }
 
 /// Memory of this program that is watched for writes, and read while the program may be writing to it. Offsets count from its beginning.
-pub trait Watched: Send {
+pub trait WatchedMemory: Send {
     /// Bytes.
     fn size(&self) -> u64;
 

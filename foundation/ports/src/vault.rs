@@ -1,6 +1,6 @@
 //! Where media are kept under names: a folder of a tier.
 
-use crate::medium::{Medium, MediumError, Stored};
+use crate::medium::{Medium, MediumError, ReadableMedium};
 use std::os::fd::OwnedFd;
 
 /// Keeps media under names such as `3/7.arena`. Those of one process at a time are written; anybody may read.
@@ -8,7 +8,7 @@ pub trait Vault: Send + Sync {
     /// A medium for its only writer.
     type Medium: Medium + 'static;
     /// The same for readers.
-    type Seen: Stored + Send + Sync + 'static;
+    type Seen: ReadableMedium + Send + Sync + 'static;
 
     /// Makes a medium of so many bytes, all of them taken, lets it be filled, and gives it its name: under this it is only ever
     /// whole. What had the name before is gone.

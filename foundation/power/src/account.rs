@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// What runs on a machine, and what each of it has had of the energy so far.
 #[derive(Debug, Default)]
-pub struct Account {
+pub struct EnergyAccount {
     running: BTreeMap<u64, Share>,
     begun: u64,
 }
@@ -16,7 +16,7 @@ struct Share {
     microjoules: Option<u64>,
 }
 
-impl Account {
+impl EnergyAccount {
     /// Something begins that takes so many cores; what it is called here.
     pub fn begin(&mut self, cores: u32) -> u64 {
         let id = self.begun;
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn energy_is_divided_by_cores_while_several_run() {
-        let mut account = Account::default();
+        let mut account = EnergyAccount::default();
         account.drawn(Some(1000));
         let one = account.begin(1);
         account.drawn(Some(100));
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_is_unknown_stays_unknown_for_those_that_ran() {
-        let mut account = Account::default();
+        let mut account = EnergyAccount::default();
         let first = account.begin(2);
         account.drawn(None);
         let second = account.begin(0);
@@ -99,7 +99,7 @@ mod tests {
             cores in prop::collection::vec(0u32..200, 1..20),
             drawn in prop::collection::vec(0u64..u64::MAX >> 8, 1..20),
         ) {
-            let mut account = Account::default();
+            let mut account = EnergyAccount::default();
             let ids: Vec<u64> = cores.iter().map(|c| account.begin(*c)).collect();
             drawn.iter().for_each(|d| account.drawn(Some(*d)));
             let sum: u64 = ids.into_iter().map(|id| account.end(id).unwrap()).sum();

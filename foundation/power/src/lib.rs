@@ -6,8 +6,8 @@ mod files;
 mod meter;
 mod sensors;
 
-pub use account::Account;
-pub use meter::{Machine, SAMPLE};
+pub use account::EnergyAccount;
+pub use meter::{MachineMeter, SAMPLE};
 pub use sensors::{Reading, Sensors};
 
 use std::path::PathBuf;

@@ -1,11 +1,11 @@
 //! This machine, measured while something runs on it.
 
-use crate::account::Account;
+use crate::account::EnergyAccount;
 use crate::sensors::{Reading, Sensors};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_ports::{Meter, Metered};
+use tarn_ports::{Meter, MeteredActivity};
 use tarn_types::energy::{Draw, Energy, Power};
 
 /// Between two readings while something runs: far less than any counter takes to start anew.
@@ -14,28 +14,28 @@ pub const SAMPLE: Duration = Duration::from_secs(5);
 const WINDOW: Duration = Duration::from_millis(200);
 
 /// This machine.
-pub struct Machine(Arc<Inner>);
+pub struct MachineMeter(Arc<MachineMeterState>);
 
-struct Inner {
+struct MachineMeterState {
     sensors: Sensors,
     /// What its readings' times count from.
     epoch: Instant,
-    state: Mutex<State>,
+    state: Mutex<SamplingState>,
 }
 
 #[derive(Default)]
-struct State {
-    account: Account,
+struct SamplingState {
+    account: EnergyAccount,
     /// What was read last, while something runs.
     last: Option<Reading>,
     /// Whether a thread reads from time to time.
     sampled: bool,
 }
 
-impl Machine {
+impl MachineMeter {
     /// The machine that shows its devices in this folder (`/sys`).
     pub fn new(sysfs: &Path) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(MachineMeterState {
             sensors: Sensors::find(sysfs),
             epoch: Instant::now(),
             state: Mutex::default(),
@@ -48,8 +48,8 @@ impl Machine {
     }
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl MachineMeterState {
+    fn state(&self) -> MutexGuard<'_, SamplingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -58,7 +58,7 @@ impl Inner {
     }
 
     /// Divides what was drawn since the last reading. Readings are made one at a time, so that each is later than the one before.
-    fn settle(&self, state: &mut State) {
+    fn settle(&self, state: &mut SamplingState) {
         let now = self.read();
         if !state.account.is_idle() {
             let both = state.last.as_ref().zip(now.as_ref());
@@ -81,7 +81,7 @@ impl Inner {
     }
 }
 
-impl Meter for Machine {
+impl Meter for MachineMeter {
     fn draw(&self) -> Draw {
         let sensors = &self.0.sensors;
         let milliwatts = sensors.milliwatts().or_else(|| {
@@ -102,7 +102,7 @@ impl Meter for Machine {
         }
     }
 
-    fn begin(&self, cores: u32) -> Option<Box<dyn Metered>> {
+    fn begin(&self, cores: u32) -> Option<Box<dyn MeteredActivity>> {
         self.0.sensors.source()?;
         let mut state = self.0.state();
         self.0.settle(&mut state);
@@ -114,20 +114,20 @@ impl Meter for Machine {
             state.sampled = thread.spawn(move || inner.sample()).is_ok();
         }
         let inner = Arc::clone(&self.0);
-        Some(Box::new(Running {
+        Some(Box::new(EnergyShareMeter {
             inner,
             id: Some(id),
         }))
     }
 }
 
-struct Running {
-    inner: Arc<Inner>,
+struct EnergyShareMeter {
+    inner: Arc<MachineMeterState>,
     /// Until it has ended.
     id: Option<u64>,
 }
 
-impl Running {
+impl EnergyShareMeter {
     fn take(&mut self) -> Option<u64> {
         let id = self.id.take()?;
         let mut state = self.inner.state();
@@ -136,7 +136,7 @@ impl Running {
     }
 }
 
-impl Metered for Running {
+impl MeteredActivity for EnergyShareMeter {
     fn end(mut self: Box<Self>) -> Option<Energy> {
         let source = self.inner.sensors.source()?;
         let microjoules = self.take()?;
@@ -147,7 +147,7 @@ impl Metered for Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for EnergyShareMeter {
     fn drop(&mut self) {
         self.take();
     }

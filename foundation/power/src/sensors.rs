@@ -33,7 +33,7 @@ struct Watts {
 
 /// All instances of one source.
 #[derive(Debug, Clone)]
-struct Gauge {
+struct SensorGroup {
     source: Source,
     counters: Vec<Counter>,
     watts: Vec<Watts>,
@@ -42,7 +42,7 @@ struct Gauge {
 /// What a machine has to read.
 #[derive(Debug, Clone, Default)]
 pub struct Sensors {
-    gauge: Option<Gauge>,
+    gauge: Option<SensorGroup>,
     inlets: Vec<PathBuf>,
     processors: Vec<PathBuf>,
     /// What is there and cannot be read, a sentence each.
@@ -53,11 +53,11 @@ pub struct Sensors {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
     at: Duration,
-    what: What,
+    what: SensorValue,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum What {
+enum SensorValue {
     /// Of each counter.
     Counted(Vec<u64>),
     /// Microwatts of all meters together.
@@ -97,8 +97,8 @@ impl Sensors {
     pub fn read(&self, at: Duration) -> Option<Reading> {
         let gauge = self.gauge.as_ref()?;
         let what = match gauge.counters.is_empty() {
-            false => What::Counted(gauge.counted().ok()?),
-            true => What::Drawn(gauge.drawn().ok()?),
+            false => SensorValue::Counted(gauge.counted().ok()?),
+            true => SensorValue::Drawn(gauge.drawn().ok()?),
         };
         Some(Reading { at, what })
     }
@@ -107,12 +107,12 @@ impl Sensors {
     pub fn between(&self, from: &Reading, to: &Reading) -> Option<u64> {
         let gauge = self.gauge.as_ref()?;
         match (&from.what, &to.what) {
-            (What::Counted(from), What::Counted(to)) => {
+            (SensorValue::Counted(from), SensorValue::Counted(to)) => {
                 let each = gauge.counters.iter().zip(from.iter().zip(to));
                 each.map(|(c, (from, to))| c.between(*from, *to))
                     .try_fold(0u64, |sum, more| sum.checked_add(more?))
             }
-            (What::Drawn(first), What::Drawn(last)) => {
+            (SensorValue::Drawn(first), SensorValue::Drawn(last)) => {
                 let passed = to.at.saturating_sub(from.at).as_nanos();
                 let mean = (u128::from(*first) + u128::from(*last)) / 2;
                 u64::try_from(mean * passed / 1_000_000_000).ok()
@@ -155,7 +155,7 @@ impl Counter {
     }
 }
 
-impl Gauge {
+impl SensorGroup {
     fn counted(&self) -> io::Result<Vec<u64>> {
         self.counters.iter().map(|c| number(&c.file)).collect()
     }
@@ -187,11 +187,11 @@ fn closed(source: Source, file: &Path, e: &io::Error) -> String {
 }
 
 /// The counters of a node of a Cray.
-fn cray(folder: &Path) -> Option<Gauge> {
+fn cray(folder: &Path) -> Option<SensorGroup> {
     let (energy, power) = (folder.join("energy"), folder.join("power"));
     let million = 1_000_000;
     let there = |file: &PathBuf| file.exists();
-    Some(Gauge {
+    Some(SensorGroup {
         source: Source::PmCounters,
         counters: vec![Counter {
             file: Some(energy).filter(there)?,
@@ -210,7 +210,7 @@ fn cray(folder: &Path) -> Option<Gauge> {
 }
 
 /// The zones of packages, and of memory in them.
-fn rapl(folder: &Path) -> Option<Gauge> {
+fn rapl(folder: &Path) -> Option<SensorGroup> {
     let mut counters = Vec::new();
     for (entry, zone) in entries(folder) {
         // Not `intel-rapl-mmio`, which shows the same packages once more.
@@ -230,7 +230,7 @@ fn rapl(folder: &Path) -> Option<Gauge> {
             });
         }
     }
-    (!counters.is_empty()).then_some(Gauge {
+    (!counters.is_empty()).then_some(SensorGroup {
         source: Source::Rapl,
         counters,
         watts: Vec::new(),
@@ -331,8 +331,8 @@ fn gauge<'a>(
     source: Source,
     chips: impl Iterator<Item = &'a Chip>,
     suits: impl Fn(&str) -> bool + Copy,
-) -> Option<Gauge> {
-    let mut all = Gauge {
+) -> Option<SensorGroup> {
+    let mut all = SensorGroup {
         source,
         counters: Vec::new(),
         watts: Vec::new(),
@@ -358,7 +358,7 @@ fn gauge<'a>(
     (!all.counters.is_empty() || !all.watts.is_empty()).then_some(all)
 }
 
-fn of_nodes(chips: &[Chip]) -> Option<Gauge> {
+fn of_nodes(chips: &[Chip]) -> Option<SensorGroup> {
     let of_node = |c: &&Chip| {
         let aem = c.driver.strip_prefix("aem");
         c.driver == OF_NODES || aem.is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
@@ -366,7 +366,7 @@ fn of_nodes(chips: &[Chip]) -> Option<Gauge> {
     gauge(Source::Hwmon, chips.iter().filter(of_node), |_| true)
 }
 
-fn of_processors(chips: &[Chip]) -> Option<Gauge> {
+fn of_processors(chips: &[Chip]) -> Option<SensorGroup> {
     let of_cpu = |c: &&Chip| OF_PROCESSORS.contains(&&*c.driver);
     let sockets = |label: &str| label.is_empty() || label.starts_with("Esocket");
     gauge(Source::HwmonCpu, chips.iter().filter(of_cpu), sockets)

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 use tarn_ports::Meter;
-use tarn_power::{Machine, Sensors};
+use tarn_power::{MachineMeter, Sensors};
 use tarn_types::energy::{Draw, Energy, Power, Sensor, Source, Warmth};
 use tempfile::TempDir;
 
@@ -115,7 +115,7 @@ fn packages_and_their_memory_are_counted_once_and_over_their_range() {
 #[test]
 fn a_meter_of_the_node_goes_before_counters_of_its_processors() {
     let root = played(&[SERVER, BOARD]);
-    let machine = Machine::new(root.path());
+    let machine = MachineMeter::new(root.path());
     let draw = machine.draw();
     let power = Power {
         milliwatts: 212_000,
@@ -149,7 +149,7 @@ fn a_cray_and_old_and_other_drivers() {
             ("cray/pm_counters/power", "317 W 1700000000000000 us"),
         ],
     ]);
-    let machine = Machine::new(cray.path());
+    let machine = MachineMeter::new(cray.path());
     let power = machine.draw().power.unwrap();
     assert_eq!(
         (power.milliwatts, power.source),
@@ -192,7 +192,7 @@ fn a_cray_and_old_and_other_drivers() {
         ("class/hwmon/hwmon0/device/energy1_input", "7000000"),
         ("class/hwmon/hwmon0/device/power1_average", "300000000"),
     ]]);
-    let machine = Machine::new(aem.path());
+    let machine = MachineMeter::new(aem.path());
     assert_eq!(machine.draw().power.unwrap().milliwatts, 300_000);
     assert_eq!(machine.sensors().source(), Some(Source::Hwmon));
 }
@@ -201,7 +201,7 @@ fn a_cray_and_old_and_other_drivers() {
 fn a_machine_without_meters_knows_nothing() {
     let empty = played(&[]);
     for root in [empty.path(), &empty.path().join("none")] {
-        let machine = Machine::new(root);
+        let machine = MachineMeter::new(root);
         assert!(machine.draw().is_unknown());
         assert!(machine.begin(1).is_none());
         assert!(machine.sensors().closed.is_empty());
@@ -215,7 +215,7 @@ fn a_machine_without_meters_knows_nothing() {
         ("class/hwmon/hwmon1/temp1_input", "-273150"),
         ("class/hwmon/hwmon2/power1_average", "1"),
     ]]);
-    assert!(Machine::new(parts.path()).draw().is_unknown());
+    assert!(MachineMeter::new(parts.path()).draw().is_unknown());
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn what_only_root_may_read_is_said() {
 #[test]
 fn steps_share_what_is_drawn_while_they_run() {
     let root = played(&[SERVER]);
-    let machine = Machine::new(root.path());
+    let machine = MachineMeter::new(root.path());
     let package = |uj: u64| {
         let file = "class/powercap/intel-rapl:0/energy_uj";
         set(root.path(), file, &uj.to_string());
@@ -288,7 +288,7 @@ fn steps_share_what_is_drawn_while_they_run() {
 #[test]
 fn a_meter_that_vanishes_leaves_the_step_without_a_figure() {
     let root = played(&[SERVER]);
-    let machine = Machine::new(root.path());
+    let machine = MachineMeter::new(root.path());
     let file = root.path().join("class/powercap/intel-rapl:0/energy_uj");
     let before = machine.begin(1).unwrap();
     std::fs::remove_file(&file).unwrap();

@@ -45,7 +45,7 @@ impl Tree {
 
 /// A stretch of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item {
+pub struct FileRange {
     /// Relative to the tree's root. Items of one file share it, so that a request takes little more memory than bytes.
     pub path: Arc<[u8]>,
     /// In bytes.
@@ -56,9 +56,9 @@ pub struct Item {
 
 /// What a client says after the handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum DataRequest {
     /// Asks for content.
-    Read(Request),
+    Read(ReadRequest),
     /// A window has been read and may be closed.
     Release {
         /// The request that it answered.
@@ -70,7 +70,7 @@ pub enum Asked {
 
 /// Asks for stretches of files of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct ReadRequest {
     /// Number of the request, chosen by the client.
     pub number: u32,
     /// Whether windows are taken in place of content.
@@ -78,7 +78,7 @@ pub struct Request {
     /// The tree.
     pub tree: Tree,
     /// In the order in which they are answered.
-    pub items: Vec<Item>,
+    pub items: Vec<FileRange>,
 }
 
 const READ: u8 = 1;
@@ -180,16 +180,16 @@ pub fn release(request: u32, item: u32) -> [u8; 13] {
     out
 }
 
-impl Asked {
+impl DataRequest {
     /// As it was received, without its length.
     ///
     /// # Errors
     /// When it is nothing that a client says.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         match from.u8()? {
-            READ => Request::decode(from, false).map(Self::Read),
-            READ_BY_WINDOW => Request::decode(from, true).map(Self::Read),
+            READ => ReadRequest::decode(from, false).map(Self::Read),
+            READ_BY_WINDOW => ReadRequest::decode(from, true).map(Self::Read),
             RELEASE => {
                 let (request, item) = (from.u32()?, from.u32()?);
                 match from.rest {
@@ -202,7 +202,7 @@ impl Asked {
     }
 }
 
-impl Request {
+impl ReadRequest {
     /// Bytes of a request that begins with these four.
     ///
     /// # Errors
@@ -216,7 +216,7 @@ impl Request {
     }
 
     /// Paths are not judged here: they are opened beneath the tree.
-    fn decode(mut from: Reader<'_>, windows: bool) -> Result<Self, Malformed> {
+    fn decode(mut from: FieldReader<'_>, windows: bool) -> Result<Self, Malformed> {
         let number = from.u32()?;
         let kind = from.u8()?;
         let len = from.u16()? as usize;
@@ -232,7 +232,7 @@ impl Request {
         };
         let count = from.u16()? as usize;
         // No more than the bytes that are there can mean.
-        let mut items: Vec<Item> = Vec::with_capacity(count.min(from.rest.len() / 18));
+        let mut items: Vec<FileRange> = Vec::with_capacity(count.min(from.rest.len() / 18));
         for _ in 0..count {
             let len = from.u16()? as usize;
             if len > MAX_PATH_BYTES {
@@ -250,7 +250,7 @@ impl Request {
             {
                 return Err(Malformed("a stretch ends beyond the largest file"));
             }
-            items.push(Item { path, offset, len });
+            items.push(FileRange { path, offset, len });
         }
         from.end()?;
         Ok(Self {
@@ -264,7 +264,7 @@ impl Request {
 
 /// Asks for something else than files. What it says is for those who know each other by this key; the proof covers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call<'a> {
+pub struct DataCall<'a> {
     /// Counts the calls of a stream, from 0.
     pub number: u32,
     /// That it comes from who opened the stream, as this call.
@@ -273,7 +273,7 @@ pub struct Call<'a> {
     pub body: &'a [u8],
 }
 
-impl<'a> Call<'a> {
+impl<'a> DataCall<'a> {
     /// As it is sent, its length first.
     ///
     /// # Errors
@@ -297,7 +297,7 @@ impl<'a> Call<'a> {
     /// # Errors
     /// When it ends early.
     pub fn decode(bytes: &'a [u8]) -> Result<Option<Self>, Malformed> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         if from.u8()? != CALL {
             return Ok(None);
         }
@@ -312,7 +312,7 @@ impl<'a> Call<'a> {
 
 /// What an answer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum ReadStatus {
     /// Content follows.
     Content,
     /// There is no such file.
@@ -363,18 +363,18 @@ impl Window {
 
 /// Precedes each item's content or the text of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct ReadReplyHeader {
     /// Of the request.
     pub request: u32,
     /// Place in the request.
     pub item: u32,
     /// What follows.
-    pub status: Status,
+    pub status: ReadStatus,
     /// Bytes that follow, or of the window's content.
     pub len: u64,
 }
 
-impl Answer {
+impl ReadReplyHeader {
     /// Bytes on the wire.
     pub const BYTES: usize = 4 + 4 + 1 + 8;
 
@@ -384,13 +384,13 @@ impl Answer {
         out[..4].copy_from_slice(&self.request.to_le_bytes());
         out[4..8].copy_from_slice(&self.item.to_le_bytes());
         out[8] = match self.status {
-            Status::Content => 0,
-            Status::Gone => 1,
-            Status::Shorter => 2,
-            Status::Refused => 3,
-            Status::Failed => 4,
-            Status::Wait => 5,
-            Status::Window => 6,
+            ReadStatus::Content => 0,
+            ReadStatus::Gone => 1,
+            ReadStatus::Shorter => 2,
+            ReadStatus::Refused => 3,
+            ReadStatus::Failed => 4,
+            ReadStatus::Wait => 5,
+            ReadStatus::Window => 6,
         };
         out[9..].copy_from_slice(&self.len.to_le_bytes());
         out
@@ -401,20 +401,20 @@ impl Answer {
     /// # Errors
     /// When its status is unknown, or an error's text is longer than [`MAX_TEXT`].
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, Malformed> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         let (request, item) = (from.u32()?, from.u32()?);
         let status = match from.u8()? {
-            0 => Status::Content,
-            1 => Status::Gone,
-            2 => Status::Shorter,
-            3 => Status::Refused,
-            4 => Status::Failed,
-            5 => Status::Wait,
-            6 => Status::Window,
+            0 => ReadStatus::Content,
+            1 => ReadStatus::Gone,
+            2 => ReadStatus::Shorter,
+            3 => ReadStatus::Refused,
+            4 => ReadStatus::Failed,
+            5 => ReadStatus::Wait,
+            6 => ReadStatus::Window,
             _ => return Err(Malformed("an answer of an unknown kind")),
         };
         let len = from.u64()?;
-        let is_text = !matches!(status, Status::Content | Status::Window);
+        let is_text = !matches!(status, ReadStatus::Content | ReadStatus::Window);
         if is_text && len > MAX_TEXT as u64 {
             return Err(Malformed("the text of an error is longer than allowed"));
         }
@@ -427,11 +427,11 @@ impl Answer {
     }
 }
 
-pub(crate) struct Reader<'a> {
+pub(crate) struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     pub(crate) fn new(rest: &'a [u8]) -> Self {
         Self { rest }
     }

@@ -13,20 +13,22 @@ mod task;
 pub use bytes::PathBytes;
 pub use code::Code;
 pub use message::{
-    Access, CancelResult, FarPartition, JobChange, Limit, PartitionInfo, PauseResult, Reply,
-    Request, Scope, SpaceChange, SpaceInfo, SpaceSpec, Stats, WindowUse,
+    Access, CancelResult, FarPartition, JobChange, Limit, LocalRequest, PartitionInfo, PauseResult,
+    Reply, Scope, SpaceChange, SpaceInfo, SpaceSpec, Stats, WindowUse,
 };
 pub use packet::{Packet, PacketError, decode, encode, versions};
-pub use peer::{Ask, MAX_STEP_PIECE, PEER_VERSION, Said, StepMessage, pack, unpack};
+pub use peer::{
+    MAX_STEP_PIECE, PEER_VERSION, PeerTarndReply, PeerTarndRequest, StepMessage, pack, unpack,
+};
 pub use task::{
-    Allocation, Checksum, End, Kind, MAX_FIRST, Outcome, Place, Refusal, State, Status, TaskSpec,
-    Verify,
+    Allocation, Checksum, CopyVerification, MAX_FIRST, RequestError, TaskEnd, TaskLocation,
+    TaskOperation, TaskOutcome, TaskSpec, TaskState, TaskStatus,
 };
 
 /// A task's id: never given twice by one tarnd, restarts included.
 pub type TaskId = u64;
 /// A user, as the kernel numbers them.
-pub type Uid = u32;
+pub type UserId = u32;
 /// A job, as the scheduler numbers them.
 pub type JobId = u64;
 /// A registered piece of memory, of one connection.

@@ -13,7 +13,8 @@ use tarn_types::cluster::{Cluster, Link};
 use tarn_types::event::{Event, PriorInstance};
 use tarn_types::id::{NodeId, TransferId};
 use tarn_types::nodes::{
-    Attempt, Cleaned, MovingTransfer, Room, RunningStep, Sight, Staying, Swept, Waits,
+    AttemptId, Cleaned, MovingTransfer, NodeTierUsage, RunningStep, SharedPath, SpaceWaitCause,
+    Staying, Swept,
 };
 use tarn_types::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_types::units::Time;
@@ -25,7 +26,7 @@ pub const VERSION: u32 = 11;
 
 /// Said to a node, in order, without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Told {
+pub enum NodeCommand {
     /// Perform this; what comes of it is news.
     Do(Action),
     /// Parts that later actions name.
@@ -36,7 +37,7 @@ pub enum Told {
     /// The attempt that comes next is led here; messages about it are for those who have had this mark.
     Lead {
         /// Which attempt.
-        step: Attempt,
+        step: AttemptId,
         /// See [`Told::Mark`].
         mark: u64,
     },
@@ -45,7 +46,7 @@ pub enum Told {
         /// Whose message it was.
         from: NodeId,
         /// About which attempt.
-        step: Attempt,
+        step: AttemptId,
         /// Why.
         why: String,
     },
@@ -70,7 +71,7 @@ pub type Address = (String, u16);
 
 /// Asked of a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Call {
+pub enum NodeRequest {
     /// What the node has. Answered by [`Answer::Cluster`], of this one node.
     Measure {
         /// [`VERSION`] of who asks.
@@ -84,7 +85,7 @@ pub enum Call {
         /// The state folder.
         state: PathBuf,
         /// What every node must see as tarn does, the state folder first.
-        sights: Vec<Sight>,
+        sights: Vec<SharedPath>,
     },
     /// How fast bytes come from another node, which was measured lately or is measured now. Answered by [`Answer::Rate`].
     Link {
@@ -217,26 +218,26 @@ pub struct NodeConfig {
     /// The run's number and key on the data plane.
     pub data: (u128, [u8; 32]),
     /// What wraps the keys of encrypted data, where the workflow has any.
-    pub keys: Option<Keys>,
+    pub keys: Option<WorkspaceKeys>,
 }
 
 /// Keys that are made of a user's for the data of one workspace, as text, as a user's file has keys. Wiped when it is dropped, never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Keys(pub Zeroizing<String>);
+pub struct WorkspaceKeys(pub Zeroizing<String>);
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for WorkspaceKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keys(secret)")
+        f.write_str("WorkspaceKeys(secret)")
     }
 }
 
-impl Serialize for Keys {
+impl Serialize for WorkspaceKeys {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Keys {
+impl<'de> Deserialize<'de> for WorkspaceKeys {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         String::deserialize(from).map(|text| Self(Zeroizing::new(text)))
     }
@@ -244,7 +245,7 @@ impl<'de> Deserialize<'de> for Keys {
 
 /// A node's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum NodeReply {
     /// To what has none.
     Done,
     /// To [`Call::Measure`].
@@ -265,11 +266,11 @@ pub enum Answer {
         write: u64,
     },
     /// To [`Call::Room`].
-    Room(Room),
+    Room(NodeTierUsage),
     /// To [`Call::Sweep`].
     Swept(Swept),
     /// To [`Call::Idle`].
-    Waits(Waits),
+    Waits(SpaceWaitCause),
     /// To [`Call::Open`].
     Opened {
         /// Why steps of several nodes cannot run there, if they cannot.
@@ -296,7 +297,7 @@ pub enum Answer {
 
 /// Said by a node, in order, unasked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum News {
+pub enum NodeNotification {
     /// Something happened.
     Event(Event),
     /// A message about an attempt could not be given to another of its nodes: the attempt ends on both. Told to that node.
@@ -304,7 +305,7 @@ pub enum News {
         /// To whom.
         to: NodeId,
         /// About which attempt.
-        step: Attempt,
+        step: AttemptId,
         /// Why.
         why: String,
     },
@@ -325,7 +326,7 @@ pub enum News {
 
 /// What tarnd is told on its standard input when it is started for a run; one line.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Start {
+pub struct NodeStartInput {
     /// The run's keys, as the control plane has them.
     pub keys: serde_json::Value,
     /// The run's name.
@@ -353,7 +354,7 @@ pub struct Borrow {
 
 /// What tarnd then says on its standard output; one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Started {
+pub struct NodeStartReport {
     /// The node's host name.
     pub node: String,
     /// The port of the control plane.

@@ -9,22 +9,26 @@ mod order;
 mod work;
 
 pub use ask::{
-    Advice, Ask, Chain, DatasetInfo, Excluded, JobInfo, MAX_BEFORE, MAX_EXCLUDED, NodeInfo,
-    OrphanInfo, ReplicaInfo, ReplicaState, Said, Stage, Staging, StoreInfo, Submitted, UsageInfo,
-    Which,
+    Chain, ControllerReply, ControllerRequest, DatasetFilter, DatasetInfo, Excluded, JobInfo,
+    JobSubmission, MAX_BEFORE, MAX_EXCLUDED, NodeInfo, OrphanInfo, PlacementAdvice, ReplicaInfo,
+    ReplicaState, Stage, Staging, StoreInfo, UsageInfo,
 };
 pub use frame::{FrameError, MAX_FRAME, decode, encode};
 pub use order::{
-    Capacity, Command, Greeting, MAX_STORES, Mount, Order, Piece, Report, Spread, Store, Welcome,
+    Greeting, HoldingsChunk, MAX_STORES, Mount, NodeOrder, NodeStoreReport, NodeWelcome,
+    NumberedOrder, PartitionSpread, Report, StoreCapacity,
 };
-pub use work::{Held, Holding, Origin, Owner, Part, Peer, Proof, Slice, Work, Worked, is_name};
+pub use work::{
+    Holding, Origin, Owner, Part, Proof, Slice, StoreContent, Work, WorkResult, WorkerAddress,
+    is_name,
+};
 
 /// A user, as the kernel numbers them.
 pub type Uid = u32;
 /// A group.
 pub type Gid = u32;
 /// A job, as Slurm numbers them; the tasks of an array have numbers of their own.
-pub type Job = u32;
+pub type SlurmJobId = u32;
 /// A term of the controller: whoever has the higher one is the controller.
 pub type Epoch = u64;
 

@@ -1,7 +1,7 @@
 //! Requests to storage memory of another node, on a stream of the data plane that was given over to them: fixed headers, little-endian.
 //! docs/guide/direct-access.md, "Of another node". Requests are answered in their order.
 
-use crate::data::{MAX_NAME, Malformed, Reader, Window};
+use crate::data::{FieldReader, MAX_NAME, Malformed, Window};
 
 /// Bytes of a piece: what is larger is asked for in several.
 pub const MAX_PIECE: usize = 1 << 20;
@@ -31,7 +31,7 @@ pub enum Verb {
 
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
+pub struct StorageRequest {
     /// What.
     pub verb: Verb,
     /// Bytes, at most [`MAX_PIECE`].
@@ -44,7 +44,7 @@ pub struct Ask {
     pub expected: u64,
 }
 
-impl Ask {
+impl StorageRequest {
     /// Bytes on the wire.
     pub const BYTES: usize = 32;
 
@@ -85,7 +85,7 @@ impl Ask {
     /// # Errors
     /// When it is none.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, Malformed> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         let verb = match from.u32()? {
             1 => Verb::Read,
             2 => Verb::Write,
@@ -114,14 +114,14 @@ impl Ask {
 
 /// An answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct StorageReply {
     /// 0, or why it was not done: a number of `tarn_code`.
     pub code: u32,
     /// Bytes; of atomic operations what was there before.
     pub value: u64,
 }
 
-impl Answer {
+impl StorageReply {
     /// Bytes on the wire.
     pub const BYTES: usize = 12;
 
@@ -177,7 +177,7 @@ impl Offer {
     /// # Errors
     /// When it is none.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         let length = from.u8()?.into();
         let provider = from.take(length)?.to_vec();
         let provider = String::from_utf8(provider);
@@ -209,12 +209,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_is_received_and_garbage_is_refused(bytes in any::<[u8; Ask::BYTES]>(), answer in any::<[u8; Answer::BYTES]>()) {
-            if let Ok(ask) = Ask::decode(&bytes) {
+        fn what_is_sent_is_received_and_garbage_is_refused(bytes in any::<[u8; StorageRequest::BYTES]>(), answer in any::<[u8; StorageReply::BYTES]>()) {
+            if let Ok(ask) = StorageRequest::decode(&bytes) {
                 prop_assert_eq!(ask.encode(), bytes);
                 prop_assert!(ask.length as usize <= MAX_PIECE);
             }
-            prop_assert_eq!(Answer::decode(answer).encode(), answer);
+            prop_assert_eq!(StorageReply::decode(answer).encode(), answer);
         }
 
         #[test]
@@ -238,11 +238,11 @@ mod tests {
 
         #[test]
         fn every_verb_comes_back(verb in 1..=9_u8, length in 0..=MAX_PIECE as u32, rest in any::<[u8; 24]>()) {
-            let mut bytes = [0; Ask::BYTES];
+            let mut bytes = [0; StorageRequest::BYTES];
             bytes[0] = verb;
             bytes[4..8].copy_from_slice(&length.to_le_bytes());
             bytes[8..].copy_from_slice(&rest);
-            prop_assert_eq!(Ask::decode(&bytes).unwrap().encode(), bytes);
+            prop_assert_eq!(StorageRequest::decode(&bytes).unwrap().encode(), bytes);
         }
     }
 }

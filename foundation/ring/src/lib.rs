@@ -9,6 +9,6 @@ mod rings;
 mod storage;
 
 pub use entry::{Cqe, Flags, Level, Op, Sqe};
-pub use memory::{Memory, Span};
+pub use memory::{MemorySpan, ProgramMemory};
 pub use rings::{MAX_ENTRIES, Rings};
-pub use storage::{Exposed, Failure, Started, Storage, Target, Ticket};
+pub use storage::{Exposed, Storage, StorageRequestError, SubmitOutcome, Target, Ticket};

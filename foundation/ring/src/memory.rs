@@ -5,13 +5,13 @@ use std::ptr::NonNull;
 
 /// A range of the program's memory that requests may name.
 #[derive(Debug)]
-pub struct Memory {
+pub struct ProgramMemory {
     start: NonNull<u8>,
     length: usize,
     writable: bool,
 }
 
-impl Memory {
+impl ProgramMemory {
     /// A range; `writable`: reads may fill it.
     ///
     /// # Safety
@@ -36,7 +36,7 @@ impl Memory {
 
     /// The bytes from an address on; none where some of them are not of it.
     #[inline]
-    pub fn span(&self, address: u64, length: u64) -> Option<Span> {
+    pub fn span(&self, address: u64, length: u64) -> Option<MemorySpan> {
         let offset = address.wrapping_sub(self.start.addr().get() as u64);
         let size = self.length as u64;
         if length > size || offset > size - length {
@@ -44,7 +44,7 @@ impl Memory {
         }
         // SAFETY: within the range, or just behind it.
         let start = unsafe { self.start.add(offset as usize) };
-        Some(Span {
+        Some(MemorySpan {
             start,
             length: length as usize,
             writable: self.writable,
@@ -60,13 +60,13 @@ impl Memory {
 
 /// Bytes of a [`Memory`], lent to a request until it ends. Those of what is not writable must only be read.
 #[derive(Debug, Clone, Copy)]
-pub struct Span {
+pub struct MemorySpan {
     start: NonNull<u8>,
     length: usize,
     writable: bool,
 }
 
-impl Span {
+impl MemorySpan {
     /// Where they begin.
     #[inline]
     pub fn start(self) -> *mut u8 {

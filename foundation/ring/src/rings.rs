@@ -70,7 +70,7 @@ impl Rings {
 
     /// Completions that there is room for.
     #[inline]
-    pub fn room(&self) -> u32 {
+    pub fn completion_space(&self) -> u32 {
         let used = self.cq_written.wrapping_sub(self.cq_head);
         (2 * self.entries).saturating_sub(used)
     }
@@ -110,7 +110,7 @@ impl Rings {
     /// Writes a completion, which is not to be seen yet. There must be room.
     #[inline]
     pub fn complete(&mut self, completion: Cqe) {
-        debug_assert!(self.room() > 0, "a completion without room");
+        debug_assert!(self.completion_space() > 0, "a completion without room");
         let entry = self.completion(self.cq_written);
         // SAFETY: an entry of the ring, which nobody else has now.
         unsafe { entry.write(completion) };
@@ -219,7 +219,7 @@ mod tests {
                         assert_eq!(rings.prepare(request), fits);
                         requests.extend(fits.then_some(request));
                     }
-                    2 if rings.prepared() > 0 && rings.room() > 0 => {
+                    2 if rings.prepared() > 0 && rings.completion_space() > 0 => {
                         let request = rings.first();
                         assert_eq!(Some(request), requests.pop_front());
                         rings.take();
@@ -236,7 +236,7 @@ mod tests {
                 }
                 assert_eq!(rings.prepared() as usize, requests.len());
                 assert_eq!(rings.completed() as usize, seen.len());
-                assert_eq!(rings.room() as usize, 8 - seen.len() - hidden.len());
+                assert_eq!(rings.completion_space() as usize, 8 - seen.len() - hidden.len());
             }
         }
 
@@ -251,7 +251,7 @@ mod tests {
             for _ in 0..rings.prepared() {
                 let _ = rings.first();
                 rings.take();
-                if rings.room() > 0 {
+                if rings.completion_space() > 0 {
                     rings.complete(cqe(1));
                 }
             }

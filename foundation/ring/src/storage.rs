@@ -1,6 +1,6 @@
 //! What requests are done by.
 
-use crate::memory::Span;
+use crate::memory::MemorySpan;
 use std::os::fd::BorrowedFd;
 
 /// A request under way, as who has begun it numbers it.
@@ -8,7 +8,7 @@ pub type Ticket = u32;
 
 /// Why a request was not done. The texts are what C programs are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum StorageRequestError {
     /// It makes no sense: a region that there is not, bytes outside, a wrong right.
     #[error("the request is not valid")]
     Invalid,
@@ -35,7 +35,7 @@ pub enum Failure {
     Lost,
 }
 
-impl Failure {
+impl StorageRequestError {
     /// The one of a number; whatever is not known is an error of the medium.
     pub fn of_code(code: i32) -> Self {
         let all = [
@@ -68,9 +68,9 @@ impl Failure {
 
 /// What became of a request that was begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Started {
+pub enum SubmitOutcome {
     /// It is done, but for [`Storage::settle`]: what an atomic operation has found, or bytes.
-    Done(Result<u64, Failure>),
+    Done(Result<u64, StorageRequestError>),
     /// [`Storage::reap`] tells its end.
     Pending,
 }
@@ -85,37 +85,42 @@ pub trait Target {
     ///
     /// # Errors
     /// `Invalid` for what it has not, and why else it cannot.
-    fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure>;
+    fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), StorageRequestError>;
 
     /// Copies bytes in: they are visible, or `persistent`.
     ///
     /// # Errors
     /// As [`Target::read`].
-    fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), Failure>;
+    fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), StorageRequestError>;
 
     /// Adds to 8 aligned bytes; what was there.
     ///
     /// # Errors
     /// As [`Target::read`].
-    fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, Failure>;
+    fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, StorageRequestError>;
 
     /// Replaces 8 aligned bytes if they are what is expected; what was there.
     ///
     /// # Errors
     /// As [`Target::read`].
-    fn compare_swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure>;
+    fn compare_swap(
+        &mut self,
+        at: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64, StorageRequestError>;
 
     /// Holds its lock, shared or `alone`, or gives it back.
     ///
     /// # Errors
     /// `Busy` when somebody else holds it otherwise, `Denied` to hold alone what may not be written.
-    fn hold(&mut self, alone: Option<bool>) -> Result<(), Failure>;
+    fn hold(&mut self, alone: Option<bool>) -> Result<(), StorageRequestError>;
 
     /// Makes persistent what was done before.
     ///
     /// # Errors
     /// As [`Target::read`].
-    fn flush(&mut self) -> Result<(), Failure>;
+    fn flush(&mut self) -> Result<(), StorageRequestError>;
 
     /// The file that it is, where whoever maps that sees what requests do, and the other way round.
     fn file(&self) -> Option<Exposed<'_>> {
@@ -146,29 +151,35 @@ pub trait Storage {
     fn is_persistent(&self) -> bool;
 
     /// Copies bytes out.
-    fn read(&mut self, at: u64, to: Span, ticket: Ticket) -> Started;
+    fn read(&mut self, at: u64, to: MemorySpan, ticket: Ticket) -> SubmitOutcome;
 
     /// Copies bytes in; once it is done they are visible, or `persistent`.
-    fn write(&mut self, at: u64, from: Span, persistent: bool, ticket: Ticket) -> Started;
+    fn write(
+        &mut self,
+        at: u64,
+        from: MemorySpan,
+        persistent: bool,
+        ticket: Ticket,
+    ) -> SubmitOutcome;
 
     /// Adds to 8 aligned bytes.
-    fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> Started;
+    fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> SubmitOutcome;
 
     /// Replaces 8 aligned bytes if they are what is expected.
-    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> Started;
+    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> SubmitOutcome;
 
     /// Makes persistent what was done before, by whomever.
-    fn flush(&mut self, ticket: Ticket) -> Started;
+    fn flush(&mut self, ticket: Ticket) -> SubmitOutcome;
 
     /// Ends a doorbell: what was [`Started::Done`] since the last one is visible, and persistent where it was to be; what is pending is on
     /// its way.
     ///
     /// # Errors
     /// Why some of it may not be: all of it counts as failed.
-    fn settle(&mut self) -> Result<(), Failure>;
+    fn settle(&mut self) -> Result<(), StorageRequestError>;
 
     /// Tells the ends of requests that were pending.
-    fn reap(&mut self, _ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {}
+    fn reap(&mut self, _ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>)) {}
 
     /// From now on `poll`, an epoll descriptor, is readable whenever [`Storage::reap`] may have more to tell: it has the eventfd `event`, and
     /// may be given others. False where it is to be asked again and again.

@@ -264,7 +264,7 @@ pub fn accept(
 }
 
 /// What a server says to a client that is who it should be.
-pub enum Outcome {
+pub enum HandshakeOutcome {
     /// Ask.
     Ready(Session),
     /// Come again later.
@@ -274,7 +274,12 @@ pub enum Outcome {
 }
 
 /// The client's half; `sealed`: nothing goes over the stream that is not.
-pub fn connect(mut stream: &TcpStream, sealed: bool, run: RunId, key: &Key) -> io::Result<Outcome> {
+pub fn connect(
+    mut stream: &TcpStream,
+    sealed: bool,
+    run: RunId,
+    key: &Key,
+) -> io::Result<HandshakeOutcome> {
     let until = Instant::now() + HANDSHAKE;
     let half = Half::new()?;
     let hello = Hello {
@@ -293,21 +298,21 @@ pub fn connect(mut stream: &TcpStream, sealed: bool, run: RunId, key: &Key) -> i
         .verify_slice(&theirs)
         .map_err(|_| invalid("it does not know the key of this node"))?;
     if !(hello.lowest..=hello.highest).contains(&welcome.version) {
-        return Ok(Outcome::NoVersion);
+        return Ok(HandshakeOutcome::NoVersion);
     }
     let ours = proof(key, b"client", &[&first, &second, &theirs])?;
     stream.write_all(&ours.finalize().into_bytes())?;
     let mut last = [0; 1];
     read_until(stream, &mut last, until)?;
     match Verdict::decode(last).map_err(invalid)? {
-        Verdict::Busy => Ok(Outcome::Busy),
+        Verdict::Busy => Ok(HandshakeOutcome::Busy),
         Verdict::Ready => {
             let sent: [&[u8]; 3] = [&first, &second, &theirs];
             let session = Session {
                 secret: Secret::of(key, &sent)?,
                 keys: half.keys(welcome.version, &welcome.nonce, key, &sent)?,
             };
-            Ok(Outcome::Ready(session))
+            Ok(HandshakeOutcome::Ready(session))
         }
     }
 }

@@ -12,7 +12,9 @@ mod pending;
 pub mod records;
 mod wire;
 
-pub use handshake::{Key, Outcome, Says, Secret, Session, accept, connect, random, read_until};
+pub use handshake::{
+    HandshakeOutcome, Key, Says, Secret, Session, accept, connect, random, read_until,
+};
 pub use messages::{Receiver, Sender, Wait, messages};
 pub use pending::{PendingConnection, PendingConnections};
-pub use wire::{End, Incoming, Outgoing, Wire, halves, keep_alive, read_exact_at};
+pub use wire::{Incoming, Outgoing, StreamEnd, Wire, halves, keep_alive, read_exact_at};

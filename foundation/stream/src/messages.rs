@@ -1,6 +1,6 @@
 //! Messages on a sealed stream, each whole or not at all: `u32` length, little-endian, then so many bytes.
 
-use crate::wire::{End, Incoming, Outgoing, halves};
+use crate::wire::{Incoming, Outgoing, StreamEnd, halves};
 use std::io::{self, ErrorKind, Read};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -23,7 +23,11 @@ pub enum Wait {
 ///
 /// # Errors
 /// None that can be met; the cipher's own.
-pub fn messages(socket: TcpStream, keys: &StreamKeys, end: End) -> io::Result<(Receiver, Sender)> {
+pub fn messages(
+    socket: TcpStream,
+    keys: &StreamKeys,
+    end: StreamEnd,
+) -> io::Result<(Receiver, Sender)> {
     let (incoming, outgoing) = halves(Arc::new(socket), Some(keys), end)?;
     Ok((Receiver(incoming), Sender(outgoing)))
 }
@@ -143,8 +147,8 @@ mod tests {
     fn both() -> [(Receiver, Sender); 2] {
         let (near, far) = pair();
         [
-            messages(near, &keys(), End::Client).unwrap(),
-            messages(far, &keys(), End::Server).unwrap(),
+            messages(near, &keys(), StreamEnd::Client).unwrap(),
+            messages(far, &keys(), StreamEnd::Server).unwrap(),
         ]
     }
 
@@ -189,15 +193,15 @@ mod tests {
     #[test]
     fn what_somebody_else_says_is_refused() {
         let (near, mut far) = pair();
-        let (mut near, _say) = messages(near, &keys(), End::Client).unwrap();
+        let (mut near, _say) = messages(near, &keys(), StreamEnd::Client).unwrap();
         far.write_all(&[17, 0, 0, 0]).unwrap();
         far.write_all(&[0; 17]).unwrap();
         let forged = near.receive(8, LONG).unwrap_err();
         assert_eq!(forged.kind(), ErrorKind::InvalidData);
         // Nor is what is sent worth anything the other way.
         let (near, far) = pair();
-        let (_, mut say) = messages(near, &keys(), End::Client).unwrap();
-        let (mut as_client, _) = messages(far, &keys(), End::Client).unwrap();
+        let (_, mut say) = messages(near, &keys(), StreamEnd::Client).unwrap();
+        let (mut as_client, _) = messages(far, &keys(), StreamEnd::Client).unwrap();
         say.send(&[b"mine"]).unwrap();
         let turned = as_client.receive(8, LONG).unwrap_err();
         assert_eq!(turned.kind(), ErrorKind::InvalidData);

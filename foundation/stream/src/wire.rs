@@ -21,7 +21,7 @@ fn forged(e: RecordError) -> io::Error {
 
 /// Opens what comes.
 #[derive(Debug)]
-struct Opening {
+struct RecordOpener {
     records: Records,
     buffer: Box<[u8]>,
     /// Of the buffer, what was opened and not read.
@@ -30,7 +30,7 @@ struct Opening {
     sealed: Range<usize>,
 }
 
-impl Opening {
+impl RecordOpener {
     fn new(records: Records) -> Self {
         Self {
             records,
@@ -79,14 +79,14 @@ impl Opening {
 
 /// Seals what goes.
 #[derive(Debug)]
-struct Sealing {
+struct RecordSealer {
     records: Records,
     buffer: Vec<u8>,
     /// Of the buffer.
     sent: usize,
 }
 
-impl Sealing {
+impl RecordSealer {
     fn new(records: Records) -> Self {
         Self {
             records,
@@ -100,15 +100,15 @@ impl Sealing {
         len: usize,
         fill: impl FnOnce(&mut [u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        struct Why(io::Error);
-        impl From<RecordError> for Why {
+        struct RecordOpenError(io::Error);
+        impl From<RecordError> for RecordOpenError {
             fn from(e: RecordError) -> Self {
                 Self(forged(e))
             }
         }
-        let fill = |to: &mut [u8]| fill(to).map_err(Why);
+        let fill = |to: &mut [u8]| fill(to).map_err(RecordOpenError);
         let sealed = self.records.seal(&mut self.buffer, len, fill);
-        sealed.map_err(|Why(e)| e)
+        sealed.map_err(|RecordOpenError(e)| e)
     }
 
     fn is_full(&self) -> bool {
@@ -136,7 +136,7 @@ impl Sealing {
 #[derive(Debug)]
 pub struct Wire {
     socket: TcpStream,
-    seals: Option<Box<(Opening, Sealing)>>,
+    seals: Option<Box<(RecordOpener, RecordSealer)>>,
 }
 
 impl Wire {
@@ -147,7 +147,7 @@ impl Wire {
     pub fn new(socket: TcpStream, keys: Option<&StreamKeys>) -> io::Result<Self> {
         let seals = keys.map(|keys| {
             let (to_server, to_client) = records(keys).map_err(forged)?;
-            let seals = (Opening::new(to_client), Sealing::new(to_server));
+            let seals = (RecordOpener::new(to_client), RecordSealer::new(to_server));
             Ok::<_, io::Error>(Box::new(seals))
         });
         let seals = seals.transpose()?;
@@ -222,7 +222,7 @@ impl Write for Wire {
 
 /// Which end of a stream this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum StreamEnd {
     /// Who has opened it.
     Client,
     /// Who has accepted it.
@@ -233,7 +233,7 @@ pub enum End {
 #[derive(Debug)]
 pub struct Incoming<S> {
     socket: S,
-    opening: Option<Opening>,
+    opening: Option<RecordOpener>,
 }
 
 impl<S: Deref<Target = TcpStream>> Incoming<S> {
@@ -262,7 +262,7 @@ impl<S: Deref<Target = TcpStream>> Read for Incoming<S> {
 #[derive(Debug)]
 pub struct Outgoing<S> {
     socket: S,
-    sealing: Option<Sealing>,
+    sealing: Option<RecordSealer>,
 }
 
 /// Both directions of an end of a stream, sealed if there are keys.
@@ -272,16 +272,19 @@ pub struct Outgoing<S> {
 pub fn halves<S: Clone>(
     socket: S,
     keys: Option<&StreamKeys>,
-    end: End,
+    end: StreamEnd,
 ) -> io::Result<(Incoming<S>, Outgoing<S>)> {
     let records = keys.map(records).transpose().map_err(forged)?;
     let (opening, sealing) = match records {
         Some((to_server, to_client)) => {
             let (comes, goes) = match end {
-                End::Client => (to_client, to_server),
-                End::Server => (to_server, to_client),
+                StreamEnd::Client => (to_client, to_server),
+                StreamEnd::Server => (to_server, to_client),
             };
-            (Some(Opening::new(comes)), Some(Sealing::new(goes)))
+            (
+                Some(RecordOpener::new(comes)),
+                Some(RecordSealer::new(goes)),
+            )
         }
         None => (None, None),
     };

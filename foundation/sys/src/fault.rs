@@ -10,11 +10,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// A handler with `SA_SIGINFO`.
-type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+type SignalHandlerFn = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 /// What deals with faults that are its own, and says whether one was. It uses atomic words and system calls, nothing else.
-pub type Deal = fn(&Fault<'_>) -> bool;
+pub type Deal = fn(&MemoryFault<'_>) -> bool;
 
-const OURS: Handler = on_fault;
+const OURS: SignalHandlerFn = on_fault;
 
 /// Which signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,14 +30,14 @@ const DEALS: usize = 4;
 
 /// Who deals with a signal's faults, and what was there before. Threads that install at once wait for nobody: a process may be forked
 /// while one does, and the child would wait for ever.
-struct Chain {
+struct FaultHandlerChain {
     deals: [OnceBox<Deal>; DEALS],
     before: OnceBox<libc::sigaction>,
     is_installed: AtomicBool,
 }
 
-static CHAINS: [Chain; 2] = [const {
-    Chain {
+static CHAINS: [FaultHandlerChain; 2] = [const {
+    FaultHandlerChain {
         deals: [const { OnceBox::new() }; DEALS],
         before: OnceBox::new(),
         is_installed: AtomicBool::new(false),
@@ -46,7 +46,7 @@ static CHAINS: [Chain; 2] = [const {
 
 /// A fault.
 #[derive(Debug)]
-pub struct Fault<'a> {
+pub struct MemoryFault<'a> {
     /// Why, as `si_code` says.
     pub code: c_int,
     /// Of what was read or written.
@@ -54,7 +54,7 @@ pub struct Fault<'a> {
     context: &'a ucontext_t,
 }
 
-impl Fault<'_> {
+impl MemoryFault<'_> {
     /// Whether it was a write: bit 1 of the processor's error code.
     #[cfg(target_arch = "x86_64")]
     pub fn is_write(&self) -> bool {
@@ -141,7 +141,7 @@ fn ours(before: &libc::sigaction) -> libc::sigaction {
     }
 }
 
-fn chain(signal: c_int) -> &'static Chain {
+fn chain(signal: c_int) -> &'static FaultHandlerChain {
     &CHAINS[usize::from(signal == libc::SIGBUS)]
 }
 
@@ -164,7 +164,7 @@ fn default() -> libc::sigaction {
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives both to such a handler, and each thread has its `errno`.
     let (fault, errno) = unsafe {
-        let fault = Fault {
+        let fault = MemoryFault {
             code: (*info).si_code,
             address: (*info).si_addr().addr(),
             context: &*context.cast::<ucontext_t>(),
@@ -220,7 +220,7 @@ unsafe fn hand_on(
             unsafe {
                 match before.sa_flags & libc::SA_SIGINFO {
                     0 => transmute::<usize, extern "C" fn(c_int)>(handler)(signal),
-                    _ => transmute::<usize, Handler>(handler)(signal, info, context),
+                    _ => transmute::<usize, SignalHandlerFn>(handler)(signal, info, context),
                 }
             }
         }

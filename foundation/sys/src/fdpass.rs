@@ -70,7 +70,7 @@ pub fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
 
 /// Who is at the other end of a unix socket, as the kernel knew them when they connected, or began to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
+pub struct SocketPeer {
     /// The user.
     pub uid: u32,
     /// The group.
@@ -83,7 +83,7 @@ pub struct Peer {
 ///
 /// # Errors
 /// What getsockopt(2) says.
-pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
+pub fn peer(socket: impl AsFd) -> io::Result<SocketPeer> {
     let mut peer = libc::ucred {
         pid: 0,
         uid: 0,
@@ -104,7 +104,7 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
         return Err(io::Error::last_os_error());
     }
     let libc::ucred { pid, uid, gid } = peer;
-    Ok(Peer { uid, gid, pid })
+    Ok(SocketPeer { uid, gid, pid })
 }
 
 /// The groups of who is at the other end of a unix socket, as the kernel says.

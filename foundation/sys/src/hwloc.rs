@@ -11,9 +11,9 @@ type Topology = *mut c_void;
 // SAFETY: as hwloc.h declares it.
 type Init = unsafe extern "C" fn(*mut Topology) -> c_int;
 // SAFETY: as hwloc.h declares it.
-type Plain = unsafe extern "C" fn(Topology) -> c_int;
+type HwlocTopologyFn = unsafe extern "C" fn(Topology) -> c_int;
 // SAFETY: as hwloc.h declares it.
-type Destroy = unsafe extern "C" fn(Topology);
+type HwlocDestroyFn = unsafe extern "C" fn(Topology);
 // SAFETY: as hwloc.h declares it.
 type Export = unsafe extern "C" fn(Topology, *mut *mut c_char, *mut c_int, c_ulong) -> c_int;
 // SAFETY: as hwloc.h declares it.
@@ -77,12 +77,16 @@ pub fn topology() -> Result<String, HwlocError> {
     let (init, load, export, free, destroy) = unsafe {
         (
             std::mem::transmute::<*mut c_void, Init>(library.symbol(c"hwloc_topology_init")?),
-            std::mem::transmute::<*mut c_void, Plain>(library.symbol(c"hwloc_topology_load")?),
+            std::mem::transmute::<*mut c_void, HwlocTopologyFn>(
+                library.symbol(c"hwloc_topology_load")?,
+            ),
             std::mem::transmute::<*mut c_void, Export>(
                 library.symbol(c"hwloc_topology_export_xmlbuffer")?,
             ),
             std::mem::transmute::<*mut c_void, Free>(library.symbol(c"hwloc_free_xmlbuffer")?),
-            std::mem::transmute::<*mut c_void, Destroy>(library.symbol(c"hwloc_topology_destroy")?),
+            std::mem::transmute::<*mut c_void, HwlocDestroyFn>(
+                library.symbol(c"hwloc_topology_destroy")?,
+            ),
         )
     };
     let mut topology = null_mut();

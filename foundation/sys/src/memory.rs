@@ -26,12 +26,12 @@ pub struct Memory {
     /// What sets the limit: `machine` or the control group's folder.
     pub limited_by: String,
     /// The machine's, and that of each control group with a limit.
-    levels: Vec<Level>,
+    levels: Vec<MemoryAccount>,
 }
 
 /// One account of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Level {
+struct MemoryAccount {
     free: u64,
     /// Charged to it as files in memory or shared memory.
     shared: u64,
@@ -42,7 +42,7 @@ impl Memory {
     /// known from the files: to another job's control group or to one that has gone, and then this process's gain nothing.
     /// They gain no more than they are charged with for all files in memory.
     pub fn free_without(&self, held: u64) -> u64 {
-        let free = |l: &Level| l.free.saturating_add(held.min(l.shared));
+        let free = |l: &MemoryAccount| l.free.saturating_add(held.min(l.shared));
         self.levels.iter().map(free).min().unwrap_or(self.free)
     }
 
@@ -53,7 +53,7 @@ impl Memory {
             total,
             free,
             limited_by: "job".into(),
-            levels: vec![Level { free, shared }],
+            levels: vec![MemoryAccount { free, shared }],
         }
     }
 
@@ -127,7 +127,7 @@ impl Group {
         let reclaimable = counted(["total_inactive_file ", "inactive_file "]);
         let free = limit.saturating_sub(used.saturating_sub(reclaimable));
         found.free = found.free.min(free);
-        found.levels.push(Level {
+        found.levels.push(MemoryAccount {
             free,
             shared: counted(["total_shmem ", "shmem "]),
         });
@@ -184,7 +184,7 @@ impl Gauge {
             total: field("MemTotal:").unwrap_or(0),
             free,
             limited_by: "machine".into(),
-            levels: vec![Level {
+            levels: vec![MemoryAccount {
                 free,
                 shared: field("Shmem:").unwrap_or(0),
             }],
@@ -305,7 +305,7 @@ mod tests {
             total: 5000,
             free: 4000,
             limited_by: "machine".into(),
-            levels: vec![Level {
+            levels: vec![MemoryAccount {
                 free: 4000,
                 shared: 3000,
             }],

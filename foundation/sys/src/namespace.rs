@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// As whom a process is known in a user namespace that has nobody but its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+pub enum NamespaceIdentity {
     /// By the ids that it has outside.
     AsItself,
     /// As root. What sets ids on its own behalf needs that (CRIU does).
@@ -97,7 +97,11 @@ const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 ///
 /// # Errors
 /// When the system does not allow it, or the process has other threads.
-pub fn enter(user: Option<Known>, clocks: Option<Clocks>, network: bool) -> io::Result<()> {
+pub fn enter(
+    user: Option<NamespaceIdentity>,
+    clocks: Option<Clocks>,
+    network: bool,
+) -> io::Result<()> {
     if crate::process::threads()? != 1 {
         return Err(io::Error::other(
             "namespaces need a process with a single thread",
@@ -115,7 +119,7 @@ pub fn enter(user: Option<Known>, clocks: Option<Clocks>, network: bool) -> io::
 }
 
 /// Leaves the user namespace for a new one that maps only the caller's own ids. The process must have a single thread.
-fn enter_user(known: Known) -> io::Result<()> {
+fn enter_user(known: NamespaceIdentity) -> io::Result<()> {
     let (uid, gid) = (
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
@@ -124,7 +128,13 @@ fn enter_user(known: Known) -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }?;
     // user_namespaces(7): an unprivileged process must give up setgroups before it maps its group.
     std::fs::write("/proc/self/setgroups", "deny")?;
-    let inside = |id| if known == Known::AsRoot { 0 } else { id };
+    let inside = |id| {
+        if known == NamespaceIdentity::AsRoot {
+            0
+        } else {
+            id
+        }
+    };
     std::fs::write("/proc/self/uid_map", format!("{} {uid} 1", inside(uid)))?;
     std::fs::write("/proc/self/gid_map", format!("{} {gid} 1", inside(gid)))?;
     Ok(())
@@ -142,7 +152,7 @@ pub fn enter_mounts<T>(user: bool, arrange: impl FnOnce() -> io::Result<T>) -> i
         ));
     }
     if user {
-        enter_user(Known::AsItself)?;
+        enter_user(NamespaceIdentity::AsItself)?;
     }
     own_mounts()?;
     let arranged = arrange();

@@ -52,7 +52,7 @@ pub fn addresses() -> io::Result<Vec<IpAddr>> {
             rest = next;
             match kind {
                 DONE => return Ok(all),
-                ERROR => return Err(said(body)),
+                ERROR => return Err(netlink_error(body)),
                 NEW_ADDRESS if all.len() < MAX_ADDRESSES => all.extend(own_address(body)),
                 _ => {}
             }
@@ -161,7 +161,7 @@ fn ask(socket: &OwnedFd, kind: u16, body: &[u8]) -> io::Result<()> {
     let (_, read) = recv(socket, &mut buffer[..], RecvFlags::empty())?;
     match message(buffer.get(..read).unwrap_or_default()) {
         Some((ERROR, body, _)) if body.get(..4) == Some(&[0; 4]) => Ok(()),
-        Some((ERROR, body, _)) => Err(said(body)),
+        Some((ERROR, body, _)) => Err(netlink_error(body)),
         _ => Err(io::Error::other("netlink gives no answer")),
     }
 }
@@ -176,7 +176,7 @@ fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, next))
 }
 
-fn said(body: &[u8]) -> io::Error {
+fn netlink_error(body: &[u8]) -> io::Error {
     let code = body.get(..4).and_then(|b| b.try_into().ok());
     io::Error::from_raw_os_error(code.map_or(0, |b| -i32::from_ne_bytes(b)))
 }

@@ -23,14 +23,14 @@ pub struct Reaped {
     /// Its process id.
     pub pid: Pid,
     /// How it ended.
-    pub end: End,
+    pub end: ProcessExit,
     /// What it and the descendants it waited for used.
-    pub usage: Usage,
+    pub usage: ResourceUsage,
 }
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum ProcessExit {
     /// It exited with this status.
     Exited(i32),
     /// This signal ended it.
@@ -39,7 +39,7 @@ pub enum End {
 
 /// CPU time in nanoseconds and the largest resident set in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// In user mode.
     pub user: u64,
     /// In the kernel.
@@ -48,7 +48,7 @@ pub struct Usage {
     pub memory: u64,
 }
 
-impl Usage {
+impl ResourceUsage {
     /// The sum of two processes' usage (of memory: the larger).
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -135,9 +135,9 @@ pub fn reap(block: bool) -> io::Result<Option<Reaped>> {
             return Ok(None);
         };
         let end = if libc::WIFSIGNALED(status) {
-            End::Signalled(libc::WTERMSIG(status))
+            ProcessExit::Signalled(libc::WTERMSIG(status))
         } else {
-            End::Exited(libc::WEXITSTATUS(status))
+            ProcessExit::Exited(libc::WEXITSTATUS(status))
         };
         return Ok(Some(Reaped {
             pid,
@@ -147,7 +147,7 @@ pub fn reap(block: bool) -> io::Result<Option<Reaped>> {
     }
 }
 
-fn usage_of(r: &libc::rusage) -> Usage {
+fn usage_of(r: &libc::rusage) -> ResourceUsage {
     let nanos = |t: libc::timeval| {
         let (s, us) = (
             t.tv_sec.max(0).unsigned_abs(),
@@ -156,7 +156,7 @@ fn usage_of(r: &libc::rusage) -> Usage {
         s.saturating_mul(1_000_000_000)
             .saturating_add(us.saturating_mul(1000))
     };
-    Usage {
+    ResourceUsage {
         user: nanos(r.ru_utime),
         system: nanos(r.ru_stime),
         // Linux counts `ru_maxrss` in KiB.

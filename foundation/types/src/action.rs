@@ -51,7 +51,7 @@ pub enum Do {
         instance: InstanceId,
     },
     /// Run an instance (ends in `Ended`).
-    Run(Box<Run>),
+    Run(Box<AttemptSpec>),
     /// Stop an instance (it ends in `Ended`).
     Stop {
         /// The instance.
@@ -162,7 +162,7 @@ pub enum Outcome {
 
 /// One attempt of an instance, with everything the world needs to run it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct AttemptSpec {
     /// The instance.
     pub instance: InstanceId,
     /// The attempt, from 1.
@@ -173,7 +173,7 @@ pub struct Run {
     pub nodes: Vec<TierRef>,
     /// For each `in` and `inout` (in the order of the step's uses) and each node, the replicas that make up
     /// what the node sees: `views[use][node]`; `out`s have an empty list of nodes.
-    pub views: Vec<Vec<Vec<Held>>>,
+    pub views: Vec<Vec<Vec<NodeReplica>>>,
     /// Its identity: hash of the step's code, the element and its inputs' content.
     pub identity: Hash,
     /// Prefix of the store keys of its outputs; the world appends `.<seq>`.
@@ -182,12 +182,12 @@ pub struct Run {
     pub reserve: u64,
     /// Its partitions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub partitions: Vec<Lent>,
+    pub partitions: Vec<PartitionAssignment>,
 }
 
 /// A partition of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lent {
+pub struct PartitionAssignment {
     /// Which.
     pub partition: PartitionId,
     /// Where it is stored: of one that is kept for the workflow, after the attempt that was the first to use it.
@@ -201,7 +201,7 @@ pub struct Lent {
 
 /// A replica on a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct NodeReplica {
     /// The part.
     pub part: PartRef,
     /// Where it is stored.

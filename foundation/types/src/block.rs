@@ -17,7 +17,7 @@ const SUM: usize = 8;
 
 /// What a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum BlockKind {
     /// The arena's first.
     Header,
     /// What leads to all versions.
@@ -36,7 +36,7 @@ pub enum Kind {
     Shadow,
 }
 
-impl Kind {
+impl BlockKind {
     /// The last byte is the version of the format.
     fn word(self) -> [u8; 8] {
         *match self {
@@ -58,7 +58,7 @@ pub fn size(payload: usize, unit: usize) -> usize {
 }
 
 /// A block of so many bytes, which the payload fits into.
-pub fn seal(kind: Kind, identity: u128, at: u64, payload: &[u8], size: usize) -> Vec<u8> {
+pub fn seal(kind: BlockKind, identity: u128, at: u64, payload: &[u8], size: usize) -> Vec<u8> {
     debug_assert!(FRAME + payload.len() + SUM <= size);
     let mut block = Vec::with_capacity(size);
     block.extend(kind.word());
@@ -78,7 +78,7 @@ pub fn sum(block: &[u8]) -> u64 {
 }
 
 /// The payload of a block that lies there, and the identity of the file that it is of; none if it is not one.
-pub fn unseal(kind: Kind, at: u64, block: &[u8]) -> Option<(u128, &[u8])> {
+pub fn unseal(kind: BlockKind, at: u64, block: &[u8]) -> Option<(u128, &[u8])> {
     let (body, sum) = block.split_last_chunk::<SUM>()?;
     let mut fields = Fields(body);
     let framed = fields.take::<8>()? == kind.word();
@@ -142,21 +142,31 @@ mod tests {
     #[test]
     fn a_block_is_only_itself() {
         let payload = b"what it says";
-        let block = seal(Kind::Superblock, 7, 4096, payload, size(payload.len(), 64));
+        let block = seal(
+            BlockKind::Superblock,
+            7,
+            4096,
+            payload,
+            size(payload.len(), 64),
+        );
         assert_eq!(block.len() % 64, 0);
         assert_eq!(
-            unseal(Kind::Superblock, 4096, &block),
+            unseal(BlockKind::Superblock, 4096, &block),
             Some((7, &payload[..]))
         );
-        assert_eq!(unseal(Kind::Header, 4096, &block), None);
-        assert_eq!(unseal(Kind::Superblock, 8192, &block), None);
+        assert_eq!(unseal(BlockKind::Header, 4096, &block), None);
+        assert_eq!(unseal(BlockKind::Superblock, 8192, &block), None);
         for bit in 0..block.len() * 8 {
             let mut flipped = block.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(unseal(Kind::Superblock, 4096, &flipped), None, "bit {bit}");
+            assert_eq!(
+                unseal(BlockKind::Superblock, 4096, &flipped),
+                None,
+                "bit {bit}"
+            );
         }
         for length in 0..block.len() {
-            assert_eq!(unseal(Kind::Superblock, 4096, &block[..length]), None);
+            assert_eq!(unseal(BlockKind::Superblock, 4096, &block[..length]), None);
         }
     }
 }

@@ -136,13 +136,13 @@ impl Draw {
 }
 
 /// Of nodes that are equal otherwise, the one with the least of this goes first: what it draws for each core, then how warm it is.
-pub type Rank = (u32, i32);
+pub type EnergyRank = (u32, i32);
 
 /// Degrees by which temperatures differ before one counts as cooler, in thousandths.
 const WARMER: i32 = 5000;
 
 /// The rank of each node of a cluster.
-pub fn ranks(cluster: &Cluster) -> Vec<Rank> {
+pub fn ranks(cluster: &Cluster) -> Vec<EnergyRank> {
     let nodes = (0..cluster.nodes.len()).map(|n| NodeId(n as u32));
     let draws: Vec<(Draw, u32)> = nodes
         .map(|n| {
@@ -155,7 +155,7 @@ pub fn ranks(cluster: &Cluster) -> Vec<Rank> {
 
 /// The rank of each of some nodes, of which it is known what they draw and how many cores they have. All have the same where powers,
 /// or temperatures, cannot be compared.
-pub fn ranks_of(draws: &[(Draw, u32)]) -> Vec<Rank> {
+pub fn ranks_of(draws: &[(Draw, u32)]) -> Vec<EnergyRank> {
     let sources = draws.iter().map(|(d, _)| d.power.map(|p| p.source));
     let sensors = draws.iter().map(|(d, _)| d.warmth.map(|w| w.sensor));
     let (powers, warmths) = (all_alike(sources), all_alike(sensors));

@@ -64,7 +64,7 @@ pub enum Event {
         /// Which attempt, from 1.
         attempt: u32,
         /// How it ended.
-        ended: Ended,
+        ended: AttemptOutcome,
         /// What it used.
         usage: Usage,
     },
@@ -126,7 +126,7 @@ pub enum Event {
         capacities: Vec<u64>,
         /// The replicas of this run that lie there whole, those among them that nobody wants any more: the engine
         /// takes them, or has them removed.
-        whole: Vec<Whole>,
+        whole: Vec<BroughtBackReplica>,
     },
     /// The moment that the engine asked for has come.
     Timer,
@@ -134,7 +134,7 @@ pub enum Event {
 
 /// A replica that a node has brought back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Whole {
+pub struct BroughtBackReplica {
     /// The part.
     pub part: PartRef,
     /// Where it is stored: of which commit of the part it is.
@@ -381,7 +381,7 @@ pub fn version_hash<'a>(
 /// How a step's attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "kebab-case")]
-pub enum Ended {
+pub enum AttemptOutcome {
     /// Success; the outputs are on its nodes, renamed into place, with their manifests written.
     Committed {
         /// One for each `out` and `inout`, in the order of the step's uses.

@@ -8,7 +8,7 @@ pub const MAX_GRANTS: usize = 64;
 /// Who may have something, besides its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Who {
+pub enum Grantee {
     /// A user, as the kernel numbers them.
     User(u32),
     /// A group.
@@ -19,16 +19,16 @@ pub enum Who {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Who may read it.
-    pub who: Who,
+    pub who: Grantee,
     /// And write it.
     pub write: bool,
 }
 
 /// Whether a user of these groups may have it, to read or to `write`: one line that says so is enough.
 pub fn admits(owner: u32, grants: &[Grant], user: u32, groups: &[u32], write: bool) -> bool {
-    let named = |who: Who| match who {
-        Who::User(id) => id == user,
-        Who::Group(id) => groups.contains(&id),
+    let named = |who: Grantee| match who {
+        Grantee::User(id) => id == user,
+        Grantee::Group(id) => groups.contains(&id),
     };
     let granted = |grant: &Grant| named(grant.who) && (grant.write || !write);
     user == owner || grants.iter().any(granted)
@@ -42,11 +42,11 @@ mod tests {
     fn the_owner_and_who_is_named_may_and_nobody_else() {
         let list = [
             Grant {
-                who: Who::User(7),
+                who: Grantee::User(7),
                 write: false,
             },
             Grant {
-                who: Who::Group(7),
+                who: Grantee::Group(7),
                 write: true,
             },
         ];

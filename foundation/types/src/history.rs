@@ -9,7 +9,7 @@ pub use model::*;
 pub use nodes::NodeLoss;
 
 use crate::action::{Action, Do, Outcome, Subject};
-use crate::event::{Ended, Event, Failure, Output, Start, Usage, of_others, version_hash};
+use crate::event::{AttemptOutcome, Event, Failure, Output, Start, Usage, of_others, version_hash};
 use crate::id::{DataId, InstanceId, NodeId, StepId, TierRef, TransferId};
 use crate::part::{PartInfo, PartRef, Place, StoreKey, TransferKind};
 use crate::reason::Reason;
@@ -249,11 +249,17 @@ impl History {
         self.delivered.insert(data, delivery);
     }
 
-    fn attempt_ended(&mut self, id: InstanceId, attempt: u32, ended: &Ended, usage: Usage) {
+    fn attempt_ended(
+        &mut self,
+        id: InstanceId,
+        attempt: u32,
+        ended: &AttemptOutcome,
+        usage: Usage,
+    ) {
         let now = self.now;
         let instance = self.instances.entry(id).or_default();
         let end = match ended {
-            Ended::Committed {
+            AttemptOutcome::Committed {
                 outputs,
                 undeclared,
             } => {
@@ -263,7 +269,7 @@ impl History {
                     undeclared: undeclared.clone(),
                 }
             }
-            Ended::Failed {
+            AttemptOutcome::Failed {
                 failure, log_tail, ..
             } => {
                 instance.state = InstanceState::Failed;
@@ -278,7 +284,7 @@ impl History {
             a.ended = Some((now, end));
             a.usage = usage;
         }
-        if let Ended::Committed { outputs, .. } = ended {
+        if let AttemptOutcome::Committed { outputs, .. } = ended {
             for output in outputs {
                 self.add_output(id.index, output);
             }
@@ -426,7 +432,7 @@ impl History {
                     started: now,
                     ended: None,
                     usage: Usage::default(),
-                    images: Images::default(),
+                    images: AttemptImages::default(),
                 });
             }
             Do::Reuse { instance, prior } => self.reused(*instance, *prior),
@@ -559,7 +565,7 @@ impl History {
             Do::Finish { outcome } => (DeedKind::Finish(*outcome), vec![Subject::Run]),
         };
         about.extend(serves(&action.why).map(Subject::Instance));
-        about.extend(short_of_room(&action.why).map(Subject::Tier));
+        about.extend(full_tier(&action.why).map(Subject::Tier));
         about.dedup();
         for subject in about {
             self.deeds.entry(subject).or_default().push(Deed {
@@ -750,7 +756,7 @@ fn serves(why: &Reason) -> Option<InstanceId> {
 }
 
 /// The tier that is full.
-fn short_of_room(why: &Reason) -> Option<TierRef> {
+fn full_tier(why: &Reason) -> Option<TierRef> {
     match why {
         Reason::WaitForRoom { spot, .. }
         | Reason::MakingRoom { spot, .. }

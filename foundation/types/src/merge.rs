@@ -7,7 +7,7 @@ pub use nodes::merge_nodes;
 use crate::manifest::{Entry, EntryKind, Manifest, parent};
 use crate::part::PartClass;
 use crate::pattern::ScatterRule;
-use crate::workflow::Partition;
+use crate::workflow::VersionPartitioning;
 use std::collections::BTreeMap;
 
 /// Why a tree cannot be divided.
@@ -49,21 +49,21 @@ pub struct Conflict {
 /// When a name cannot be selected by, or there is no rule to divide by.
 pub fn partition(
     tree: &Manifest,
-    partition: Partition,
+    partition: VersionPartitioning,
     rule: Option<&ScatterRule>,
 ) -> Result<Vec<(PartClass, Manifest)>, PartitionError> {
     let mut parts: BTreeMap<PartClass, Manifest> = BTreeMap::new();
     match partition {
-        Partition::Whole => {
+        VersionPartitioning::Whole => {
             parts.insert(PartClass::Whole, tree.clone());
         }
-        Partition::Entries => {
+        VersionPartitioning::Entries => {
             for entry in &tree.entries {
                 let class = PartClass::Entry(top_name(&entry.path)?);
                 parts.entry(class).or_default().entries.push(entry.clone());
             }
         }
-        Partition::Ranks => {
+        VersionPartitioning::Ranks => {
             let rule = rule.ok_or(PartitionError::Rule)?;
             for entry in &tree.entries {
                 let class = rule

@@ -19,7 +19,7 @@ pub enum Whose {
 
 /// A dataset of a site.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Named {
+pub struct NamedDataset {
     /// Whose.
     pub whose: Whose,
     /// The workflow that it belongs to; a project's belong to none.
@@ -53,7 +53,7 @@ fn is_account(name: &str) -> bool {
     !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(fits)
 }
 
-impl Named {
+impl NamedDataset {
     /// A project's dataset. `None` when one of them cannot be a name.
     pub fn of_project(group: &str, dataset: &str) -> Option<Self> {
         (is_account(group) && is_name(dataset)).then(|| Self {
@@ -64,7 +64,7 @@ impl Named {
     }
 }
 
-impl FromStr for Named {
+impl FromStr for NamedDataset {
     type Err = NotNamed;
 
     fn from_str(text: &str) -> Result<Self, NotNamed> {
@@ -116,7 +116,7 @@ impl fmt::Display for Whose {
     }
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for NamedDataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.whose != Whose::Own {
             write!(f, "{}/", self.whose)?;
@@ -140,7 +140,7 @@ mod tests {
             "@climate/forcing",
             "1000/w.17/x",
         ] {
-            let named: Named = text.parse().expect(text);
+            let named: NamedDataset = text.parse().expect(text);
             assert_eq!(named.to_string(), text);
         }
         assert_eq!("@g".parse::<Whose>(), Ok(Whose::Project("g".into())));
@@ -168,7 +168,7 @@ mod tests {
             "/foam/mesh",
             "foam//mesh",
         ] {
-            let why = text.parse::<Named>().expect_err(text).to_string();
+            let why = text.parse::<NamedDataset>().expect_err(text).to_string();
             assert!(!why.contains(char::is_control), "{why:?}");
         }
         for text in ["", "@", "a/b", "@a/b", "a\u{7}", "a b"] {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// An attempt of a step.
-pub type Attempt = (InstanceId, u32);
+pub type AttemptId = (InstanceId, u32);
 
 /// What a clean-up must leave.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,14 +55,14 @@ pub struct Swept {
 
 /// Which nodes of the cluster a world has itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Own {
+pub enum OwnedNodes {
     /// All: the world of one machine.
     All,
     /// These; the others are reached through ports.
     Some(BTreeSet<NodeId>),
 }
 
-impl Own {
+impl OwnedNodes {
     /// Whether a node is among them.
     pub fn has(&self, node: NodeId) -> bool {
         match self {
@@ -74,18 +74,18 @@ impl Own {
 
 /// A file or folder that all nodes of a run are to see, and how it looks to who asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sight {
+pub struct SharedPath {
     /// What it is to the run, such as "the dest of dataset `all`".
     pub title: String,
     /// Where, for all nodes.
     pub path: PathBuf,
     /// How it looks.
-    pub look: Look,
+    pub look: PathAppearance,
 }
 
 /// How a file or folder looks. Times are whole seconds since 1970: not all file systems have finer ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Look {
+pub enum PathAppearance {
     /// A folder in which a file of this name has this word, which only this run knows.
     Word {
         /// The file's name.
@@ -113,7 +113,7 @@ pub enum Look {
     Other,
 }
 
-impl std::fmt::Display for Look {
+impl std::fmt::Display for PathAppearance {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Word { name, .. } => write!(f, "a folder with {name}"),
@@ -132,7 +132,7 @@ impl std::fmt::Display for Look {
 
 /// What a node says of itself beside its tiers' sizes and rates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Room {
+pub struct NodeTierUsage {
     /// Where its memory beyond DRAM is, if it has any.
     pub mode: String,
     /// Bytes of each tier asked about that workflows hold there now.
@@ -141,7 +141,7 @@ pub struct Room {
 
 /// What keeps room from a run that only waits for it, on some of its nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waits {
+pub struct SpaceWaitCause {
     /// Only dead runs hold it, and it was waited for long enough: what to do.
     pub dead: Option<String>,
     /// It is kept beyond runs, and it was waited for long enough: what to do.
@@ -150,7 +150,7 @@ pub struct Waits {
     pub others: bool,
 }
 
-impl Waits {
+impl SpaceWaitCause {
     /// The same of some nodes and others.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -213,7 +213,7 @@ pub const LIVE_FORMAT: u32 = 1;
 
 /// What a run says of itself while it goes on, beside its log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Live {
+pub struct LiveRunStatus {
     /// [`LIVE_FORMAT`].
     pub format: u32,
     /// The process of the run, which holds its lock.

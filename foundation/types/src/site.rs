@@ -12,9 +12,13 @@ pub mod machine;
 pub mod result;
 pub mod workload;
 
-pub use action::{Move, MoveId, Nodes, SiteAction, Urgency, Where, Why};
+pub use action::{AllocationReason, JobNodes, Move, MoveId, SiteAction, Urgency, Where};
 pub use event::SiteEvent;
 pub use job::{FlowId, Input, Item, ItemId, Job, JobId, Spread};
-pub use machine::{Island, Machine, Mode, ModeChange, NodeKind, Power, Rates, Store, TierKind};
-pub use result::{BytesByWay, Fate, JobResult, Refused, SiteResult, Span, SpanOf, Way};
+pub use machine::{
+    Island, Machine, Mode, ModeChange, NodeKind, NodePowerModel, Rates, Store, TierKind,
+};
+pub use result::{
+    BytesByWay, Fate, JobResult, MoveDirection, SiteResult, Span, SpanOf, UnrunnableJob,
+};
 pub use workload::{Flow, Skipped, Submit, WorkItem, WorkJob, Workload};

@@ -2,7 +2,7 @@
 
 use crate::hash::Hash;
 use crate::id::{DataId, PartitionId, StepId};
-use crate::named::Named;
+use crate::named::NamedDataset;
 use crate::pattern::{EntryPattern, ScatterRule};
 use crate::units::Nanos;
 use serde::{Deserialize, Serialize};
@@ -57,9 +57,9 @@ pub struct Dataset {
     pub encrypt: bool,
     /// Of jobs on a site: which dataset it is there, if not the workflow's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub of: Option<Named>,
+    pub of: Option<NamedDataset>,
     /// How its versions are divided into parts: derived from its consumers.
-    pub partition: Partition,
+    pub partition: VersionPartitioning,
 }
 
 /// How long a version stays on the nodes.
@@ -89,7 +89,7 @@ pub enum OnFailure {
 /// How the tree of a version is divided into parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Partition {
+pub enum VersionPartitioning {
     /// One part for each producer.
     Whole,
     /// One part for each top-level entry, because a step selects entries.
@@ -157,7 +157,7 @@ impl StoragePartition {
 
     /// Bytes that it takes on the tier of each of so many nodes, at most.
     pub fn takes(&self, nodes: usize) -> u64 {
-        Self::room(self.on_each(nodes))
+        Self::max_file_size(self.on_each(nodes))
     }
 
     /// Bytes of data on each of so many nodes, of so many that are spread in blocks of so many, or not.
@@ -172,7 +172,7 @@ impl StoragePartition {
     }
 
     /// Bytes that a file of so many bytes of data takes, at most.
-    pub fn room(data: u64) -> u64 {
+    pub fn max_file_size(data: u64) -> u64 {
         let data = data.checked_next_multiple_of(Self::UNIT);
         data.unwrap_or(u64::MAX).saturating_add(Self::HEAD)
     }
@@ -219,7 +219,7 @@ pub struct Step {
     /// One instance for each element.
     pub foreach: Option<Foreach>,
     /// What it reads, writes and changes.
-    pub uses: Vec<Use>,
+    pub uses: Vec<DatasetUse>,
     /// Hash of everything in the step that decides its result beside its inputs: command, the bytes of
     /// scripts it names, prelude, environment, nodes, tasks, distributions.
     pub code: Hash,
@@ -229,7 +229,7 @@ pub struct Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
     /// Whose checkpoints they are.
-    pub from: Checkpoints,
+    pub from: CheckpointMethod,
     /// Bytes that they take on each of its nodes.
     pub room: u64,
     /// Of images: how long after one the next is taken.
@@ -246,7 +246,7 @@ pub struct Restart {
 /// Whose checkpoints a step goes on from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Checkpoints {
+pub enum CheckpointMethod {
     /// Those of libtarn: whether an attempt has come further is seen.
     Phx,
     /// The program's own files, of which nothing is known.
@@ -279,7 +279,7 @@ pub enum Foreach {
 
 /// One use of a dataset by a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Use {
+pub struct DatasetUse {
     /// The dataset.
     pub data: DataId,
     /// Read, written or both.

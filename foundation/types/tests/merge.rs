@@ -7,7 +7,7 @@ use tarn_types::manifest::{Entry, EntryKind, Manifest, parent};
 use tarn_types::merge::{PartitionError, merge, merge_nodes, partition};
 use tarn_types::part::PartClass;
 use tarn_types::pattern::ScatterRule;
-use tarn_types::workflow::Partition;
+use tarn_types::workflow::VersionPartitioning;
 
 /// A tree as a plain map: content of a file, `None` for a folder.
 type Tree = BTreeMap<String, Option<u8>>;
@@ -192,7 +192,7 @@ proptest! {
     #[test]
     fn parts_are_disjoint_and_whole(tree in trees(), ranks in any::<bool>()) {
         let rule = ScatterRule::new("p{rank}").unwrap();
-        let how = if ranks { Partition::Ranks } else { Partition::Entries };
+        let how = if ranks { VersionPartitioning::Ranks } else { VersionPartitioning::Entries };
         let parts = partition(&manifest(&tree), how, Some(&rule)).unwrap();
         prop_assert!(parts.windows(2).all(|w| w[0].0 < w[1].0));
         for (class, part) in &parts {
@@ -217,7 +217,7 @@ proptest! {
     fn a_deep_rule_gives_ranks_their_folders(tree in trees()) {
         let rule = ScatterRule::new("a/p{rank}").unwrap();
         let whole = manifest(&tree);
-        let parts = partition(&whole, Partition::Ranks, Some(&rule)).unwrap();
+        let parts = partition(&whole, VersionPartitioning::Ranks, Some(&rule)).unwrap();
         for (class, part) in &parts {
             prop_assert_eq!(part.check(), Ok(()));
             let held = |e: &Entry| match class {
@@ -341,7 +341,7 @@ fn links_across_parts_fall_apart() {
         }
     }
     let groups = |m: &Manifest| m.entries.iter().map(Entry::link_group).collect::<Vec<_>>();
-    let parts = partition(&tree, Partition::Entries, None).unwrap();
+    let parts = partition(&tree, VersionPartitioning::Entries, None).unwrap();
     assert_eq!(
         parts.iter().map(|(_, m)| groups(m)).collect::<Vec<_>>(),
         [vec![None], vec![None], vec![None, Some(1), Some(1)],]
@@ -368,14 +368,14 @@ fn links_across_parts_fall_apart() {
 fn what_cannot_be_divided() {
     let mut tree = manifest(&with_parents([("x".to_owned(), Some(1))]));
     assert_eq!(
-        partition(&tree, Partition::Ranks, None),
+        partition(&tree, VersionPartitioning::Ranks, None),
         Err(PartitionError::Rule)
     );
-    let whole = partition(&Manifest::default(), Partition::Whole, None).unwrap();
+    let whole = partition(&Manifest::default(), VersionPartitioning::Whole, None).unwrap();
     assert_eq!(whole, [(PartClass::Whole, Manifest::default())]);
     tree.entries[0].path = (*b"\xff").into();
     assert!(matches!(
-        partition(&tree, Partition::Entries, None),
+        partition(&tree, VersionPartitioning::Entries, None),
         Err(PartitionError::Name(_))
     ));
 }

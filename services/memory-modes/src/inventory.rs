@@ -1,8 +1,8 @@
 //! All that is known of a node's memory, and the mode that follows from it.
 
 use crate::ipmctl::{Dram, GoalPart, Module, Platform, Resources};
-use crate::kernel::{Numa, Use};
-use crate::mode::{Mode, Present};
+use crate::kernel::{DeviceUse, Numa};
+use crate::mode::{CurrentMode, MemoryMode};
 use crate::ndctl::{Dax, Memdev, Namespace, Region};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +58,7 @@ pub struct Inventory {
     /// The kernel's NUMA nodes.
     pub numa: Vec<Numa>,
     /// What uses devices of namespaces and DAX devices.
-    pub uses: Vec<Use>,
+    pub uses: Vec<DeviceUse>,
     /// The tools that were asked.
     pub tools: Vec<Tool>,
 }
@@ -75,7 +75,7 @@ pub struct SocketMode {
     /// Bytes of them that are a persistent store.
     pub app_direct: u64,
     /// What that makes.
-    pub mode: Present,
+    pub mode: CurrentMode,
 }
 
 impl Inventory {
@@ -98,7 +98,7 @@ impl Inventory {
                 modules: 0,
                 memory: 0,
                 app_direct: 0,
-                mode: Present::Unconfigured,
+                mode: CurrentMode::Unconfigured,
             });
             let (memory, app_direct) = of(module);
             entry.modules += 1;
@@ -112,7 +112,7 @@ impl Inventory {
     }
 
     /// The node's mode: by its modules, or by all together, or as far as the kernel sees it.
-    pub fn present(&self) -> Present {
+    pub fn present(&self) -> CurrentMode {
         let told = self
             .modules
             .iter()
@@ -120,29 +120,29 @@ impl Inventory {
         match (self.modules.is_empty(), told, &self.resources) {
             (false, true, _) => one(self.sockets().iter().map(|s| s.mode)),
             (_, _, Some(r)) if r.modules > 0 => whole(r.memory, r.app_direct),
-            (false, false, _) => Present::Unconfigured,
+            (false, false, _) => CurrentMode::Unconfigured,
             _ => self.seen(),
         }
     }
 
     /// Whether the mode is as ipmctl says: without it, it is what the kernel shows.
-    pub fn told_by_ipmctl(&self) -> bool {
+    pub fn is_from_ipmctl(&self) -> bool {
         !self.modules.is_empty() || self.resources.is_some_and(|r| r.modules > 0)
     }
 
-    fn seen(&self) -> Present {
+    fn seen(&self) -> CurrentMode {
         let cache = self.numa.iter().any(|n| n.cache > 0);
         let store = self.regions.iter().any(Region::on_modules);
         match (cache, store) {
-            (true, true) => Present::SomeMixed,
-            (true, false) => Present::Is(Mode::TwoLevel),
-            (false, true) => Present::Is(Mode::OneLevel),
-            (false, false) => Present::Dram,
+            (true, true) => CurrentMode::SomeMixed,
+            (true, false) => CurrentMode::Is(MemoryMode::TwoLevel),
+            (false, true) => CurrentMode::Is(MemoryMode::OneLevel),
+            (false, false) => CurrentMode::Dram,
         }
     }
 
     /// The mode after the next reboot, if a goal waits for it.
-    pub fn pending(&self) -> Option<Present> {
+    pub fn pending(&self) -> Option<CurrentMode> {
         if self.goal.is_empty() {
             return None;
         }
@@ -179,7 +179,7 @@ impl Inventory {
     pub fn persistent_bytes(&self) -> u64 {
         let modules = match self.resources {
             Some(r) => r.app_direct,
-            None if self.told_by_ipmctl() => {
+            None if self.is_from_ipmctl() => {
                 let all = self.sockets().into_iter().map(|s| s.app_direct);
                 all.fold(0, u64::saturating_add)
             }
@@ -193,7 +193,7 @@ impl Inventory {
     }
 
     /// What uses a device.
-    pub fn uses_of<'i>(&'i self, device: &'i str) -> impl Iterator<Item = &'i Use> {
+    pub fn uses_of<'i>(&'i self, device: &'i str) -> impl Iterator<Item = &'i DeviceUse> {
         self.uses.iter().filter(move |u| u.device == device)
     }
 
@@ -206,15 +206,15 @@ impl Inventory {
     }
 }
 
-fn whole(memory: u64, app_direct: u64) -> Present {
-    Mode::of(memory, app_direct).map_or(Present::Unconfigured, Present::Is)
+fn whole(memory: u64, app_direct: u64) -> CurrentMode {
+    MemoryMode::of(memory, app_direct).map_or(CurrentMode::Unconfigured, CurrentMode::Is)
 }
 
 /// What all of them are.
-fn one(mut all: impl Iterator<Item = Present>) -> Present {
+fn one(mut all: impl Iterator<Item = CurrentMode>) -> CurrentMode {
     match all.next() {
-        None => Present::Dram,
+        None => CurrentMode::Dram,
         Some(first) if all.all(|other| other == first) => first,
-        Some(_) => Present::Uneven,
+        Some(_) => CurrentMode::Uneven,
     }
 }

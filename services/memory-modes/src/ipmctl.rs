@@ -1,8 +1,8 @@
 //! What `ipmctl show` says of modules, of all DIMMs, of capacities, of the platform, and of a goal that waits for a reboot.
 
 use crate::Garbled;
-use crate::mode::Mode;
-use crate::records::{Record, number, records};
+use crate::mode::MemoryMode;
+use crate::records::{IpmctlRecord, number, records};
 use serde::Serialize;
 
 /// Capacities of the whole node.
@@ -58,7 +58,7 @@ pub fn dimms(text: &str) -> Result<Vec<Module>, Garbled> {
     Ok(all.iter().filter_map(module).collect())
 }
 
-fn module(record: &Record) -> Option<Module> {
+fn module(record: &IpmctlRecord) -> Option<Module> {
     let id = record.get("DimmID")?;
     let capacity = record.bytes("Capacity")?;
     let handle = record.number("DimmHandle").or_else(|| number(id))?;
@@ -163,7 +163,7 @@ pub fn resources(text: &str) -> Result<Option<Resources>, Garbled> {
     let all = records(text)?;
     let row = |kind: &str| all.iter().find(|r| r.get("MemoryType") == Some(kind));
     if let (Some(volatile), Some(app_direct)) = (row("Volatile"), row("AppDirect")) {
-        let of_modules = |r: &Record| {
+        let of_modules = |r: &IpmctlRecord| {
             let bytes = ["PMemModule", "DCPMM"].into_iter().find_map(|n| r.bytes(n));
             bytes.unwrap_or(0)
         };
@@ -213,9 +213,10 @@ impl Platform {
     ///
     /// # Errors
     /// With firmware's own words.
-    pub fn allows(&self, mode: Mode) -> Result<(), NotOffered> {
+    pub fn allows(&self, mode: MemoryMode) -> Result<(), NotOffered> {
         let memory = &self.allowed_volatile;
-        if mode != Mode::OneLevel && memory.contains("1LM") && !memory.contains("Memory Mode") {
+        if mode != MemoryMode::OneLevel && memory.contains("1LM") && !memory.contains("Memory Mode")
+        {
             return Err(NotOffered::Memory(memory.clone()));
         }
         let store = &self.allowed_app_direct;

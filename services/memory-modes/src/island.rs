@@ -1,8 +1,8 @@
 //! What the planner of a site is told of a node: its island in a cluster file (docs/reference/cluster-file.md).
 
 use crate::inventory::Inventory;
-use crate::mode::{Mode, Present};
-use crate::plan::{Capacity, REBOOT_SECONDS};
+use crate::mode::{CurrentMode, MemoryMode};
+use crate::plan::{MemoryCapacity, REBOOT_SECONDS};
 use crate::population::check;
 use std::fmt::Write;
 
@@ -12,21 +12,20 @@ pub fn island(inventory: &Inventory, name: &str, cores: u32) -> String {
     let exactly = |bytes| format!("\"{bytes} B\"");
     let present = inventory.present();
     let kernel: u64 = inventory.numa.iter().map(|n| n.total).sum();
-    let one = Capacity::of(inventory, Mode::OneLevel);
-    let two = Capacity::of(inventory, Mode::TwoLevel);
-    let modes = [Mode::OneLevel, Mode::TwoLevel];
-    let is_whole = modes.iter().any(|m| present == Present::Is(*m));
+    let one = MemoryCapacity::of(inventory, MemoryMode::OneLevel);
+    let two = MemoryCapacity::of(inventory, MemoryMode::TwoLevel);
+    let modes = [MemoryMode::OneLevel, MemoryMode::TwoLevel];
+    let is_whole = modes.iter().any(|m| present == CurrentMode::Is(*m));
     let allowed = |mode| !check(inventory, mode).iter().any(|f| f.refuses);
     let changes = is_whole
         && modes
             .iter()
-            .all(|m| present == Present::Is(*m) || allowed(*m));
+            .all(|m| present == CurrentMode::Is(*m) || allowed(*m));
     // With a change, `memory` is that of 1LM and the change has that of 2LM; the tier is what 1LM has.
     let (memory, store) = match (present, changes) {
-        (Present::Is(Mode::OneLevel), _) | (Present::Is(Mode::TwoLevel), true) => {
-            (one.memory, one.persistent)
-        }
-        (Present::Is(Mode::TwoLevel), false) => (two.memory, 0),
+        (CurrentMode::Is(MemoryMode::OneLevel), _)
+        | (CurrentMode::Is(MemoryMode::TwoLevel), true) => (one.memory, one.persistent),
+        (CurrentMode::Is(MemoryMode::TwoLevel), false) => (two.memory, 0),
         _ => (kernel, inventory.persistent_bytes()),
     };
     let mut out = format!(

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 /// An object, and where it was found.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Object<'v> {
+pub(crate) struct JsonObject<'v> {
     fields: &'v Map<String, Value>,
     /// Position of the object that it is in.
     within: Option<usize>,
@@ -13,7 +13,7 @@ pub(crate) struct Object<'v> {
 
 /// All objects of a text, outer ones first.
 #[derive(Debug)]
-pub(crate) struct Objects<'v>(Vec<Object<'v>>);
+pub(crate) struct Objects<'v>(Vec<JsonObject<'v>>);
 
 /// The text as JSON. These tools say nothing at all where there is nothing.
 pub(crate) fn value(tool: &'static str, text: &str) -> Result<Value, Garbled> {
@@ -28,7 +28,7 @@ pub(crate) fn value(tool: &'static str, text: &str) -> Result<Value, Garbled> {
 
 impl<'v> Objects<'v> {
     pub(crate) fn of(tool: &'static str, value: &'v Value) -> Result<Self, Garbled> {
-        let mut found: Vec<Object<'v>> = Vec::new();
+        let mut found: Vec<JsonObject<'v>> = Vec::new();
         let mut open: Vec<(&Value, Option<usize>)> = vec![(value, None)];
         while let Some((value, within)) = open.pop() {
             match value {
@@ -38,7 +38,7 @@ impl<'v> Objects<'v> {
                         return Err(Garbled::TooMuch { tool });
                     }
                     let this = Some(found.len());
-                    found.push(Object { fields, within });
+                    found.push(JsonObject { fields, within });
                     open.extend(fields.values().rev().map(|v| (v, this)));
                 }
                 _ => {}
@@ -47,12 +47,12 @@ impl<'v> Objects<'v> {
         Ok(Self(found))
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Object<'v>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &JsonObject<'v>> {
         self.0.iter()
     }
 
     /// A text field of the object, or of what it is in, nearest first.
-    pub(crate) fn around(&self, object: &Object<'v>, names: &[&str]) -> Option<String> {
+    pub(crate) fn around(&self, object: &JsonObject<'v>, names: &[&str]) -> Option<String> {
         let mut at = Some(*object);
         // Each step leads to an earlier object, so this ends.
         while let Some(object) = at {
@@ -65,12 +65,12 @@ impl<'v> Objects<'v> {
     }
 
     /// What the object is in.
-    pub(crate) fn outer(&self, object: &Object<'v>) -> Option<&Object<'v>> {
+    pub(crate) fn outer(&self, object: &JsonObject<'v>) -> Option<&JsonObject<'v>> {
         object.within.map(|i| &self.0[i])
     }
 }
 
-impl<'v> Object<'v> {
+impl<'v> JsonObject<'v> {
     pub(crate) fn text(&self, name: &str) -> Option<&'v str> {
         self.fields.get(name)?.as_str()
     }

@@ -31,7 +31,7 @@ pub fn numa_memory(meminfo: &str) -> (u64, u64) {
 
 /// A mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
+pub struct FileSystemMount {
     /// Its device's numbers.
     pub device: (u32, u32),
     /// Its device's name.
@@ -41,12 +41,12 @@ pub struct Mount {
 }
 
 /// The mounts of `/proc/self/mountinfo`; lines that are none are left out.
-pub fn mounts(mountinfo: &str) -> Vec<Mount> {
+pub fn mounts(mountinfo: &str) -> Vec<FileSystemMount> {
     let mount = |line: &str| {
         let (first, second) = line.split_once(" - ")?;
         let mut first = first.split(' ').skip(2);
         let (major, minor) = first.next()?.split_once(':')?;
-        Some(Mount {
+        Some(FileSystemMount {
             device: (major.parse().ok()?, minor.parse().ok()?),
             at: unescaped(first.nth(1)?),
             source: unescaped(second.split(' ').nth(1)?),
@@ -89,7 +89,7 @@ fn unescaped(text: &str) -> String {
 
 /// That a device is in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Use {
+pub struct DeviceUse {
     /// The device, such as `pmem0` or `dax0.0`.
     pub device: String,
     /// By what.
@@ -134,7 +134,7 @@ pub enum UseKind {
     Busy,
 }
 
-impl fmt::Display for Use {
+impl fmt::Display for DeviceUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let device = &self.device;
         match &self.kind {
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn what_the_kernel_writes_is_read() {
         let text = "22 1 259:0 / /mnt/pm\\040em rw,relatime shared:1 - ext4 /dev/pmem0 rw,dax\nnonsense\n1 2 x:y / / - a b";
-        let mount = Mount {
+        let mount = FileSystemMount {
             device: (259, 0),
             source: "/dev/pmem0".into(),
             at: "/mnt/pm em".into(),

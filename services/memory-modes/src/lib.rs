@@ -22,11 +22,14 @@ pub use ipmctl::{
     topology,
 };
 pub use island::island;
-pub use kernel::{Mount, Numa, Use, UseKind, mounts, numa_memory, swaps};
-pub use mode::{BadMode, DaxMode, FEATURE, Mode, Present, Target};
+pub use kernel::{DeviceUse, FileSystemMount, Numa, UseKind, mounts, numa_memory, swaps};
+pub use mode::{BadMode, CurrentMode, DaxMode, FEATURE, MemoryMode, ModeChangeTarget};
 pub use ndctl::{Dax, Memdev, Namespace, Ndctl, Region, cxl, daxctl, ndctl};
-pub use plan::{Ask, Capacity, Change, Destroy, Destroyed, NamespaceMode, Plan, plan};
-pub use population::{Finding, Rule, check};
+pub use plan::{
+    DestroyPermission, Destroyed, MemoryCapacity, ModeChangeCommand, ModeChangePlan,
+    ModeChangeRequest, NamespaceMode, plan,
+};
+pub use population::{PopulationFinding, Rule, check};
 pub use size::parse as parse_capacity;
 
 /// Bytes of one tool's output that are read: a machine of 8 sockets with all its modules is below 1 MiB.

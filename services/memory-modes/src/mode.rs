@@ -13,7 +13,7 @@ pub const FEATURE: &str = "mode_";
 
 /// A mode of a node's persistent memory modules (Weiland 2018, sections 1.2 and 1.3; Jackson 2019, section 2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mode {
+pub enum MemoryMode {
     /// 1LM, App Direct: DRAM is memory, the modules are a persistent store.
     OneLevel,
     /// 2LM, Memory Mode: DRAM caches the modules, which are the memory. Nothing is persistent.
@@ -29,7 +29,7 @@ pub enum Mode {
 )]
 pub struct BadMode(String);
 
-impl Mode {
+impl MemoryMode {
     /// What capacities of both kinds make it; nothing where none of a module is used.
     pub fn of(memory: u64, app_direct: u64) -> Option<Self> {
         match (memory, app_direct) {
@@ -59,7 +59,7 @@ impl Mode {
     }
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for MemoryMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OneLevel => f.write_str("1lm"),
@@ -69,7 +69,7 @@ impl fmt::Display for Mode {
     }
 }
 
-impl FromStr for Mode {
+impl FromStr for MemoryMode {
     type Err = BadMode;
 
     fn from_str(text: &str) -> Result<Self, BadMode> {
@@ -92,7 +92,7 @@ impl FromStr for Mode {
     }
 }
 
-impl Serialize for Mode {
+impl Serialize for MemoryMode {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
@@ -122,14 +122,14 @@ impl fmt::Display for DaxMode {
 
 /// What is to be changed to what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
+pub enum ModeChangeTarget {
     /// The mode of the modules.
-    Modules(Mode),
+    Modules(MemoryMode),
     /// The use of a device.
     Device(DaxMode),
 }
 
-impl FromStr for Target {
+impl FromStr for ModeChangeTarget {
     type Err = BadMode;
 
     fn from_str(text: &str) -> Result<Self, BadMode> {
@@ -141,7 +141,7 @@ impl FromStr for Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ModeChangeTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Modules(mode) => mode.fmt(f),
@@ -152,11 +152,11 @@ impl fmt::Display for Target {
 
 /// The mode of a node, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Present {
+pub enum CurrentMode {
     /// There are no persistent memory modules.
     Dram,
     /// All modules are in this mode.
-    Is(Mode),
+    Is(MemoryMode),
     /// The kernel sees a cache and a store, but not the shares.
     SomeMixed,
     /// Sockets differ.
@@ -165,7 +165,7 @@ pub enum Present {
     Unconfigured,
 }
 
-impl fmt::Display for Present {
+impl fmt::Display for CurrentMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dram => f.write_str("dram"),
@@ -177,7 +177,7 @@ impl fmt::Display for Present {
     }
 }
 
-impl Serialize for Present {
+impl Serialize for CurrentMode {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
@@ -190,21 +190,21 @@ mod tests {
     #[test]
     fn a_mode_has_one_word() {
         for word in ["1lm", "2lm", "mixed5", "mixed50", "mixed95"] {
-            assert_eq!(word.parse::<Mode>().unwrap().to_string(), word);
+            assert_eq!(word.parse::<MemoryMode>().unwrap().to_string(), word);
         }
         for word in [
             "", "3lm", "1LM", "mixed", "mixed0", "mixed100", "mixed51", "mixed05", "mixed+5",
             "mixed-5", "mixed300",
         ] {
-            assert!(word.parse::<Mode>().is_err(), "{word}");
+            assert!(word.parse::<MemoryMode>().is_err(), "{word}");
         }
         assert_eq!(
-            "devdax".parse::<Target>(),
-            Ok(Target::Device(DaxMode::Devdax))
+            "devdax".parse::<ModeChangeTarget>(),
+            Ok(ModeChangeTarget::Device(DaxMode::Devdax))
         );
-        let two = Ok(Target::Modules(Mode::TwoLevel));
+        let two = Ok(ModeChangeTarget::Modules(MemoryMode::TwoLevel));
         assert_eq!(("2lm".parse(), "mode_2lm".parse()), (two.clone(), two));
-        assert!("mode_mode_2lm".parse::<Target>().is_err());
+        assert!("mode_mode_2lm".parse::<ModeChangeTarget>().is_err());
     }
 
     #[test]
@@ -213,11 +213,11 @@ mod tests {
         for percent in (5..=95).step_by(5) {
             // Memory is aligned to 1 GiB.
             let memory = (total * percent / 100) >> 30 << 30;
-            let mode = Mode::of(memory, total - memory);
-            assert_eq!(mode, Some(Mode::Mixed(percent as u8)));
+            let mode = MemoryMode::of(memory, total - memory);
+            assert_eq!(mode, Some(MemoryMode::Mixed(percent as u8)));
         }
-        assert_eq!(Mode::of(1, u64::MAX), Some(Mode::Mixed(5)));
-        assert_eq!(Mode::of(u64::MAX, 1), Some(Mode::Mixed(95)));
-        assert_eq!(Mode::of(0, 0), None);
+        assert_eq!(MemoryMode::of(1, u64::MAX), Some(MemoryMode::Mixed(5)));
+        assert_eq!(MemoryMode::of(u64::MAX, 1), Some(MemoryMode::Mixed(95)));
+        assert_eq!(MemoryMode::of(0, 0), None);
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::inventory::{Inventory, ToolState};
 use crate::kernel::UseKind;
-use crate::mode::{DaxMode, Mode, Present, Target};
+use crate::mode::{CurrentMode, DaxMode, MemoryMode, ModeChangeTarget};
 use crate::ndctl::{Dax, Namespace};
-use crate::population::{Finding, Rule, check};
+use crate::population::{PopulationFinding, Rule, check};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use tarn_types::units::Bytes;
@@ -22,7 +22,7 @@ const MOVED_A_SECOND: u64 = 1 << 30;
 
 /// What may be destroyed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Destroy {
+pub struct DestroyPermission {
     /// What nobody uses.
     pub idle: bool,
     /// These namespaces or devices, in use or not.
@@ -41,13 +41,13 @@ pub enum NamespaceMode {
 
 /// What is asked for.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct ModeChangeRequest {
     /// The mode.
-    pub target: Target,
+    pub target: ModeChangeTarget,
     /// The device, where the target is of one.
     pub device: Option<String>,
     /// What may be destroyed.
-    pub destroy: Destroy,
+    pub destroy: DestroyPermission,
     /// Rules that may be broken.
     pub accept: BTreeSet<Rule>,
     /// Namespaces to make where regions have none, once the mode is there.
@@ -56,7 +56,7 @@ pub struct Ask {
 
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct ModeChangeCommand {
     /// The program.
     pub program: &'static str,
     /// Its words.
@@ -78,22 +78,22 @@ pub struct Destroyed {
 
 /// What a node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Capacity {
+pub struct MemoryCapacity {
     /// Bytes of memory.
     pub memory: u64,
     /// Bytes that are persistent.
     pub persistent: u64,
 }
 
-impl Capacity {
+impl MemoryCapacity {
     /// What the modules and the DRAM give in a mode, without what firmware loses to alignment.
-    pub fn of(inventory: &Inventory, mode: Mode) -> Self {
+    pub fn of(inventory: &Inventory, mode: MemoryMode) -> Self {
         let modules = inventory.module_bytes();
         let share = u128::from(mode.memory_share());
         let on_modules = (u128::from(modules) * share / 100) as u64;
         Self {
             memory: match mode {
-                Mode::OneLevel => inventory.dram_bytes(),
+                MemoryMode::OneLevel => inventory.dram_bytes(),
                 _ => on_modules,
             },
             persistent: modules - on_modules,
@@ -103,7 +103,7 @@ impl Capacity {
 
 /// What a change takes.
 #[derive(Debug, Clone, Serialize)]
-pub struct Plan {
+pub struct ModeChangePlan {
     /// The mode now.
     pub from: String,
     /// The mode that is asked for.
@@ -113,7 +113,7 @@ pub struct Plan {
     /// The mode that a goal already asks the next reboot for.
     pub pending: Option<String>,
     /// The commands, in order. Any beginning of them may have been run before.
-    pub commands: Vec<Change>,
+    pub commands: Vec<ModeChangeCommand>,
     /// What they destroy.
     pub destroys: Vec<Destroyed>,
     /// Whether only a reboot makes it so.
@@ -121,14 +121,14 @@ pub struct Plan {
     /// How long that takes, by estimate.
     pub seconds: u64,
     /// What the node will have; nothing for devices.
-    pub after: Option<Capacity>,
+    pub after: Option<MemoryCapacity>,
     /// Why it is refused: nothing is run while there is one.
     pub refusals: Vec<String>,
     /// What else should be known.
     pub notes: Vec<String>,
 }
 
-impl Plan {
+impl ModeChangePlan {
     fn new(from: String, to: String) -> Self {
         Self {
             from,
@@ -147,7 +147,7 @@ impl Plan {
 
     fn run(&mut self, seconds: u64, program: &'static str, args: &[&str], why: impl Into<String>) {
         self.seconds = self.seconds.saturating_add(seconds);
-        self.commands.push(Change {
+        self.commands.push(ModeChangeCommand {
             program,
             args: args.iter().map(|a| (*a).to_owned()).collect(),
             why: why.into(),
@@ -160,10 +160,10 @@ impl Plan {
 }
 
 /// What it takes to do what is asked.
-pub fn plan(inventory: &Inventory, ask: &Ask) -> Plan {
+pub fn plan(inventory: &Inventory, ask: &ModeChangeRequest) -> ModeChangePlan {
     let mut plan = match ask.target {
-        Target::Modules(mode) => modules(inventory, ask, mode),
-        Target::Device(mode) => device(inventory, ask, mode),
+        ModeChangeTarget::Modules(mode) => modules(inventory, ask, mode),
+        ModeChangeTarget::Device(mode) => device(inventory, ask, mode),
     };
     let mut known: BTreeSet<&str> = BTreeSet::new();
     for namespace in &inventory.namespaces {
@@ -182,12 +182,12 @@ pub fn plan(inventory: &Inventory, ask: &Ask) -> Plan {
     plan
 }
 
-fn modules(inventory: &Inventory, ask: &Ask, mode: Mode) -> Plan {
+fn modules(inventory: &Inventory, ask: &ModeChangeRequest, mode: MemoryMode) -> ModeChangePlan {
     let present = inventory.present();
     let pending = inventory.pending();
-    let mut plan = Plan::new(present.to_string(), mode.to_string());
+    let mut plan = ModeChangePlan::new(present.to_string(), mode.to_string());
     plan.pending = pending.map(|p| p.to_string());
-    plan.after = Some(Capacity::of(inventory, mode));
+    plan.after = Some(MemoryCapacity::of(inventory, mode));
     require_tools(inventory, &mut plan);
     if !plan.refusals.is_empty() {
         return plan;
@@ -196,7 +196,7 @@ fn modules(inventory: &Inventory, ask: &Ask, mode: Mode) -> Plan {
         plan.refuse("this node has no persistent memory modules: its memory has no other mode");
         return plan;
     }
-    let target = Present::Is(mode);
+    let target = CurrentMode::Is(mode);
     if let Some(pending) = pending {
         if pending == target {
             await_reboot(mode, &mut plan);
@@ -226,7 +226,7 @@ fn modules(inventory: &Inventory, ask: &Ask, mode: Mode) -> Plan {
 }
 
 /// Refuses the change where a tool that knows the modules or their namespaces does not answer.
-fn require_tools(inventory: &Inventory, plan: &mut Plan) {
+fn require_tools(inventory: &Inventory, plan: &mut ModeChangePlan) {
     for (tool, use_of_it) in [("ipmctl", "modules"), ("ndctl", "namespaces")] {
         match inventory.tool(tool) {
             Some(ToolState::Answered) => {}
@@ -239,7 +239,7 @@ fn require_tools(inventory: &Inventory, plan: &mut Plan) {
 }
 
 /// An earlier change has written the goal: only the reboot is missing.
-fn await_reboot(mode: Mode, plan: &mut Plan) {
+fn await_reboot(mode: MemoryMode, plan: &mut ModeChangePlan) {
     plan.done = true;
     plan.reboot = true;
     plan.seconds = REBOOT_SECONDS;
@@ -248,12 +248,12 @@ fn await_reboot(mode: Mode, plan: &mut Plan) {
 }
 
 /// Adds the command that writes the goal for the next reboot.
-fn create_goal(mode: Mode, plan: &mut Plan) {
+fn create_goal(mode: MemoryMode, plan: &mut ModeChangePlan) {
     let memory = format!("MemoryMode={}", mode.memory_share());
     let args: &[&str] = match mode {
-        Mode::OneLevel => &["create", "-f", "-goal", "PersistentMemoryType=AppDirect"],
-        Mode::TwoLevel => &["create", "-f", "-goal", &memory],
-        Mode::Mixed(_) => &[
+        MemoryMode::OneLevel => &["create", "-f", "-goal", "PersistentMemoryType=AppDirect"],
+        MemoryMode::TwoLevel => &["create", "-f", "-goal", &memory],
+        MemoryMode::Mixed(_) => &[
             "create",
             "-f",
             "-goal",
@@ -272,8 +272,8 @@ fn create_goal(mode: Mode, plan: &mut Plan) {
 }
 
 /// Notes what data the change itself loses, or the new mode will.
-fn note_losses(present: Present, mode: Mode, plan: &mut Plan) {
-    if mode == Mode::TwoLevel {
+fn note_losses(present: CurrentMode, mode: MemoryMode, plan: &mut ModeChangePlan) {
+    if mode == MemoryMode::TwoLevel {
         let text =
             "in 2LM nothing on the modules is persistent: what they hold is gone with the power";
         plan.notes.push(text.into());
@@ -284,17 +284,17 @@ fn note_losses(present: Present, mode: Mode, plan: &mut Plan) {
     }
 }
 
-impl Present {
+impl CurrentMode {
     /// Whether there may be data on modules.
     fn persistent_part(self) -> bool {
         !matches!(
             self,
-            Self::Is(Mode::TwoLevel) | Self::Dram | Self::Unconfigured
+            Self::Is(MemoryMode::TwoLevel) | Self::Dram | Self::Unconfigured
         )
     }
 }
 
-fn judge(plan: &mut Plan, findings: &[Finding], accepted: &BTreeSet<Rule>) {
+fn judge(plan: &mut ModeChangePlan, findings: &[PopulationFinding], accepted: &BTreeSet<Rule>) {
     for finding in findings {
         let rule = finding.rule;
         let text = format!("{} ({}; {})", finding.text, rule, rule.source());
@@ -311,7 +311,7 @@ fn judge(plan: &mut Plan, findings: &[Finding], accepted: &BTreeSet<Rule>) {
 }
 
 /// Namespaces in regions that have none.
-fn fill_regions(inventory: &Inventory, ask: &Ask, plan: &mut Plan) {
+fn fill_regions(inventory: &Inventory, ask: &ModeChangeRequest, plan: &mut ModeChangePlan) {
     let Some(kind) = ask.namespaces else {
         return;
     };
@@ -329,7 +329,13 @@ fn fill_regions(inventory: &Inventory, ask: &Ask, plan: &mut Plan) {
 }
 
 /// Whether something may be destroyed; if not, that is a refusal. Live is what somebody uses.
-fn may_destroy(plan: &mut Plan, ask: &Ask, names: &[&str], bytes: u64, uses: &[String]) -> bool {
+fn may_destroy(
+    plan: &mut ModeChangePlan,
+    ask: &ModeChangeRequest,
+    names: &[&str],
+    bytes: u64,
+    uses: &[String],
+) -> bool {
     let name = names[0];
     let named = names.iter().any(|n| ask.destroy.named.contains(*n));
     if !named && !uses.is_empty() {
@@ -352,7 +358,12 @@ fn may_destroy(plan: &mut Plan, ask: &Ask, names: &[&str], bytes: u64, uses: &[S
     named || (uses.is_empty() && ask.destroy.idle)
 }
 
-fn remove_namespace(inventory: &Inventory, ask: &Ask, namespace: &Namespace, plan: &mut Plan) {
+fn remove_namespace(
+    inventory: &Inventory,
+    ask: &ModeChangeRequest,
+    namespace: &Namespace,
+    plan: &mut ModeChangePlan,
+) {
     let device = namespace.device.as_deref().unwrap_or_default();
     // ndctl calls it devdax also while it is the system's memory.
     let as_memory = inventory
@@ -395,8 +406,8 @@ fn remove_namespace(inventory: &Inventory, ask: &Ask, namespace: &Namespace, pla
     );
 }
 
-fn device(inventory: &Inventory, ask: &Ask, mode: DaxMode) -> Plan {
-    let mut plan = Plan::new("unknown".into(), mode.to_string());
+fn device(inventory: &Inventory, ask: &ModeChangeRequest, mode: DaxMode) -> ModeChangePlan {
+    let mut plan = ModeChangePlan::new("unknown".into(), mode.to_string());
     match inventory.tool("daxctl") {
         Some(ToolState::Answered) => {}
         Some(ToolState::Failed { why }) => {
@@ -457,7 +468,7 @@ fn device(inventory: &Inventory, ask: &Ask, mode: DaxMode) -> Plan {
 }
 
 /// Memory of the system becomes a device again: its pages are moved, and nothing is lost.
-fn give_back(inventory: &Inventory, dax: &Dax, plan: &mut Plan) {
+fn give_back(inventory: &Inventory, dax: &Dax, plan: &mut ModeChangePlan) {
     let name = &dax.name;
     let online = dax.online_blocks != Some(0);
     if online && dax.movable == Some(false) {

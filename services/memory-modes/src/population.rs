@@ -2,7 +2,7 @@
 
 use crate::inventory::Inventory;
 use crate::ipmctl::Module;
-use crate::mode::Mode;
+use crate::mode::MemoryMode;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -76,7 +76,7 @@ impl fmt::Display for Rule {
 
 /// What a rule found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct PopulationFinding {
     /// The rule.
     pub rule: Rule,
     /// Whether the mode is refused for it: the others cost performance, or could not be checked.
@@ -86,10 +86,10 @@ pub struct Finding {
 }
 
 /// All that speaks against a mode on this population.
-pub fn check(inventory: &Inventory, mode: Mode) -> Vec<Finding> {
+pub fn check(inventory: &Inventory, mode: MemoryMode) -> Vec<PopulationFinding> {
     let mut found = Vec::new();
     let mut add = |rule, refuses, text| {
-        found.push(Finding {
+        found.push(PopulationFinding {
             rule,
             refuses,
             text,
@@ -140,7 +140,7 @@ pub fn check(inventory: &Inventory, mode: Mode) -> Vec<Finding> {
 }
 
 /// DRAM beside the modules that it is to cache, a socket.
-fn ratio(inventory: &Inventory, mode: Mode, add: &mut impl FnMut(Rule, bool, String)) {
+fn ratio(inventory: &Inventory, mode: MemoryMode, add: &mut impl FnMut(Rule, bool, String)) {
     let share = u64::from(mode.memory_share());
     if share == 0 {
         return;
@@ -203,7 +203,7 @@ fn ratio(inventory: &Inventory, mode: Mode, add: &mut impl FnMut(Rule, bool, Str
 /// What a controller has: DIMMs of DRAM and modules, by channel.
 type Controllers = BTreeMap<(u16, u16), BTreeMap<u16, (u8, u8)>>;
 
-fn places(inventory: &Inventory, mode: Mode, add: &mut impl FnMut(Rule, bool, String)) {
+fn places(inventory: &Inventory, mode: MemoryMode, add: &mut impl FnMut(Rule, bool, String)) {
     let cached = mode.memory_share() > 0;
     let unknown = inventory.dram.is_empty() || inventory.dram.iter().any(|d| d.place.is_none());
     if unknown {

@@ -9,9 +9,9 @@ const MAX_NODES: u32 = 1 << 17;
 
 /// One thing that ipmctl tells of: fields by name. In XML, those of what it is in are its own too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Record(BTreeMap<String, String>);
+pub(crate) struct IpmctlRecord(BTreeMap<String, String>);
 
-impl Record {
+impl IpmctlRecord {
     /// A field that says something.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let value = self.0.get(name)?.trim();
@@ -43,7 +43,7 @@ pub(crate) fn number(text: &str) -> Option<u16> {
 }
 
 /// What ipmctl says, whatever its format. Nothing where it says that there is nothing.
-pub(crate) fn records(text: &str) -> Result<Vec<Record>, Garbled> {
+pub(crate) fn records(text: &str) -> Result<Vec<IpmctlRecord>, Garbled> {
     let text = text.trim();
     let lower = text.to_ascii_lowercase();
     if lower.contains("requires root privileges") || lower.contains("permission denied") {
@@ -57,7 +57,7 @@ pub(crate) fn records(text: &str) -> Result<Vec<Record>, Garbled> {
         return xml(text);
     }
     let found = plain(text)?;
-    if found.is_empty() && !says_nothing(&lower) {
+    if found.is_empty() && !is_empty_report(&lower) {
         let first: String = text.chars().take(80).take_while(|c| *c != '\n').collect();
         return Err(Garbled::Format {
             tool: TOOL,
@@ -68,7 +68,7 @@ pub(crate) fn records(text: &str) -> Result<Vec<Record>, Garbled> {
 }
 
 /// "No PMem modules in the system", "There are no goal configs defined in the system", "... no Regions defined ...".
-fn says_nothing(lower: &str) -> bool {
+fn is_empty_report(lower: &str) -> bool {
     let what = ["pmem", "dimm", "dcpmm", "goal", "region", "module"];
     lower.is_empty()
         || lower.lines().any(|line| {
@@ -77,7 +77,7 @@ fn says_nothing(lower: &str) -> bool {
         })
 }
 
-fn xml(text: &str) -> Result<Vec<Record>, Garbled> {
+fn xml(text: &str) -> Result<Vec<IpmctlRecord>, Garbled> {
     let options = roxmltree::ParsingOptions {
         nodes_limit: MAX_NODES,
         ..Default::default()
@@ -98,7 +98,7 @@ fn xml(text: &str) -> Result<Vec<Record>, Garbled> {
         if found.len() == MAX_THINGS {
             return Err(Garbled::TooMuch { tool: TOOL });
         }
-        let mut record = Record::default();
+        let mut record = IpmctlRecord::default();
         for around in element.ancestors() {
             for field in around.children().filter(is_field) {
                 let name = field.tag_name().name();
@@ -114,8 +114,8 @@ fn xml(text: &str) -> Result<Vec<Record>, Garbled> {
 }
 
 /// Tables and lists, in one text or alone.
-fn plain(text: &str) -> Result<Vec<Record>, Garbled> {
-    let mut found: Vec<Record> = Vec::new();
+fn plain(text: &str) -> Result<Vec<IpmctlRecord>, Garbled> {
+    let mut found: Vec<IpmctlRecord> = Vec::new();
     let mut header: Vec<String> = Vec::new();
     // Whether fields of a list go to the last record.
     let mut open = false;
@@ -127,7 +127,7 @@ fn plain(text: &str) -> Result<Vec<Record>, Garbled> {
             continue;
         }
         if let Some(head) = line.strip_prefix("---").and_then(|l| l.strip_suffix("---")) {
-            let mut record = Record::default();
+            let mut record = IpmctlRecord::default();
             if let Some((name, value)) = head.split_once('=') {
                 record.0.insert(name.trim().into(), value.trim().into());
             }
@@ -137,7 +137,7 @@ fn plain(text: &str) -> Result<Vec<Record>, Garbled> {
             let cells: Vec<String> = line.split('|').map(|c| c.trim().to_owned()).collect();
             open = false;
             if header.len() == cells.len() {
-                found.push(Record(header.iter().cloned().zip(cells).collect()));
+                found.push(IpmctlRecord(header.iter().cloned().zip(cells).collect()));
             } else if header.is_empty() {
                 header = cells;
             }
@@ -145,7 +145,7 @@ fn plain(text: &str) -> Result<Vec<Record>, Garbled> {
             && !name.contains(' ')
         {
             if !open {
-                found.push(Record::default());
+                found.push(IpmctlRecord::default());
                 open = true;
             }
             if let Some(record) = found.last_mut() {

@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use tarn_memory_modes::{
-    Ask, Destroy, Inventory, Mode, Target, Tool, ToolState, cxl, daxctl, dimms, goal, island,
-    mounts, ndctl, numa_memory, parse_capacity, plan, platform, resources, swaps, topology,
+    DestroyPermission, Inventory, MemoryMode, ModeChangeRequest, ModeChangeTarget, Tool, ToolState,
+    cxl, daxctl, dimms, goal, island, mounts, ndctl, numa_memory, parse_capacity, plan, platform,
+    resources, swaps, topology,
 };
 
 const GENUINE: &[&str] = &[
@@ -44,11 +45,11 @@ fn read(text: &str) {
         ..Default::default()
     };
     for target in ["1lm", "2lm", "mixed50", "devdax", "system-ram"] {
-        let target: Target = target.parse().unwrap();
-        let ask = Ask {
+        let target: ModeChangeTarget = target.parse().unwrap();
+        let ask = ModeChangeRequest {
             target,
             device: None,
-            destroy: Destroy {
+            destroy: DestroyPermission {
                 idle: true,
                 named: BTreeSet::new(),
             },
@@ -65,7 +66,7 @@ fn read(text: &str) {
         numa_memory(text),
         parse_capacity(text),
     );
-    let _ = text.parse::<Mode>();
+    let _ = text.parse::<MemoryMode>();
 }
 
 proptest! {

@@ -1,8 +1,8 @@
 //! What tools have really said is understood: the texts are in `fixtures`, and where they are from in its README.
 
 use tarn_memory_modes::{
-    DaxMode, Garbled, Inventory, Mode, Present, cxl, daxctl, dimms, goal, ndctl, platform,
-    resources, topology,
+    CurrentMode, DaxMode, Garbled, Inventory, MemoryMode, cxl, daxctl, dimms, goal, ndctl,
+    platform, resources, topology,
 };
 
 const GIB: u64 = 1 << 30;
@@ -61,7 +61,7 @@ fn capacities_tell_the_mode() {
     assert_eq!(of(fixture!("ipmctl-memoryresources-1lm.txt")), "1lm");
     assert_eq!(of(fixture!("ipmctl-memoryresources-2lm.txt")), "2lm");
     assert_eq!(of(fixture!("ipmctl-memoryresources-v1.txt")), "2lm");
-    assert_eq!(mode(""), Present::Dram);
+    assert_eq!(mode(""), CurrentMode::Dram);
     let told = resources(fixture!("ipmctl-memoryresources-2lm.txt"))
         .unwrap()
         .unwrap();
@@ -78,17 +78,28 @@ fn goals_and_capabilities_are_read() {
         goal: parts,
         ..Default::default()
     };
-    assert_eq!(inventory.pending(), Some(Present::Is(Mode::Mixed(90))));
+    assert_eq!(
+        inventory.pending(),
+        Some(CurrentMode::Is(MemoryMode::Mixed(90)))
+    );
     let offers = platform(fixture!("ipmctl-capabilities.txt"))
         .unwrap()
         .unwrap();
-    for mode in [Mode::OneLevel, Mode::TwoLevel, Mode::Mixed(50)] {
+    for mode in [
+        MemoryMode::OneLevel,
+        MemoryMode::TwoLevel,
+        MemoryMode::Mixed(50),
+    ] {
         assert_eq!(offers.allows(mode), Ok(()));
     }
     let only = offers_with("AllowedVolatileMode=1LM\nAllowedAppDirectMode=App Direct\n");
-    assert!(only.allows(Mode::TwoLevel).is_err() && only.allows(Mode::OneLevel).is_ok());
+    assert!(
+        only.allows(MemoryMode::TwoLevel).is_err() && only.allows(MemoryMode::OneLevel).is_ok()
+    );
     let none = offers_with("AllowedVolatileMode=Memory Mode\nAllowedAppDirectMode=Disabled\n");
-    assert!(none.allows(Mode::TwoLevel).is_ok() && none.allows(Mode::Mixed(5)).is_err());
+    assert!(
+        none.allows(MemoryMode::TwoLevel).is_ok() && none.allows(MemoryMode::Mixed(5)).is_err()
+    );
 }
 
 fn offers_with(text: &str) -> tarn_memory_modes::Platform {

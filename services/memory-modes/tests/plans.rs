@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 use tarn_memory_modes::{
-    Ask, Dax, DaxMode, Destroy, Dram, GoalPart, Inventory, Mode, Module, Namespace, NamespaceMode,
-    Numa, Plan, Present, Region, Rule, Target, Tool, ToolState, Use, UseKind, check, island, plan,
+    CurrentMode, Dax, DaxMode, DestroyPermission, DeviceUse, Dram, GoalPart, Inventory, MemoryMode,
+    ModeChangePlan, ModeChangeRequest, ModeChangeTarget, Module, Namespace, NamespaceMode, Numa,
+    Region, Rule, Tool, ToolState, UseKind, check, island, plan,
 };
 
 const GIB: u64 = 1 << 30;
 const MODULE: u64 = 126 * GIB;
 
 /// Two sockets of two controllers of three channels, each with 32 GiB of DRAM and a module of 126 GiB.
-fn machine(mode: Mode) -> Inventory {
+fn machine(mode: MemoryMode) -> Inventory {
     let memory = MODULE / GIB * u64::from(mode.memory_share()) / 100 * GIB;
     let places = (0..2).flat_map(|s| (0..2).flat_map(move |i| (0..3).map(move |c| (s, i, c))));
     let places: Vec<(u16, u16, u16)> = places.collect();
@@ -68,19 +69,19 @@ fn namespace(number: u32, mode: &str, device: &str) -> Namespace {
     }
 }
 
-fn used(device: &str, kind: UseKind) -> Use {
-    Use {
+fn used(device: &str, kind: UseKind) -> DeviceUse {
+    DeviceUse {
         device: device.into(),
         kind,
     }
 }
 
-fn ask(target: &str, destroy: &[&str]) -> Ask {
+fn ask(target: &str, destroy: &[&str]) -> ModeChangeRequest {
     let named = destroy.iter().filter(|n| **n != "idle");
-    Ask {
+    ModeChangeRequest {
         target: target.parse().unwrap(),
         device: None,
-        destroy: Destroy {
+        destroy: DestroyPermission {
             idle: destroy.contains(&"idle"),
             named: named.map(|n| (*n).to_owned()).collect(),
         },
@@ -89,7 +90,7 @@ fn ask(target: &str, destroy: &[&str]) -> Ask {
     }
 }
 
-fn lines(plan: &Plan) -> Vec<String> {
+fn lines(plan: &ModeChangePlan) -> Vec<String> {
     let commands = plan.commands.iter();
     commands
         .map(|c| format!("{} {}", c.program, c.args.join(" ")))
@@ -98,14 +99,14 @@ fn lines(plan: &Plan) -> Vec<String> {
 
 #[test]
 fn an_empty_node_changes_by_a_goal_and_a_reboot() {
-    let found = plan(&machine(Mode::OneLevel), &ask("2lm", &[]));
+    let found = plan(&machine(MemoryMode::OneLevel), &ask("2lm", &[]));
     assert_eq!(found.refusals, Vec::<String>::new());
     assert_eq!(lines(&found), ["ipmctl create -f -goal MemoryMode=100"]);
     assert!(found.reboot && !found.done && found.seconds > 600);
     let after = found.after.unwrap();
     assert_eq!((after.memory, after.persistent), (12 * MODULE, 0));
 
-    let found = plan(&machine(Mode::TwoLevel), &ask("1lm", &[]));
+    let found = plan(&machine(MemoryMode::TwoLevel), &ask("1lm", &[]));
     assert_eq!(
         lines(&found),
         ["ipmctl create -f -goal PersistentMemoryType=AppDirect"]
@@ -113,7 +114,7 @@ fn an_empty_node_changes_by_a_goal_and_a_reboot() {
     let after = found.after.unwrap();
     assert_eq!((after.memory, after.persistent), (384 * GIB, 12 * MODULE));
 
-    let found = plan(&machine(Mode::TwoLevel), &ask("mixed50", &[]));
+    let found = plan(&machine(MemoryMode::TwoLevel), &ask("mixed50", &[]));
     assert_eq!(
         lines(&found),
         ["ipmctl create -f -goal MemoryMode=50 PersistentMemoryType=AppDirect"]
@@ -122,7 +123,11 @@ fn an_empty_node_changes_by_a_goal_and_a_reboot() {
 
 #[test]
 fn what_is_there_already_is_left_alone() {
-    for mode in [Mode::OneLevel, Mode::TwoLevel, Mode::Mixed(50)] {
+    for mode in [
+        MemoryMode::OneLevel,
+        MemoryMode::TwoLevel,
+        MemoryMode::Mixed(50),
+    ] {
         let found = plan(&machine(mode), &ask(&mode.to_string(), &["idle"]));
         assert!(
             found.done && found.commands.is_empty() && !found.reboot,
@@ -133,7 +138,7 @@ fn what_is_there_already_is_left_alone() {
 
 #[test]
 fn a_goal_that_waits_is_seen_and_is_not_made_twice() {
-    let mut node = machine(Mode::OneLevel);
+    let mut node = machine(MemoryMode::OneLevel);
     let part = |m: &Module| GoalPart {
         id: m.id.clone(),
         socket: Some(m.socket),
@@ -141,7 +146,7 @@ fn a_goal_that_waits_is_seen_and_is_not_made_twice() {
         app_direct: 0,
     };
     node.goal = node.modules.iter().map(part).collect();
-    assert_eq!(node.pending(), Some(Present::Is(Mode::TwoLevel)));
+    assert_eq!(node.pending(), Some(CurrentMode::Is(MemoryMode::TwoLevel)));
     let found = plan(&node, &ask("2lm", &[]));
     assert!(found.done && found.reboot && found.commands.is_empty());
     // Back again: the goal goes, and nothing is rebooted.
@@ -154,12 +159,12 @@ fn a_goal_that_waits_is_seen_and_is_not_made_twice() {
     assert_eq!(lines(&found).len(), 2);
     // A goal for one socket makes sockets differ.
     node.goal.truncate(6);
-    assert_eq!(node.pending(), Some(Present::Uneven));
+    assert_eq!(node.pending(), Some(CurrentMode::Uneven));
 }
 
 #[test]
 fn data_is_destroyed_only_where_it_is_named_or_idle() {
-    let mut node = machine(Mode::OneLevel);
+    let mut node = machine(MemoryMode::OneLevel);
     node.namespaces = vec![
         namespace(0, "fsdax", "pmem0"),
         namespace(1, "fsdax", "pmem1"),
@@ -223,7 +228,7 @@ fn each_kind_of_use_is_live() {
         UseKind::Busy,
     ];
     for kind in kinds {
-        let mut node = machine(Mode::OneLevel);
+        let mut node = machine(MemoryMode::OneLevel);
         node.namespaces = vec![namespace(0, "fsdax", "pmem0")];
         node.uses = vec![used("pmem0", kind.clone())];
         assert_eq!(
@@ -242,7 +247,7 @@ fn each_kind_of_use_is_live() {
 
 #[test]
 fn namespaces_that_firmware_does_not_bring_stay() {
-    let mut node = machine(Mode::OneLevel);
+    let mut node = machine(MemoryMode::OneLevel);
     for provider in ["e820", "CXL"] {
         let mut other = namespace(5, "fsdax", "pmem5");
         other.provider = Some(provider.into());
@@ -266,12 +271,12 @@ fn nothing_is_decided_without_the_tools() {
             "it hangs",
         ),
     ] {
-        let mut node = machine(Mode::OneLevel);
+        let mut node = machine(MemoryMode::OneLevel);
         node.tools[1].state = state;
         let found = plan(&node, &ask("2lm", &["idle"]));
         assert!(found.refusals[0].contains(says) && found.commands.is_empty());
     }
-    let mut node = machine(Mode::OneLevel);
+    let mut node = machine(MemoryMode::OneLevel);
     node.modules.clear();
     let found = plan(&node, &ask("2lm", &[]));
     assert!(found.refusals[0].contains("no persistent memory modules"));
@@ -279,25 +284,25 @@ fn nothing_is_decided_without_the_tools() {
 
 #[test]
 fn populations_are_judged() {
-    let broken = |change: &dyn Fn(&mut Inventory), mode: Mode| {
-        let mut node = machine(Mode::OneLevel);
+    let broken = |change: &dyn Fn(&mut Inventory), mode: MemoryMode| {
+        let mut node = machine(MemoryMode::OneLevel);
         change(&mut node);
         let found = check(&node, mode).into_iter().filter(|f| f.refuses);
         found.map(|f| f.rule).collect::<BTreeSet<_>>()
     };
     let is = |rules: &[Rule]| rules.iter().copied().collect::<BTreeSet<_>>();
-    let two = Mode::TwoLevel;
+    let two = MemoryMode::TwoLevel;
     assert_eq!(broken(&|_| {}, two), is(&[]));
     assert_eq!(
         broken(&|n| n.modules[3].health = "Critical failure".into(), two),
         is(&[Rule::Health])
     );
     assert_eq!(
-        broken(&|n| n.modules[3].locked = true, Mode::OneLevel),
+        broken(&|n| n.modules[3].locked = true, MemoryMode::OneLevel),
         is(&[Rule::Locked])
     );
     assert_eq!(
-        broken(&|n| n.modules[3].capacity *= 2, Mode::OneLevel),
+        broken(&|n| n.modules[3].capacity *= 2, MemoryMode::OneLevel),
         is(&[Rule::Same])
     );
     // DRAM of 8 GiB: 1:15.7, of 4 GiB: 1:31. Of 64 GiB: 1:1.9.
@@ -307,12 +312,12 @@ fn populations_are_judged() {
     assert_eq!(broken(&of(4), two), is(&[Rule::Ratio]));
     assert_eq!(broken(&of(64), two), is(&[Rule::Ratio]));
     assert_eq!(
-        broken(&of(4), Mode::OneLevel),
+        broken(&of(4), MemoryMode::OneLevel),
         is(&[]),
         "there is no cache in 1LM"
     );
     assert_eq!(
-        broken(&of(4), Mode::Mixed(50)),
+        broken(&of(4), MemoryMode::Mixed(50)),
         is(&[]),
         "half of the modules is 1:15.7"
     );
@@ -353,17 +358,17 @@ fn populations_are_judged() {
         is(&[Rule::Controllers, Rule::Layout])
     );
     assert_eq!(
-        broken(&lame, Mode::OneLevel),
+        broken(&lame, MemoryMode::OneLevel),
         is(&[]),
         "App Direct needs no symmetry"
     );
     let twice = |n: &mut Inventory| n.modules[1].channel = 0;
-    assert!(broken(&twice, Mode::OneLevel).contains(&Rule::Layout));
+    assert!(broken(&twice, MemoryMode::OneLevel).contains(&Rule::Layout));
 }
 
 #[test]
 fn what_vendors_only_do_not_support_can_be_accepted() {
-    let mut node = machine(Mode::OneLevel);
+    let mut node = machine(MemoryMode::OneLevel);
     node.dram.iter_mut().for_each(|d| d.capacity = 64 * GIB);
     let refused = plan(&node, &ask("2lm", &[])).refusals;
     assert!(
@@ -382,9 +387,9 @@ fn what_vendors_only_do_not_support_can_be_accepted() {
 
 #[test]
 fn unknown_places_of_dram_are_told_and_refuse_nothing() {
-    let mut node = machine(Mode::OneLevel);
+    let mut node = machine(MemoryMode::OneLevel);
     node.dram[0].place = None;
-    let found = check(&node, Mode::TwoLevel);
+    let found = check(&node, MemoryMode::TwoLevel);
     assert!(found.iter().all(|f| !f.refuses), "{found:?}");
     assert!(
         found
@@ -395,7 +400,7 @@ fn unknown_places_of_dram_are_told_and_refuse_nothing() {
 
 #[test]
 fn empty_regions_get_namespaces_once_the_mode_is_there() {
-    let mut node = machine(Mode::OneLevel);
+    let mut node = machine(MemoryMode::OneLevel);
     node.namespaces = vec![namespace(0, "fsdax", "pmem0")];
     node.regions[0].available = 0;
     let mut asking = ask("1lm", &[]);
@@ -411,7 +416,7 @@ fn empty_regions_get_namespaces_once_the_mode_is_there() {
 }
 
 fn cxl(mode: DaxMode) -> Inventory {
-    let mut node = machine(Mode::OneLevel);
+    let mut node = machine(MemoryMode::OneLevel);
     node.dax = vec![Dax {
         name: "dax9.0".into(),
         size: 64 * GIB,
@@ -488,7 +493,7 @@ fn modules_used_as_memory_by_daxctl_are_live() {
 }
 
 /// Runs the commands of a plan on the inventory, as the tools would, up to one of them.
-fn obey(node: &mut Inventory, plan: &Plan, commands: usize) {
+fn obey(node: &mut Inventory, plan: &ModeChangePlan, commands: usize) {
     for change in plan.commands.iter().take(commands) {
         let last = change.args.last().unwrap();
         match (change.program, change.args[0].as_str()) {
@@ -522,7 +527,7 @@ fn obey(node: &mut Inventory, plan: &Plan, commands: usize) {
 
 #[test]
 fn killed_between_two_commands_it_goes_on() {
-    let mut start = machine(Mode::OneLevel);
+    let mut start = machine(MemoryMode::OneLevel);
     start.namespaces = vec![
         namespace(0, "fsdax", "pmem0"),
         namespace(1, "fsdax", "pmem1"),
@@ -551,7 +556,7 @@ fn killed_between_two_commands_it_goes_on() {
         obey(&mut node, &rest, usize::MAX);
         assert_eq!(
             node.pending(),
-            Some(Present::Is(Mode::Mixed(30))),
+            Some(CurrentMode::Is(MemoryMode::Mixed(30))),
             "after {killed}"
         );
         assert!(plan(&node, &asking).done);
@@ -560,7 +565,7 @@ fn killed_between_two_commands_it_goes_on() {
 
 #[test]
 fn the_planner_of_a_site_is_told_of_it() {
-    let read = |mode: Mode| {
+    let read = |mode: MemoryMode| {
         let mut node = machine(mode);
         node.numa = vec![Numa {
             total: 380 * GIB,
@@ -574,7 +579,7 @@ fn the_planner_of_a_site_is_told_of_it() {
             .remove(0)
             .kind
     };
-    let one = read(Mode::OneLevel);
+    let one = read(MemoryMode::OneLevel);
     assert_eq!(
         (one.mode, one.tiers.len()),
         (tarn_types::site::Mode::OneLevel, 1)
@@ -582,13 +587,13 @@ fn the_planner_of_a_site_is_told_of_it() {
     assert!(one.tiers[0].app_direct && one.tiers[0].capacity == 12 * MODULE);
     assert_eq!(one.mode_change.unwrap().memory, 12 * MODULE);
     // In pure 2LM the tier is only what a reboot would bring.
-    let two = read(Mode::TwoLevel);
+    let two = read(MemoryMode::TwoLevel);
     assert_eq!(two.mode, tarn_types::site::Mode::TwoLevel);
     assert!(two.tiers[0].app_direct && two.mode_change.unwrap().memory == 12 * MODULE);
-    let mixed = read(Mode::Mixed(50));
+    let mixed = read(MemoryMode::Mixed(50));
     assert!(!mixed.tiers[0].app_direct && mixed.mode_change.is_none());
     assert_eq!(mixed.tiers[0].capacity, 12 * (MODULE - 63 * GIB));
 
-    let target: Target = "2lm".parse().unwrap();
-    assert_eq!(target, Target::Modules(Mode::TwoLevel));
+    let target: ModeChangeTarget = "2lm".parse().unwrap();
+    assert_eq!(target, ModeChangeTarget::Modules(MemoryMode::TwoLevel));
 }

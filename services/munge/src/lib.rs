@@ -5,7 +5,9 @@ mod credential;
 mod session;
 
 pub use credential::{Identity, Munge, MungeError};
-pub use session::{Reader, SessionError, Writer, accept, accept_anyone, open};
+pub use session::{
+    MungeSessionReader, MungeSessionWriter, SessionError, accept, accept_anyone, open,
+};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -16,9 +18,9 @@ pub use tarn_types::key::KEY_BYTES;
 
 /// Something that nobody else is to know. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret([u8; KEY_BYTES]);
+pub struct SecretBytes([u8; KEY_BYTES]);
 
-impl Secret {
+impl SecretBytes {
     /// Bytes that nobody can foresee.
     ///
     /// # Errors
@@ -55,8 +57,8 @@ impl Secret {
     }
 }
 
-impl std::fmt::Debug for Secret {
+impl std::fmt::Debug for SecretBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret(..)")
+        f.write_str("SecretBytes(..)")
     }
 }

@@ -1,7 +1,7 @@
 //! A session over a stream: how it begins, and its messages.
 
 use crate::credential::{Identity, MAX_CREDENTIAL, Munge, MungeError};
-use crate::{KEY_BYTES, Secret};
+use crate::{KEY_BYTES, SecretBytes};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_proto::site::{FrameError, MAX_FRAME, decode, encode};
-use tarn_stream::{End, Receiver, Sender, Wait, keep_alive, messages, read_until};
+use tarn_stream::{Receiver, Sender, StreamEnd, Wait, keep_alive, messages, read_until};
 use tarn_types::stream::StreamKeys;
 
 /// What a node says first: who does not hear it has reached something else.
@@ -50,9 +50,9 @@ pub fn open(
     stream: TcpStream,
     node: &str,
     reader: u32,
-    secrets: &[Secret],
+    secrets: &[SecretBytes],
     munge: &Munge,
-) -> Result<(Reader, Writer), SessionError> {
+) -> Result<(MungeSessionReader, MungeSessionWriter), SessionError> {
     let until = Instant::now() + HANDSHAKE;
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(HANDSHAKE))?;
@@ -64,7 +64,7 @@ pub fn open(
     }
     let mut nonce = [0; KEY_BYTES];
     read_until(&stream, &mut nonce, until)?;
-    let key = Secret::random()?;
+    let key = SecretBytes::random()?;
     let payload = Payload {
         nonce,
         key: key.clone(),
@@ -74,7 +74,7 @@ pub fn open(
     let credential = munge.encode(&payload.pack(), reader)?;
     let length = (credential.len() as u32).to_le_bytes();
     (&stream).write_all(&[&length, credential.as_bytes()].concat())?;
-    halves(stream, &key, End::Client)
+    halves(stream, &key, StreamEnd::Client)
 }
 
 /// The node's half: `node` is its name, `opener` the user that may begin sessions. Returns the site's secrets too.
@@ -86,13 +86,13 @@ pub fn accept(
     node: &str,
     opener: u32,
     munge: &Munge,
-) -> Result<(Reader, Writer, Vec<Secret>), SessionError> {
+) -> Result<(MungeSessionReader, MungeSessionWriter, Vec<SecretBytes>), SessionError> {
     let (Identity { user, .. }, payload) = proven(&stream, node, munge)?;
     if user != opener {
         let text = format!("user {user} may not give orders, only user {opener} may");
         return Err(SessionError::Refused(text));
     }
-    let (reader, writer) = halves(stream, &payload.key, End::Server)?;
+    let (reader, writer) = halves(stream, &payload.key, StreamEnd::Server)?;
     Ok((reader, writer, payload.secrets))
 }
 
@@ -104,9 +104,9 @@ pub fn accept_anyone(
     stream: TcpStream,
     name: &str,
     munge: &Munge,
-) -> Result<(Reader, Writer, Identity), SessionError> {
+) -> Result<(MungeSessionReader, MungeSessionWriter, Identity), SessionError> {
     let (identity, payload) = proven(&stream, name, munge)?;
-    let (reader, writer) = halves(stream, &payload.key, End::Server)?;
+    let (reader, writer) = halves(stream, &payload.key, StreamEnd::Server)?;
     Ok((reader, writer, identity))
 }
 
@@ -119,7 +119,7 @@ fn proven(
     let (began, until) = (Instant::now(), Instant::now() + HANDSHAKE);
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(HANDSHAKE))?;
-    let nonce = Secret::random()?;
+    let nonce = SecretBytes::random()?;
     let mut writer = stream;
     writer.write_all(&[MAGIC, &nonce.bytes()[..]].concat())?;
     let mut length = [0; 4];
@@ -153,9 +153,9 @@ fn proven(
 /// What a credential holds.
 struct Payload {
     nonce: [u8; KEY_BYTES],
-    key: Secret,
+    key: SecretBytes,
     /// At most 255.
-    secrets: Vec<Secret>,
+    secrets: Vec<SecretBytes>,
     node: String,
 }
 
@@ -187,12 +187,12 @@ impl Payload {
         let mut secrets = Vec::new();
         for _ in 0..*count {
             let (secret, after) = rest.split_first_chunk::<KEY_BYTES>()?;
-            secrets.push(Secret::new(*secret));
+            secrets.push(SecretBytes::new(*secret));
             rest = after;
         }
         Some(Self {
             nonce: *nonce,
-            key: Secret::new(*key),
+            key: SecretBytes::new(*key),
             secrets,
             node: String::from_utf8(rest.to_vec()).ok()?,
         })
@@ -200,7 +200,11 @@ impl Payload {
 }
 
 /// Both directions of a session whose key is fresh, and known to its ends alone.
-fn halves(stream: TcpStream, key: &Secret, end: End) -> Result<(Reader, Writer), SessionError> {
+fn halves(
+    stream: TcpStream,
+    key: &SecretBytes,
+    end: StreamEnd,
+) -> Result<(MungeSessionReader, MungeSessionWriter), SessionError> {
     stream.set_write_timeout(Some(TIMEOUT))?;
     keep_alive(&stream)?;
     let keys = StreamKeys {
@@ -209,14 +213,14 @@ fn halves(stream: TcpStream, key: &Secret, end: End) -> Result<(Reader, Writer),
         to_client: 0,
     };
     let (receiver, sender) = messages(stream, &keys, end)?;
-    Ok((Reader(receiver), Writer(sender)))
+    Ok((MungeSessionReader(receiver), MungeSessionWriter(sender)))
 }
 
 /// What is read of a session.
 #[derive(Debug)]
-pub struct Reader(Receiver);
+pub struct MungeSessionReader(Receiver);
 
-impl Reader {
+impl MungeSessionReader {
     /// The next message, waited for so long. An error ends the session.
     ///
     /// # Errors
@@ -250,9 +254,9 @@ impl Reader {
 
 /// What is written to a session.
 #[derive(Debug)]
-pub struct Writer(Sender);
+pub struct MungeSessionWriter(Sender);
 
-impl Writer {
+impl MungeSessionWriter {
     /// Says something.
     ///
     /// # Errors

@@ -8,7 +8,10 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
-use tarn_munge::{Munge, MungeError, Reader, Secret, SessionError, Writer, accept, open};
+use tarn_munge::{
+    Munge, MungeError, MungeSessionReader, MungeSessionWriter, SecretBytes, SessionError, accept,
+    open,
+};
 use tarn_proto::site::{Greeting, MAX_FRAME};
 use tarn_stream::records::OVERHEAD;
 
@@ -33,13 +36,13 @@ fn greeting(epoch: u64) -> Greeting {
     }
 }
 
-type Halves = (Reader, Writer);
+type Halves = (MungeSessionReader, MungeSessionWriter);
 
 fn begun(munge: &Munge) -> (Halves, Halves) {
     let (near, far) = pair();
     let other = munge.clone();
     let node = thread::spawn(move || accept(far, "n1", me(), &other).unwrap());
-    let secrets = [7, 8, 9].map(|byte| Secret::new([byte; 32]));
+    let secrets = [7, 8, 9].map(|byte| SecretBytes::new([byte; 32]));
     let controller = open(near, "n1", me(), &secrets, munge).unwrap();
     let (reader, writer, told) = node.join().unwrap();
     assert_eq!(told, secrets);
@@ -269,8 +272,14 @@ fn attack_what_is_changed_repeated_or_turned_round_on_the_way_ends_the_session()
             to.write_all(&credential).unwrap();
             (from, to)
         });
-        let (mut from_node, mut to_node) =
-            open(near, "n1", me(), &[Secret::new([7; 32])], &daemon.munge()).unwrap();
+        let (mut from_node, mut to_node) = open(
+            near,
+            "n1",
+            me(),
+            &[SecretBytes::new([7; 32])],
+            &daemon.munge(),
+        )
+        .unwrap();
         let (mut reader, _writer, _) = node.join().unwrap();
         pass.join().unwrap();
         let (mut from, mut to) = pass_on.join().unwrap();
@@ -319,7 +328,7 @@ fn whoever_answers_and_is_no_node_is_named() {
     far.write_all(b"SSH-2.0-OpenSSH_9.2p1 and so on, more than forty bytes")
         .unwrap();
     let munge = Munge::at("/nonexistent/socket");
-    let why = open(near, "n1", 0, &[Secret::new([0; 32])], &munge).unwrap_err();
+    let why = open(near, "n1", 0, &[SecretBytes::new([0; 32])], &munge).unwrap_err();
     assert!(why.to_string().contains("no tarnd of a site"), "{why}");
 }
 

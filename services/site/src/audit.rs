@@ -2,7 +2,7 @@
 
 use crate::state::Site;
 use std::collections::BTreeMap;
-use tarn_proto::site::{Job, Owner};
+use tarn_proto::site::{Owner, SlurmJobId};
 
 /// With more parts and promises than so many each event would take too long.
 const MAX_RECOUNTED: usize = 512;
@@ -33,11 +33,11 @@ impl Site {
                 placed, None,
                 "a part is in a store of {name}, and not there"
             );
-            let mut promised: BTreeMap<Job, u64> = BTreeMap::new();
+            let mut promised: BTreeMap<SlurmJobId, u64> = BTreeMap::new();
             for ((job, _), bytes) in &node.promised {
                 *promised.entry(*job).or_default() += bytes;
             }
-            let mut written: BTreeMap<Job, u64> = BTreeMap::new();
+            let mut written: BTreeMap<SlurmJobId, u64> = BTreeMap::new();
             for ((job, _), (_, bytes)) in &node.written {
                 *written.entry(*job).or_default() += bytes;
             }

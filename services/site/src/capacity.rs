@@ -1,19 +1,20 @@
 //! Room on nodes: what no node can ever give, and which nodes have none for a job.
 
 use crate::MAX_ADVISED;
-use crate::model::job::{JobState, Phase};
-use crate::model::node::Node;
+use crate::model::job::{SiteJob, SiteJobPhase};
+use crate::model::node::SiteNode;
 use crate::state::Site;
 use std::collections::BTreeSet;
-use tarn_proto::site::{Excluded, Job};
+use tarn_proto::site::{Excluded, SlurmJobId};
 
 impl Site {
     /// Jobs that wait for nodes, at most [`MAX_ADVISED`], those with the lowest numbers first: which nodes each is not to get, which changes with
     /// what is stored there, and those without room of which Slurm was told when the job was taken in.
-    pub fn excluded(&self) -> Vec<(Job, Excluded, Vec<String>)> {
+    pub fn excluded(&self) -> Vec<(SlurmJobId, Excluded, Vec<String>)> {
         let jobs = self.jobs.iter().map(|(id, job)| (*id, job));
-        let waiting = jobs.filter(|(_, job)| job.phase == Phase::Waiting && job.is_anywhere());
-        let waiting: Vec<(Job, &JobState)> = waiting.take(MAX_ADVISED).collect();
+        let waiting =
+            jobs.filter(|(_, job)| job.phase == SiteJobPhase::Waiting && job.is_anywhere());
+        let waiting: Vec<(SlurmJobId, &SiteJob)> = waiting.take(MAX_ADVISED).collect();
         let most = waiting
             .iter()
             .map(|(_, job)| self.placement().wants_of(job).0)
@@ -33,10 +34,13 @@ impl Site {
 
     /// The nodes that nobody misses: they answer, hold nothing, and no job has them.
     pub fn spare(&self) -> Vec<String> {
-        let live = self.jobs.values().filter(|job| job.phase != Phase::Ended);
+        let live = self
+            .jobs
+            .values()
+            .filter(|job| job.phase != SiteJobPhase::Ended);
         let taken: BTreeSet<&String> = live.flat_map(|job| &job.nodes).collect();
         let ordered: BTreeSet<&String> = self.orders.values().map(|o| &o.node).collect();
-        let is_empty = |node: &Node| {
+        let is_empty = |node: &SiteNode| {
             node.is_up
                 && node.parts.is_empty()
                 && node.promised.is_empty()

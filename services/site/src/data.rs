@@ -1,14 +1,16 @@
 //! Data that outlives jobs: whose it is, who may read it, what is told of it. docs/guide/on-a-site.md, "Data that outlives jobs".
 
 use crate::MAX_LISTED;
-use crate::model::catalog::{Dataset, Version, VersionId, VersionState};
-use crate::model::job::JobState;
-use crate::model::node::Node;
+use crate::model::catalog::{DatasetRecord, VersionKey, VersionRecord, VersionState};
+use crate::model::job::SiteJob;
+use crate::model::node::SiteNode;
 use crate::model::requester::Requester;
 use crate::state::Site;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{DatasetInfo, Held, Job, OrphanInfo, Owner, Said, Uid, Which};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{
+    ControllerReply, DatasetFilter, DatasetInfo, OrphanInfo, Owner, SlurmJobId, StoreContent, Uid,
+};
 use tarn_types::units::Elapsed;
 use tarn_types::workflow::Keep;
 
@@ -19,7 +21,7 @@ impl Site {
         owner: Owner,
         workflow: &str,
         dataset: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let found = self.catalog.dataset_mut(owner, workflow, dataset)?;
         found.kept = None;
         for version in found.versions.values_mut() {
@@ -30,7 +32,11 @@ impl Site {
     }
 
     /// What an requester may know of datasets.
-    pub(crate) fn datasets(&self, requester: &Requester<'_>, which: &Which) -> Said {
+    pub(crate) fn datasets(
+        &self,
+        requester: &Requester<'_>,
+        which: &DatasetFilter,
+    ) -> ControllerReply {
         let mut infos = Vec::new();
         let needed = self.needed();
         for ((owner, workflow), found) in &self.catalog.workflows {
@@ -40,7 +46,7 @@ impl Site {
                 continue;
             }
             for (name, dataset) in &found.datasets {
-                let id = VersionId {
+                let id = VersionKey {
                     owner: *owner,
                     workflow: workflow.clone(),
                     dataset: name.clone(),
@@ -54,7 +60,7 @@ impl Site {
                 }
                 for version in dataset.versions.keys() {
                     let version = *version;
-                    let id = VersionId {
+                    let id = VersionKey {
                         version,
                         ..id.clone()
                     };
@@ -64,16 +70,16 @@ impl Site {
                     let text = format!(
                         "more than {MAX_LISTED} versions: name whose datasets you mean (`tarn data ls --of USER`)"
                     );
-                    return Said::Refused(Refusal::new(Code::Invalid, text));
+                    return ControllerReply::Refused(RequestError::new(Code::Invalid, text));
                 }
             }
         }
-        Said::Datasets(infos)
+        ControllerReply::Datasets(infos)
     }
 
     /// The jobs that need each version, as far as there are any.
-    fn needed(&self) -> BTreeMap<VersionId, Vec<Job>> {
-        let mut needed: BTreeMap<VersionId, Vec<Job>> = BTreeMap::new();
+    fn needed(&self) -> BTreeMap<VersionKey, Vec<SlurmJobId>> {
+        let mut needed: BTreeMap<VersionKey, Vec<SlurmJobId>> = BTreeMap::new();
         for (number, job) in &self.jobs {
             for id in job.needs_of(&self.catalog) {
                 let jobs = needed.entry(id.clone()).or_default();
@@ -88,16 +94,16 @@ impl Site {
     fn info(
         &self,
         requester: &Requester<'_>,
-        id: &VersionId,
-        dataset: &Dataset,
-        needed: &BTreeMap<VersionId, Vec<Job>>,
+        id: &VersionKey,
+        dataset: &DatasetRecord,
+        needed: &BTreeMap<VersionKey, Vec<SlurmJobId>>,
     ) -> Option<DatasetInfo> {
         let version = dataset.versions.get(&id.version)?;
-        let has = |n: &Node| {
+        let has = |n: &SiteNode| {
             let mut parts = version.parts.keys();
             parts.any(|part| n.parts.contains_key(&id.part(*part)))
         };
-        let places = |n: &Node| {
+        let places = |n: &SiteNode| {
             let parts = version
                 .parts
                 .keys()
@@ -113,7 +119,7 @@ impl Site {
         let nodes = self.nodes.iter().filter(|(_, n)| has(n));
         let may_change = requester.may_change(id.owner).is_ok();
         let jobs = needed.get(id).into_iter().flatten();
-        let is_theirs = |job: &Job| {
+        let is_theirs = |job: &SlurmJobId| {
             let job = self.jobs.get(job);
             may_change || job.is_some_and(|j| j.user == requester.user)
         };
@@ -125,7 +131,7 @@ impl Site {
             bytes: version.parts.values().map(|p| p.bytes).sum(),
             nodes: nodes.map(|(name, _)| name.clone()).collect(),
             stores,
-            awaits: version.maker.filter(|_| !Version::is_there(version)),
+            awaits: version.maker.filter(|_| !VersionRecord::is_there(version)),
             until: self.until(id),
             ends_soon: !needed.contains_key(id) && self.ends_soon(id),
             failed: match &version.state {
@@ -141,22 +147,25 @@ impl Site {
     }
 
     /// Whether a version that no job needs is removed soon.
-    pub(crate) fn ends_soon(&self, id: &VersionId) -> bool {
-        let is_there = self.catalog.version(id).is_some_and(Version::is_there);
+    pub(crate) fn ends_soon(&self, id: &VersionKey) -> bool {
+        let is_there = self
+            .catalog
+            .version(id)
+            .is_some_and(VersionRecord::is_there);
         let until = self.until(id);
         is_there && until.is_some_and(|until| until <= self.now.saturating_add(self.config.warning))
     }
 
     /// What of a job's data will soon be removed, for its user.
-    pub(crate) fn ending(&self, job: &JobState) -> Vec<String> {
+    pub(crate) fn ending(&self, job: &SiteJob) -> Vec<String> {
         let reads = job.reads.iter().map(|r| &r.version);
         let all = reads.chain(job.makes.iter().map(|m| &m.version));
-        let is_needed = |id: &VersionId| self.jobs.values().any(|j| j.needs(&self.catalog, id));
+        let is_needed = |id: &VersionKey| self.jobs.values().any(|j| j.needs(&self.catalog, id));
         let soon = all.filter(|id| self.ends_soon(id) && !is_needed(id));
         soon.map(|id| self.ending_text(id)).collect()
     }
 
-    fn ending_text(&self, id: &VersionId) -> String {
+    fn ending_text(&self, id: &VersionKey) -> String {
         let left = self.until(id).unwrap_or(0).saturating_sub(self.now);
         format!(
             "version {} of `{}/{}` is removed in {} if nobody uses it (`tarn data keep`)",
@@ -168,7 +177,7 @@ impl Site {
     }
 
     /// Tells of leases that have come near their end, once each.
-    pub(crate) fn warn(&mut self, id: &VersionId) {
+    pub(crate) fn warn(&mut self, id: &VersionKey) {
         let is_soon = self.ends_soon(id);
         let is_new = self.catalog.version_mut(id).is_some_and(|version| {
             let is_new = is_soon && !version.is_warned;
@@ -177,7 +186,7 @@ impl Site {
         });
         if is_new {
             let text = self.ending_text(id);
-            self.tell(id.owner, text);
+            self.notify_owner(id.owner, text);
         }
     }
 
@@ -189,8 +198,8 @@ impl Site {
                 node: name.clone(),
                 owner: owner_of(*user, held),
                 what: match held {
-                    Held::Part(part) | Held::Copy(part, _) => part.to_string(),
-                    Held::Job(job) => format!("folders of job {job}"),
+                    StoreContent::Part(part) | StoreContent::Copy(part, _) => part.to_string(),
+                    StoreContent::Job(job) => format!("folders of job {job}"),
                 },
                 bytes: *bytes,
                 since: *since,
@@ -205,7 +214,7 @@ impl Site {
         let told = self.orphans(requester);
         let mut gone = Vec::new();
         for (name, node) in &mut self.nodes {
-            let own = |(user, held): &(Uid, Held)| {
+            let own = |(user, held): &(Uid, StoreContent)| {
                 requester.may_change(owner_of(*user, held)).is_ok() && gone.len() < MAX_LISTED
             };
             let own: Vec<_> = node
@@ -226,9 +235,9 @@ impl Site {
     }
 }
 
-fn owner_of(user: Uid, held: &Held) -> Owner {
+fn owner_of(user: Uid, held: &StoreContent) -> Owner {
     match held {
-        Held::Part(part) | Held::Copy(part, _) => part.owner,
-        Held::Job(_) => Owner::User(user),
+        StoreContent::Part(part) | StoreContent::Copy(part, _) => part.owner,
+        StoreContent::Job(_) => Owner::User(user),
     }
 }

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tarn_proto::site::{
-    Ask, Capacity, Epoch, Holding, Job, Order, Owner, Report, Said, Store, Uid,
+    ControllerReply, ControllerRequest, Epoch, Holding, NodeOrder, NodeStoreReport, Owner, Report,
+    SlurmJobId, StoreCapacity, Uid,
 };
 use tarn_types::units::Nanos;
 
@@ -33,7 +34,7 @@ pub struct Config {
 
 /// Who asks what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct SiteRequest {
     /// Who waits.
     pub token: Token,
     /// The user, as the kernel says.
@@ -43,35 +44,35 @@ pub struct Asked {
     /// Whether it is root, or Slurm's user.
     pub trusted: bool,
     /// What.
-    pub ask: Ask,
+    pub ask: ControllerRequest,
 }
 
 /// What has happened: what the log holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Event {
+pub enum SiteServiceEvent {
     /// A controller begins; what an earlier one had under way is not known any more.
     Began {
         /// Its term.
         epoch: Epoch,
     },
     /// Somebody asks something that changes something. (What changes nothing is answered by [`crate::Site::answer`].)
-    Asked(Asked),
+    Asked(SiteRequest),
     /// A node takes orders.
     Opened {
         /// Its name.
         node: String,
         /// Its store, or the first of them.
-        capacity: Capacity,
+        capacity: StoreCapacity,
         /// All of them, fast to slow, if they have names.
         #[serde(default)]
-        stores: Vec<Store>,
+        stores: Vec<NodeStoreReport>,
         /// All that it holds.
         holds: Vec<(Uid, Holding)>,
         /// Those who may have more there: what is not told of them is where the log says.
         #[serde(default)]
         partial: Vec<Owner>,
         /// The jobs that it lets in.
-        jobs: Vec<Job>,
+        jobs: Vec<SlurmJobId>,
     },
     /// A node does not answer any more.
     Closed {
@@ -91,7 +92,7 @@ pub enum Event {
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum SiteServiceAction {
     /// A node is to do this; its report comes with this number.
     Order {
         /// The node.
@@ -99,14 +100,14 @@ pub enum Action {
         /// The number.
         number: u64,
         /// What.
-        order: Order,
+        order: NodeOrder,
     },
     /// Who waits is answered.
     Answer {
         /// Who.
         token: Token,
         /// What is said.
-        said: Said,
+        said: ControllerReply,
     },
     /// Something has become of somebody's data that nobody has asked for: the log is to say it.
     Tell {

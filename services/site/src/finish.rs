@@ -1,19 +1,19 @@
 //! What becomes of what a job has made: it is published, goes where it belongs, and is copied.
 
-use crate::model::catalog::{VersionId, VersionState, stored_size};
-use crate::model::job::{JobState, Makes, Step};
-use crate::model::node::{Level, Node};
-use crate::model::orders::Why;
-use crate::model::progress::Progress;
+use crate::model::catalog::{VersionKey, VersionState, stored_size};
+use crate::model::job::{Makes, NodeJobTask, SiteJob};
+use crate::model::node::{SiteNode, SiteNodeStore};
+use crate::model::orders::OrderPurpose;
+use crate::model::progress::PreparationState;
 use crate::model::space::SpaceRequest;
 use crate::state::Site;
 use std::path::Path;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Peer, Work};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{SlurmJobId, Work, WorkerAddress};
 
 impl Site {
     /// What its nodes have written becomes parts. Of a job that has failed: nothing, but what is to be rescued.
-    pub(crate) fn publish(&mut self, id: Job, job: &JobState) -> Progress {
+    pub(crate) fn publish(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
         let mut is_whole = true;
         for makes in &job.makes {
             let is_wanted = job.is_well || makes.rescue.is_some();
@@ -21,12 +21,12 @@ impl Site {
                 if !is_wanted {
                     continue;
                 }
-                let step = Step::Publish(makes.version.dataset.clone());
+                let step = NodeJobTask::Publish(makes.version.dataset.clone());
                 if !job.is_done(node, &step) {
                     match self.wait_for(id, node) {
                         Ok(()) => {}
                         // What was there is lost with the node: who reads it is told.
-                        Err(Progress::Failed(why)) => {
+                        Err(PreparationState::Failed(why)) => {
                             self.catalog
                                 .fail_version(&makes.version, &why.text, self.now);
                             continue;
@@ -46,13 +46,13 @@ impl Site {
         }
         if is_whole {
             self.published(id, job);
-            Progress::Complete
+            PreparationState::Complete
         } else {
-            Progress::Pending
+            PreparationState::Pending
         }
     }
 
-    fn published(&mut self, id: Job, job: &JobState) {
+    fn published(&mut self, id: SlurmJobId, job: &SiteJob) {
         let now = self.now;
         for makes in &job.makes {
             if let Some(version) = self.catalog.version_mut(&makes.version)
@@ -68,7 +68,7 @@ impl Site {
     }
 
     /// Data with a `dest` is copied there, and copies are made.
-    pub(crate) fn send(&mut self, id: Job, job: &JobState) -> Progress {
+    pub(crate) fn send(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
         let mut is_whole = true;
         for makes in &job.makes {
             let to = match job.is_well {
@@ -77,8 +77,8 @@ impl Site {
             };
             if let Some(to) = to {
                 match self.send_to(id, job, &makes.version, to) {
-                    Progress::Complete => {}
-                    Progress::Pending => is_whole = false,
+                    PreparationState::Complete => {}
+                    PreparationState::Pending => is_whole = false,
                     never => return never,
                 }
             }
@@ -87,25 +87,31 @@ impl Site {
             }
         }
         if is_whole {
-            Progress::Complete
+            PreparationState::Complete
         } else {
-            Progress::Pending
+            PreparationState::Pending
         }
     }
 
-    fn send_to(&mut self, id: Job, job: &JobState, version: &VersionId, to: &Path) -> Progress {
+    fn send_to(
+        &mut self,
+        id: SlurmJobId,
+        job: &SiteJob,
+        version: &VersionKey,
+        to: &Path,
+    ) -> PreparationState {
         let known = self.catalog.version(version).map(|v| v.parts.clone());
         let known = known.unwrap_or_default();
-        let step = Step::Send(version.dataset.clone());
+        let step = NodeJobTask::Send(version.dataset.clone());
         if job.done.iter().any(|(_, done)| *done == step) {
-            return Progress::Complete;
+            return PreparationState::Complete;
         }
         if let Err(look) = self.wait_for_parts(id, version, known.keys()) {
             return look;
         }
         let user = Self::rights(version.owner, job.user);
         // Who has most of it takes the rest from the others.
-        let bytes = |node: &Node| -> u64 {
+        let bytes = |node: &SiteNode| -> u64 {
             let parts = known
                 .iter()
                 .filter(|(part, _)| node.has(&version.part(**part)));
@@ -113,11 +119,11 @@ impl Site {
         };
         let up = self.nodes.iter().filter(|(_, n)| n.is_up);
         let Some((node, _)) = up.max_by_key(|(_, n)| bytes(n)) else {
-            return Progress::Failed(Refusal::new(Code::Lost, "no node answers"));
+            return PreparationState::Failed(RequestError::new(Code::Lost, "no node answers"));
         };
         let node = node.clone();
         if self.orders.is_under_way_anywhere(id, &step) {
-            return Progress::Pending;
+            return PreparationState::Pending;
         }
         let mut parts = Vec::new();
         for (number, proof) in &known {
@@ -132,14 +138,14 @@ impl Site {
                     "{part} is on no node that answers: {}",
                     self.last_seen(&part)
                 );
-                return Progress::Failed(Refusal::new(Code::Lost, text));
+                return PreparationState::Failed(RequestError::new(Code::Lost, text));
             };
             let peer = peer.clone();
             let Some(port) = there.ports.get(&user).copied() else {
                 self.request_port(&peer, (user, job.group));
-                return Progress::Pending;
+                return PreparationState::Pending;
             };
-            let at = Peer {
+            let at = WorkerAddress {
                 node: peer.clone(),
                 host: peer,
                 port,
@@ -151,12 +157,17 @@ impl Site {
             dest: to.to_owned(),
             owner: puts_as(id, version),
         };
-        self.work(&node, Why::Job(id, step, None), (user, job.group), work);
-        Progress::Pending
+        self.work(
+            &node,
+            OrderPurpose::Job(id, step, None),
+            (user, job.group),
+            work,
+        );
+        PreparationState::Pending
     }
 
     /// Has a node look whether what a job makes may go where it belongs. Whether that is known.
-    pub(crate) fn check_dests(&mut self, id: Job, job: &JobState) -> bool {
+    pub(crate) fn check_dests(&mut self, id: SlurmJobId, job: &SiteJob) -> bool {
         let Some(node) = job.nodes.first() else {
             return true;
         };
@@ -169,7 +180,7 @@ impl Site {
                 dest,
                 owner: puts_as(id, &makes.version),
             };
-            let step = Step::CheckDest(makes.version.dataset.clone());
+            let step = NodeJobTask::CheckDest(makes.version.dataset.clone());
             is_whole &= self.once(id, job, node, step, job.order(work));
         }
         is_whole
@@ -179,10 +190,10 @@ impl Site {
     /// anew.
     fn wait_for_parts<'a>(
         &mut self,
-        id: Job,
-        version: &VersionId,
+        id: SlurmJobId,
+        version: &VersionKey,
         parts: impl Iterator<Item = &'a u32>,
-    ) -> Result<(), Progress> {
+    ) -> Result<(), PreparationState> {
         for part in parts.map(|number| version.part(*number)) {
             let have = || {
                 self.nodes
@@ -200,7 +211,7 @@ impl Site {
     }
 
     /// Sees to replicas on as many nodes as a dataset asks for, as far as there are nodes with room.
-    fn copy(&mut self, id: Job, job: &JobState, makes: &Makes) -> bool {
+    fn copy(&mut self, id: SlurmJobId, job: &SiteJob, makes: &Makes) -> bool {
         let version = self
             .catalog
             .version(&makes.version)
@@ -217,13 +228,13 @@ impl Site {
                 continue;
             }
             // It must fit into one store.
-            let free = |n: &Node| {
-                let free = |l: &Level| l.bytes.saturating_sub(n.taken_in(&l.name));
+            let free = |n: &SiteNode| {
+                let free = |l: &SiteNodeStore| l.bytes.saturating_sub(n.taken_in(&l.name));
                 n.present().map(free).max().unwrap_or(0)
             };
             let failed = |name: &str| {
                 job.tries
-                    .contains_key(&(name.to_owned(), Step::Fetch(part.clone())))
+                    .contains_key(&(name.to_owned(), NodeJobTask::Fetch(part.clone())))
             };
             let others = self.nodes.iter().filter(|(name, n)| {
                 n.is_up && !n.has(&part) && free(n) >= stored_size(&proof) && !failed(name)
@@ -240,9 +251,9 @@ impl Site {
             }
             let about = (&part, Some(&proof), None);
             match self.bring_part(SpaceRequest::of_output(id, makes), job, &node, about) {
-                Progress::Pending => is_whole = false,
+                PreparationState::Pending => is_whole = false,
                 // A copy that cannot be made is no reason to hold the job.
-                Progress::Complete | Progress::Failed(_) => {}
+                PreparationState::Complete | PreparationState::Failed(_) => {}
             }
         }
         is_whole
@@ -251,7 +262,7 @@ impl Site {
 
 /// Under which name what a job makes is put outside. A script that names no workflow has one of its own number: its next job may replace what
 /// this one puts.
-fn puts_as(id: Job, version: &VersionId) -> String {
+fn puts_as(id: SlurmJobId, version: &VersionKey) -> String {
     let number = format!(".{id}");
     let workflow = version.workflow.strip_suffix(&number);
     let workflow = workflow.unwrap_or(&version.workflow);

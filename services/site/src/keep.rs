@@ -1,12 +1,12 @@
 //! How long data stays, and what goes when a job needs its space.
 
-use crate::event::Action;
-use crate::model::catalog::{Version, VersionId, VersionState};
-use crate::model::job::{JobState, Phase};
-use crate::model::orders::Why;
+use crate::event::SiteServiceAction;
+use crate::model::catalog::{VersionKey, VersionRecord, VersionState};
+use crate::model::job::{SiteJob, SiteJobPhase};
+use crate::model::orders::OrderPurpose;
 use crate::state::Site;
 use std::collections::BTreeSet;
-use tarn_proto::site::{Held, Job, Owner, Part, Uid, Work};
+use tarn_proto::site::{Owner, Part, SlurmJobId, StoreContent, Uid, Work};
 use tarn_types::units::{Nanos, Time};
 use tarn_types::workflow::Keep;
 
@@ -19,7 +19,7 @@ impl Site {
     /// Time has passed.
     pub(crate) fn expire(&mut self) {
         self.take_in();
-        let versions: Vec<VersionId> = self.catalog.versions().collect();
+        let versions: Vec<VersionKey> = self.catalog.versions().collect();
         let used = self.stock().used();
         for id in versions {
             if used.contains(&id) {
@@ -27,7 +27,7 @@ impl Site {
             }
             match self.is_over(&id) {
                 true => {
-                    self.tell_over(&id);
+                    self.notify_lease_end(&id);
                     self.drop_version(&id);
                 }
                 false => self.warn(&id),
@@ -39,7 +39,7 @@ impl Site {
     }
 
     /// When a version may go that no job uses. `None` for never; 0 for at once.
-    pub(crate) fn until(&self, id: &VersionId) -> Option<Time> {
+    pub(crate) fn until(&self, id: &VersionKey) -> Option<Time> {
         let workflow = self
             .catalog
             .workflows
@@ -62,7 +62,7 @@ impl Site {
         Some(until.max(kept))
     }
 
-    fn is_over(&self, id: &VersionId) -> bool {
+    fn is_over(&self, id: &VersionKey) -> bool {
         let keeps_all = self.catalog.workflows.get(&(id.owner, id.workflow.clone()));
         let of_workflow = self
             .catalog
@@ -72,21 +72,23 @@ impl Site {
             && keeps_all.is_some_and(|_| {
                 let mut jobs = self.jobs.values();
                 jobs.any(|j| {
-                    j.phase != Phase::Ended && j.owner == id.owner && j.workflow == id.workflow
+                    j.phase != SiteJobPhase::Ended
+                        && j.owner == id.owner
+                        && j.workflow == id.workflow
                 })
             });
         !is_live && self.until(id).is_some_and(|until| until <= self.now)
     }
 
     /// A version is no more: wherever its parts are, they are removed.
-    pub(crate) fn drop_version(&mut self, id: &VersionId) {
+    pub(crate) fn drop_version(&mut self, id: &VersionKey) {
         let holders: Vec<(String, Part)> = self
             .nodes
             .iter()
             .flat_map(|(name, node)| {
                 let first = id.part(0);
                 let own = node.parts.range(first..).map(|(part, _)| part.clone());
-                let own = own.take_while(|part| VersionId::of(part) == *id);
+                let own = own.take_while(|part| VersionKey::of(part) == *id);
                 own.map(|part| (name.clone(), part)).collect::<Vec<_>>()
             })
             .collect();
@@ -121,7 +123,7 @@ impl Site {
     /// A copy is to be removed from a store of a node.
     pub(crate) fn doom_copy(&mut self, (name, store): (&str, &str), part: &Part) {
         let user = Self::worker_of(part.owner);
-        self.doom(name, user, Held::part_in(part, store));
+        self.doom(name, user, StoreContent::part_in(part, store));
     }
 
     /// Whose worker removes what is an owner's, when no job's user is at hand.
@@ -134,51 +136,55 @@ impl Site {
     }
 
     /// A lease is over, of something that was there.
-    fn tell_over(&mut self, id: &VersionId) {
-        if self.catalog.version(id).is_some_and(Version::is_there) {
+    fn notify_lease_end(&mut self, id: &VersionKey) {
+        if self
+            .catalog
+            .version(id)
+            .is_some_and(VersionRecord::is_there)
+        {
             let (version, workflow, dataset) = (id.version, &id.workflow, &id.dataset);
             let text = format!(
                 "version {version} of `{workflow}/{dataset}` is removed: its lease is over"
             );
-            self.tell(id.owner, text);
+            self.notify_owner(id.owner, text);
         }
     }
 
-    pub(crate) fn tell(&mut self, owner: Owner, text: String) {
-        self.actions.push(Action::Tell { owner, text });
+    pub(crate) fn notify_owner(&mut self, owner: Owner, text: String) {
+        self.actions.push(SiteServiceAction::Tell { owner, text });
     }
 
     /// Something is to be removed there, as soon as the node answers.
-    pub(crate) fn doom(&mut self, name: &str, user: Uid, held: Held) {
+    pub(crate) fn doom(&mut self, name: &str, user: Uid, held: StoreContent) {
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
         node.doomed.insert((user, held.clone()));
         let is_away = match &held {
-            Held::Copy(_, store) => node.level(store).is_none_or(|level| level.is_away),
+            StoreContent::Copy(_, store) => node.level(store).is_none_or(|level| level.is_away),
             _ => false,
         };
         if node.is_up && !is_away {
             let work = Work::Remove(vec![held.clone()]);
-            self.work(name, Why::Reclaim(user, held), (user, user), work);
+            self.work(name, OrderPurpose::Reclaim(user, held), (user, user), work);
         }
     }
 
     /// Whether a job was promised space on some node.
-    pub(crate) fn has_promise(&self, id: Job) -> bool {
+    pub(crate) fn has_promise(&self, id: SlurmJobId) -> bool {
         let mut promised = self.nodes.values().flat_map(|n| n.promised.keys());
         promised.any(|(job, _)| *job == id)
     }
 
     /// A job has left its nodes.
-    pub(crate) fn ended(&mut self, id: Job) {
+    pub(crate) fn ended(&mut self, id: SlurmJobId) {
         for node in self.nodes.values_mut() {
             node.end_job(id);
         }
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
-        let reads: Vec<VersionId> = job.reads.iter().map(|r| r.version.clone()).collect();
+        let reads: Vec<VersionKey> = job.reads.iter().map(|r| r.version.clone()).collect();
         let now = self.now;
         for version in reads {
             if let Some(version) = self.catalog.version_mut(&version) {
@@ -190,7 +196,7 @@ impl Site {
 
     /// What was waited for by a job that is over, or by a workflow's end, may go.
     pub(crate) fn settle(&mut self) {
-        let ended: Vec<VersionId> = self
+        let ended: Vec<VersionKey> = self
             .catalog
             .versions()
             .filter(|id| {
@@ -212,14 +218,17 @@ impl Site {
     /// Jobs that have ended long ago are forgotten; when there are too many, the oldest are sooner.
     pub(crate) fn forget_jobs(&mut self) {
         let now = self.now;
-        let is_old = |j: &JobState| now.saturating_sub(j.changed) >= MEMORY;
+        let is_old = |j: &SiteJob| now.saturating_sub(j.changed) >= MEMORY;
         self.jobs
-            .retain(|_, j| j.phase != Phase::Ended || !is_old(j));
+            .retain(|_, j| j.phase != SiteJobPhase::Ended || !is_old(j));
         if self.jobs.len() < crate::MAX_JOBS {
             return;
         }
-        let ended = self.jobs.iter().filter(|(_, j)| j.phase == Phase::Ended);
-        let mut ended: Vec<(Time, Job)> = ended.map(|(id, j)| (j.changed, *id)).collect();
+        let ended = self
+            .jobs
+            .iter()
+            .filter(|(_, j)| j.phase == SiteJobPhase::Ended);
+        let mut ended: Vec<(Time, SlurmJobId)> = ended.map(|(id, j)| (j.changed, *id)).collect();
         ended.sort_unstable();
         for (_, id) in ended.into_iter().take(crate::MAX_JOBS / 10) {
             self.jobs.remove(&id);
@@ -228,7 +237,7 @@ impl Site {
 
     fn forget_orphans(&mut self) {
         let now = self.now;
-        let old: Vec<(String, Uid, Held)> = self
+        let old: Vec<(String, Uid, StoreContent)> = self
             .nodes
             .iter()
             .flat_map(|(name, node)| {

@@ -34,7 +34,7 @@ mod usage;
 mod verify;
 mod views;
 
-pub use event::{Action, Asked, Config, Event, Token};
+pub use event::{Config, SiteRequest, SiteServiceAction, SiteServiceEvent, Token};
 pub use state::Site;
 
 use tarn_types::units::Time;
@@ -62,13 +62,18 @@ pub const MAX_TRIES: u32 = 3;
 
 impl Site {
     /// What has happened, and what is done about it.
-    pub fn step(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
+    pub fn step(
+        &mut self,
+        now: Time,
+        event: SiteServiceEvent,
+        actions: &mut Vec<SiteServiceAction>,
+    ) {
         self.now = self.now.max(now);
         self.actions.clear();
         match event {
-            Event::Began { epoch } => self.began(epoch),
-            Event::Asked(asked) => self.handle_request(asked),
-            Event::Opened {
+            SiteServiceEvent::Began { epoch } => self.began(epoch),
+            SiteServiceEvent::Asked(asked) => self.handle_request(asked),
+            SiteServiceEvent::Opened {
                 node,
                 capacity,
                 stores,
@@ -76,9 +81,9 @@ impl Site {
                 partial,
                 jobs,
             } => self.opened(&node, (capacity, stores), (holds, &partial), &jobs),
-            Event::Closed { node } => self.closed(&node),
-            Event::Reported { order, report } => self.reported(order, report),
-            Event::Passed => self.expire(),
+            SiteServiceEvent::Closed { node } => self.closed(&node),
+            SiteServiceEvent::Reported { order, report } => self.reported(order, report),
+            SiteServiceEvent::Passed => self.expire(),
         }
         actions.append(&mut self.actions);
         if cfg!(debug_assertions) {

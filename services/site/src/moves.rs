@@ -1,15 +1,15 @@
 //! The stores of a node, fast to slow: what lies in which of them, and what is free there. docs/internals/site.md, "Moves between stores".
 
 use crate::model::catalog::stored_size;
-use crate::model::node::Moving;
-use crate::model::orders::Why;
+use crate::model::node::PartMigration;
+use crate::model::orders::OrderPurpose;
 use crate::state::Site;
 use crate::stock::STUCK;
 use tarn_proto::site::{Part, Work};
 
 impl Site {
     /// A part begins to move. It is the user's worker that moves it, or, of a project's, that of the user who has made it there.
-    pub(crate) fn start_move(&mut self, name: &str, part: &Part, moving: Moving) {
+    pub(crate) fn start_move(&mut self, name: &str, part: &Part, moving: PartMigration) {
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
@@ -20,7 +20,7 @@ impl Site {
     /// Orders a move that is known: also once more, in another session.
     pub(crate) fn order_move(&mut self, name: &str, part: &Part) {
         let moving = self.nodes.get(name).and_then(|n| n.moving.get(part));
-        let Some(Moving { from, to, keep }) = moving.cloned() else {
+        let Some(PartMigration { from, to, keep }) = moving.cloned() else {
             return;
         };
         let Some(proof) = self.catalog.proof_of(part) else {
@@ -34,13 +34,18 @@ impl Site {
             proof,
             keep,
         };
-        self.work_in((name, &to), Why::Move(part.clone()), (user, user), work);
+        self.work_in(
+            (name, &to),
+            OrderPurpose::Move(part.clone()),
+            (user, user),
+            work,
+        );
     }
 
     /// It has moved.
     pub(crate) fn moved(&mut self, name: &str, part: &Part) {
         let moving = self.nodes.get_mut(name).and_then(|n| n.moving.remove(part));
-        let Some(Moving { from, to, keep }) = moving else {
+        let Some(PartMigration { from, to, keep }) = moving else {
             return;
         };
         match self.catalog.proof_of(part) {
@@ -79,7 +84,7 @@ impl Site {
             "{part} stays in store `{}` of node {name}, and does not go to `{}`: {why}",
             moving.from, moving.to
         );
-        self.tell(part.owner, text);
+        self.notify_owner(part.owner, text);
         if is_gone {
             self.unplace((name, &moving.from), part);
         }

@@ -2,14 +2,15 @@
 
 use crate::MAX_NODES;
 use crate::model::catalog::stored_size;
-use crate::model::job::Phase;
-use crate::model::node::{Level, Moving, Node};
-use crate::model::orders::{Ordered, Why};
+use crate::model::job::SiteJobPhase;
+use crate::model::node::{PartMigration, SiteNode, SiteNodeStore};
+use crate::model::orders::{OrderPurpose, Ordered};
 use crate::state::Site;
 use std::collections::BTreeSet;
-use tarn_proto::local::{Code, Refusal};
+use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
-    Capacity, Epoch, Held, Holding, Job, Order, Owner, Part, Proof, Store, Uid,
+    Epoch, Holding, NodeOrder, NodeStoreReport, Owner, Part, Proof, SlurmJobId, StoreCapacity,
+    StoreContent, Uid,
 };
 use tarn_types::energy::Draw;
 
@@ -38,9 +39,9 @@ impl Site {
     pub(crate) fn opened(
         &mut self,
         name: &str,
-        (capacity, stores): (Capacity, Vec<Store>),
+        (capacity, stores): (StoreCapacity, Vec<NodeStoreReport>),
         (holds, partial): (Vec<(Uid, Holding)>, &[Owner]),
-        jobs: &[Job],
+        jobs: &[SlurmJobId],
     ) {
         if self.nodes.len() >= MAX_NODES && !self.nodes.contains_key(name) {
             return;
@@ -49,7 +50,7 @@ impl Site {
         self.closed(name);
         let now = self.now;
         let node = self.nodes.entry(name.to_owned()).or_default();
-        node.levels = Level::all(&capacity, &stores);
+        node.levels = SiteNodeStore::all(&capacity, &stores);
         let lone = capacity.free;
         node.capacity = Some(capacity);
         node.is_up = true;
@@ -58,7 +59,7 @@ impl Site {
         // What lies in a store that the node has no more is found when it has it again.
         let levels = &node.levels;
         node.doomed.retain(|(_, held)| match held {
-            Held::Copy(_, store) => levels.iter().any(|level| level.name == *store),
+            StoreContent::Copy(_, store) => levels.iter().any(|level| level.name == *store),
             _ => true,
         });
         let doomed = node.doomed.clone();
@@ -76,11 +77,11 @@ impl Site {
         self.resume_moves(name);
         for job in jobs {
             let is_live = self.jobs.get(job).is_some_and(|j| {
-                j.phase != Phase::Ended && j.nodes.iter().any(|node| node == name)
+                j.phase != SiteJobPhase::Ended && j.nodes.iter().any(|node| node == name)
             });
             match is_live {
                 true => self.advance_running(*job),
-                false => self.order(name, Why::Forget(*job), Order::Dismiss(*job)),
+                false => self.order(name, OrderPurpose::Forget(*job), NodeOrder::Dismiss(*job)),
             }
         }
         self.advance_waiting();
@@ -91,7 +92,7 @@ impl Site {
         &mut self,
         name: &str,
         (holds, partial): (Vec<(Uid, Holding)>, &[Owner]),
-        doomed: &BTreeSet<(Uid, Held)>,
+        doomed: &BTreeSet<(Uid, StoreContent)>,
     ) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(name) else {
@@ -108,34 +109,38 @@ impl Site {
         for (user, holding) in holds.into_iter().filter(is_part) {
             let (store, stored) = (holding.store, holding.stored);
             let held = match holding.held {
-                Held::Part(part) => Held::part_in(&part, &store),
+                StoreContent::Part(part) => StoreContent::part_in(&part, &store),
                 held => held,
             };
             let user = held.part().map_or(user, |part| Self::worker_of(part.owner));
-            let whole = held.part().map(|part| (user, Held::Part(part.clone())));
+            let whole = held
+                .part()
+                .map(|part| (user, StoreContent::Part(part.clone())));
             if doomed.contains(&(user, held.clone()))
                 || whole.is_some_and(|all| doomed.contains(&all))
             {
                 continue;
             }
             match &held {
-                Held::Part(part) | Held::Copy(part, _) => match self.catalog.proof_of(part) {
-                    Some(proof) if holding.proof.as_ref() == Some(&proof) => {
-                        lost.remove(&(part.clone(), store.clone()));
-                        self.found((name, &store), part, proof, known.contains(part));
-                    }
-                    Some(_) => self.doom(name, user, held),
-                    None => {
-                        let key = (user, held);
-                        let since = orphans.get(&key).map_or(now, |(_, since)| *since);
-                        if let Some(node) = self.nodes.get_mut(name) {
-                            node.orphans.insert(key, (stored, since));
+                StoreContent::Part(part) | StoreContent::Copy(part, _) => {
+                    match self.catalog.proof_of(part) {
+                        Some(proof) if holding.proof.as_ref() == Some(&proof) => {
+                            lost.remove(&(part.clone(), store.clone()));
+                            self.found((name, &store), part, proof, known.contains(part));
+                        }
+                        Some(_) => self.doom(name, user, held),
+                        None => {
+                            let key = (user, held);
+                            let since = orphans.get(&key).map_or(now, |(_, since)| *since);
+                            if let Some(node) = self.nodes.get_mut(name) {
+                                node.orphans.insert(key, (stored, since));
+                            }
                         }
                     }
-                },
-                Held::Job(job) => {
+                }
+                StoreContent::Job(job) => {
                     let job = self.jobs.get(job);
-                    if job.is_none_or(|job| job.phase == Phase::Ended) {
+                    if job.is_none_or(|job| job.phase == SiteJobPhase::Ended) {
                         self.doom(name, user, held);
                     }
                 }
@@ -156,7 +161,7 @@ impl Site {
         // The log had given it up: its word is not enough.
         let user = Self::worker_of(part.owner);
         let work = Self::check_in(part, store);
-        let why = Why::Check(part.clone(), proof);
+        let why = OrderPurpose::Check(part.clone(), proof);
         self.work_in((name, store), why, (user, user), work);
     }
 
@@ -166,7 +171,7 @@ impl Site {
             return;
         };
         let present: BTreeSet<String> = node.present().map(|level| level.name.clone()).collect();
-        let is_possible = |m: &Moving| present.contains(&m.from) && present.contains(&m.to);
+        let is_possible = |m: &PartMigration| present.contains(&m.from) && present.contains(&m.to);
         node.moving.retain(|_, moving| is_possible(moving));
         let parts: Vec<Part> = node.moving.keys().cloned().collect();
         for part in parts {
@@ -178,11 +183,11 @@ impl Site {
     }
 
     /// What a running job's nodes lend each other is seen to: this one may have been started again.
-    fn advance_running(&mut self, id: Job) {
+    fn advance_running(&mut self, id: SlurmJobId) {
         if self
             .jobs
             .get(&id)
-            .is_some_and(|j| j.phase == Phase::Running)
+            .is_some_and(|j| j.phase == SiteJobPhase::Running)
         {
             self.advance(id);
         }
@@ -202,7 +207,7 @@ impl Site {
         if node.is_up {
             node.since = now;
         }
-        *node = Node {
+        *node = SiteNode {
             is_up: false,
             ports: Default::default(),
             ..std::mem::take(node)
@@ -212,7 +217,7 @@ impl Site {
         let orders: Vec<u64> = orders.map(|(id, _)| *id).collect();
         for id in orders {
             let text = format!("node {name} does not answer any more");
-            self.unreported(id, &Refusal::new(Code::Lost, text));
+            self.unreported(id, &RequestError::new(Code::Lost, text));
         }
     }
 }

@@ -2,20 +2,22 @@
 //! over the nodes are exported by each node's worker to the others, from the gate to the job's end: a node that starts again meanwhile exports its own
 //! again, and the others learn where.
 
-use crate::model::job::{JobPartition, JobState, Phase, Step};
-use crate::model::node::Node;
-use crate::model::orders::Why;
-use crate::model::progress::Progress;
-use crate::model::space::{Space, SpaceRequest};
+use crate::model::job::{JobPartition, NodeJobTask, SiteJob, SiteJobPhase};
+use crate::model::node::SiteNode;
+use crate::model::orders::OrderPurpose;
+use crate::model::progress::PreparationState;
+use crate::model::space::{SpaceAvailability, SpaceRequest};
 use crate::state::Site;
 use std::path::PathBuf;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Held, Job, Mount, Owner, Peer, Spread, Work, is_name};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{
+    Mount, Owner, PartitionSpread, SlurmJobId, StoreContent, Work, WorkerAddress, is_name,
+};
 use tarn_types::id::StepId;
 use tarn_types::workflow::{KeepPartition, StoragePartition, Workflow};
 
 /// The partitions that a job's script asks for.
-pub(crate) fn partitions_of(workflow: &Workflow) -> Result<Vec<JobPartition>, Refusal> {
+pub(crate) fn partitions_of(workflow: &Workflow) -> Result<Vec<JobPartition>, RequestError> {
     let tier = workflow.steps.first().and_then(|step| step.tier.clone());
     let own = workflow.partitions_of(StepId(0)).map(|(_, about)| {
         if about.keep != KeepPartition::Step || !is_name(&about.name) {
@@ -23,7 +25,7 @@ pub(crate) fn partitions_of(workflow: &Workflow) -> Result<Vec<JobPartition>, Re
                 "partition `{}`: a job of a site has its partitions as long as it is there: leave `keep` out",
                 about.name
             );
-            return Err(Refusal::new(Code::Unsupported, text));
+            return Err(RequestError::new(Code::Unsupported, text));
         }
         Ok(JobPartition {
             name: about.name.clone(),
@@ -39,14 +41,14 @@ pub(crate) fn partitions_of(workflow: &Workflow) -> Result<Vec<JobPartition>, Re
 impl Site {
     /// Nothing in a partition is sealed: what a job reads of an encrypted dataset would lie in the store in clear. And one has as many pieces
     /// as can be opened as one, whose names fit into one variable; which these are is known at the gate.
-    pub(crate) fn check_partitions(&self, job: &JobState) -> Result<(), Refusal> {
+    pub(crate) fn check_partitions(&self, job: &SiteJob) -> Result<(), RequestError> {
         let pieces = job.nodes.len().max(job.wants as usize);
         let most = StoragePartition::MOST_PIECES;
         if job.is_spread() && pieces > most as usize {
             let text = format!(
                 "a partition that is spread would have {pieces} pieces, and at most {most} are opened as one: ask for fewer nodes, or leave `spread` out"
             );
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         let most = StoragePartition::MOST_NAMES;
         let bytes = |name: &str| {
@@ -59,7 +61,7 @@ impl Site {
                 "the names of the pieces of partition `{name}` have {} bytes, and at most {most} fit into $TARN_PARTITION_{name}: ask for fewer nodes, give it a shorter name, or leave `spread` out",
                 bytes(name)
             );
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         let reads = job.reads.iter().map(|r| &r.version);
         let mut all = reads.chain(job.makes.iter().map(|m| &m.version));
@@ -70,32 +72,32 @@ impl Site {
                     "it uses `{}`, which is encrypted, and a partition, which would be kept in the store unencrypted: leave one of them out",
                     version.dataset
                 );
-                Err(Refusal::new(Code::Unsupported, text))
+                Err(RequestError::new(Code::Unsupported, text))
             }
         }
     }
 
     /// Sees to it that all nodes of a job have its partitions, whose space is the job's from then on.
-    pub(crate) fn create_partitions(&mut self, id: Job, job: &JobState) -> Progress {
+    pub(crate) fn create_partitions(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
         if let Err(why) = self.check_partitions(job) {
-            return Progress::Failed(why);
+            return PreparationState::Failed(why);
         }
         let mut is_whole = true;
         for partition in &job.partitions {
             for node in &job.nodes {
-                let step = Step::CreatePartition(partition.name.clone());
+                let step = NodeJobTask::CreatePartition(partition.name.clone());
                 let whom = SpaceRequest {
                     job: id,
                     tier: partition.tier.as_deref(),
                     size: partition.takes(job.nodes.len()),
                 };
                 match self.reserve_space(node, (Owner::User(job.user), &partition.name), whom) {
-                    Space::In(_) => {}
-                    Space::Soon => {
+                    SpaceAvailability::In(_) => {}
+                    SpaceAvailability::Soon => {
                         is_whole = false;
                         continue;
                     }
-                    Space::None(why) => return Progress::Failed(why),
+                    SpaceAvailability::None(why) => return PreparationState::Failed(why),
                 }
                 let work = Work::Lend {
                     store: self.written_in(id, node, &partition.name),
@@ -108,17 +110,17 @@ impl Site {
             }
         }
         if is_whole {
-            Progress::Complete
+            PreparationState::Complete
         } else {
-            Progress::Pending
+            PreparationState::Pending
         }
     }
 
     /// Sees to it that what of a job's partitions spans its nodes is exported by each of them to the others: at its gate all of it, and while it
     /// runs what was started again.
-    pub(crate) fn export_partitions(&mut self, id: Job, job: &JobState) -> Progress {
+    pub(crate) fn export_partitions(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
         if !job.is_spread() {
-            return Progress::Complete;
+            return PreparationState::Complete;
         }
         let mut is_whole = true;
         let mut shared = Vec::new();
@@ -130,19 +132,19 @@ impl Site {
                 job: id,
                 partitions,
             };
-            match self.once(id, job, node, Step::Export, job.order(work)) {
+            match self.once(id, job, node, NodeJobTask::Export, job.order(work)) {
                 true => shared.push(node),
                 false => is_whole = false,
             }
         }
-        if !is_whole && job.phase == Phase::Staging {
-            return Progress::Pending;
+        if !is_whole && job.phase == SiteJobPhase::Staging {
+            return PreparationState::Pending;
         }
-        let peers: Vec<Peer> = job
+        let peers: Vec<WorkerAddress> = job
             .nodes
             .iter()
             .filter_map(|node| {
-                Some(Peer {
+                Some(WorkerAddress {
                     node: node.clone(),
                     host: node.clone(),
                     port: *job.exported.get(node)?,
@@ -154,17 +156,23 @@ impl Site {
                 job: id,
                 peers: peers.clone(),
             };
-            is_whole &= self.once(id, job, node, Step::Attach(job.moves), job.order(work));
+            is_whole &= self.once(
+                id,
+                job,
+                node,
+                NodeJobTask::Attach(job.moves),
+                job.order(work),
+            );
         }
         if is_whole {
-            Progress::Complete
+            PreparationState::Complete
         } else {
-            Progress::Pending
+            PreparationState::Pending
         }
     }
 
     /// A node lends its pieces of a job there.
-    pub(crate) fn note_export(&mut self, id: Job, node: &str, port: u16) {
+    pub(crate) fn note_export(&mut self, id: SlurmJobId, node: &str, port: u16) {
         if let Some(job) = self.jobs.get_mut(&id)
             && job.exported.insert(node.to_owned(), port) != Some(port)
         {
@@ -173,10 +181,10 @@ impl Site {
     }
 
     /// A job runs elsewhere: a node keeps no piece of what spans the others.
-    pub(crate) fn remove_partitions(&mut self, id: Job, node: &str) {
+    pub(crate) fn remove_partitions(&mut self, id: SlurmJobId, node: &str) {
         if let Some(job) = self.jobs.get(&id).filter(|job| job.is_spread()) {
-            let work = job.order(Work::Remove(vec![Held::Job(id)]));
-            self.order(node, Why::Forget(id), work);
+            let work = job.order(Work::Remove(vec![StoreContent::Job(id)]));
+            self.order(node, OrderPurpose::Forget(id), work);
         }
     }
 
@@ -184,7 +192,8 @@ impl Site {
     pub(crate) fn forget_exports(&mut self, node: Option<&str>) {
         for job in self.jobs.values_mut().filter(|job| job.is_spread()) {
             let is_it = |name: &String| node.is_none_or(|node| node == name);
-            let of_it = |step: &Step| matches!(step, Step::Export | Step::Attach(_));
+            let of_it =
+                |step: &NodeJobTask| matches!(step, NodeJobTask::Export | NodeJobTask::Attach(_));
             job.done
                 .retain(|(name, step)| !(is_it(name) && of_it(step)));
         }
@@ -192,7 +201,11 @@ impl Site {
 }
 
 /// Where the tasks of a job see its partitions on a node.
-pub(crate) fn mounts(id: Job, job: &JobState, node: Option<&Node>) -> impl Iterator<Item = Mount> {
+pub(crate) fn mounts(
+    id: SlurmJobId,
+    job: &SiteJob,
+    node: Option<&SiteNode>,
+) -> impl Iterator<Item = Mount> {
     let owner = Owner::User(job.user);
     let lies = move |name: &String| Some(node?.written.get(&(id, name.clone()))?.0.clone());
     job.partitions.iter().map(move |partition| Mount {
@@ -203,7 +216,7 @@ pub(crate) fn mounts(id: Job, job: &JobState, node: Option<&Node>) -> impl Itera
         writable: true,
         in_memory: false,
         partition: true,
-        spread: partition.spread.map(|block| Spread {
+        spread: partition.spread.map(|block| PartitionSpread {
             block,
             nodes: job.nodes.clone(),
         }),

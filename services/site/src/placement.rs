@@ -1,13 +1,13 @@
 //! Where a job would best run, which nodes have no space for it, and what no node can ever give.
 
 use crate::model::catalog::{VersionState, stored_size};
-use crate::model::job::{JobState, Makes, Phase};
-use crate::model::node::Node;
+use crate::model::job::{Makes, SiteJob, SiteJobPhase};
+use crate::model::node::SiteNode;
 use crate::stock::Stock;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Advice, Excluded, MAX_EXCLUDED, Part};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Excluded, MAX_EXCLUDED, Part, PlacementAdvice};
 use tarn_types::energy::{Draw, ranks_of};
 
 /// What is looked at to place a job. Sums of declared sizes are capped: they are what users write.
@@ -21,13 +21,13 @@ pub(crate) struct Placement<'a> {
 
 impl Placement<'_> {
     /// A job that wants more on a node than any has would wait for ever.
-    pub(crate) fn check_size(&self, job: &JobState) -> Result<(), Refusal> {
+    pub(crate) fn check_size(&self, job: &SiteJob) -> Result<(), RequestError> {
         let known = self.stock.nodes.values().filter(|n| n.capacity.is_some());
-        let largest = known.map(Node::capacity).max();
+        let largest = known.map(SiteNode::capacity).max();
         let sizes = job.makes.iter().map(|makes| makes.size);
         let wants = sizes.fold(job.partition_bytes(), u64::saturating_add);
         match largest {
-            Some(largest) if wants > largest => Err(Refusal::new(
+            Some(largest) if wants > largest => Err(RequestError::new(
                 Code::NoSpace,
                 format!(
                     "it declares {wants} bytes on a node (`size`), partitions included, and no node has more than {largest} for tarn"
@@ -38,7 +38,7 @@ impl Placement<'_> {
     }
 
     /// What a job writes of one dataset lies in one store.
-    fn check_each(&self, job: &JobState) -> Result<(), Refusal> {
+    fn check_each(&self, job: &SiteJob) -> Result<(), RequestError> {
         let levels = self.stock.nodes.values().flat_map(|n| &n.levels);
         let largest = levels.map(|level| level.bytes).max();
         let over = |m: &&Makes| largest.is_some_and(|largest| m.size > largest);
@@ -49,13 +49,13 @@ impl Placement<'_> {
                     "`{}` has a declared `size` of {} bytes, and no node has a store of that size",
                     makes.version.dataset, makes.size
                 );
-                Err(Refusal::new(Code::NoSpace, text))
+                Err(RequestError::new(Code::NoSpace, text))
             }
         }
     }
 
     /// A job that wishes a store that no node has was misspelt, or is another site's.
-    pub(crate) fn check_tiers(&self, job: &JobState) -> Result<(), Refusal> {
+    pub(crate) fn check_tiers(&self, job: &SiteJob) -> Result<(), RequestError> {
         let levels = self.stock.nodes.values().flat_map(|n| &n.levels);
         let names: BTreeSet<&String> = levels.map(|level| &level.name).collect();
         let reads = job.reads.iter().filter_map(|r| r.tier.as_ref());
@@ -75,11 +75,11 @@ impl Placement<'_> {
             false => format!("the stores are {}", named.join(", ")),
         };
         let text = format!("`tier`: no node has a store `{wish}`; {what}");
-        Err(Refusal::new(Code::Invalid, text))
+        Err(RequestError::new(Code::Invalid, text))
     }
 
     /// The nodes that a job is not to get, among those that are short of room.
-    pub(crate) fn excluded_of(&self, job: &JobState, short: &[(u64, String)]) -> Excluded {
+    pub(crate) fn excluded_of(&self, job: &SiteJob, short: &[(u64, String)]) -> Excluded {
         let (most, reads) = self.wants_of(job);
         let is_full = |(spare, name): &&(u64, String)| {
             let Some(node) = self.stock.nodes.get(name) else {
@@ -98,7 +98,7 @@ impl Placement<'_> {
     }
 
     /// Bytes that a job needs on each node that it gets, if nothing of what it reads is there; and the parts that it reads with theirs.
-    pub(crate) fn wants_of(&self, job: &JobState) -> (u64, Vec<(Part, u64)>) {
+    pub(crate) fn wants_of(&self, job: &SiteJob) -> (u64, Vec<(Part, u64)>) {
         // What only the first of several nodes needs is the gate's to see.
         let is_one = job.wants <= 1;
         let makes = job.makes.iter().filter(|m| is_one || m.rule.is_some());
@@ -133,7 +133,7 @@ impl Placement<'_> {
         });
         let close = measured
             .filter(|(_, _, capacity, taken)| capacity.saturating_sub(*taken) < most)
-            .collect::<Vec<(&String, &Node, u64, u64)>>();
+            .collect::<Vec<(&String, &SiteNode, u64, u64)>>();
         if close.is_empty() {
             return Vec::new();
         }
@@ -142,7 +142,7 @@ impl Placement<'_> {
         for part in up().flat_map(|(_, node)| node.parts.keys()) {
             *copies.entry(part).or_default() += 1;
         }
-        let again = |node: &Node| -> u64 {
+        let again = |node: &SiteNode| -> u64 {
             let can_go = |part: &Part| {
                 let version = self.stock.unused(part, &used);
                 version.is_some_and(|v| v.source.is_some() || copies[part] > 1)
@@ -160,7 +160,7 @@ impl Placement<'_> {
     }
 
     /// Where a job would best run, where it is not to, and after which jobs.
-    pub(crate) fn advice(&self, job: &JobState) -> Advice {
+    pub(crate) fn advice(&self, job: &SiteJob) -> PlacementAdvice {
         let excluded = self.excluded_of(job, &self.short_of(self.wants_of(job).0));
         let is_possible = |name: &str| {
             let mut without = excluded.full.iter().chain(&excluded.own);
@@ -204,7 +204,7 @@ impl Placement<'_> {
             false => self.best(bytes.into_iter().collect(), wants),
         };
         let beside = job.beside.and_then(|other| self.stock.jobs.get(&other));
-        Advice {
+        PlacementAdvice {
             prefer: names,
             require: beside.map_or_else(Vec::new, |other| other.nodes.clone()),
             after: after.into_iter().collect(),
@@ -227,7 +227,7 @@ impl Placement<'_> {
             .stock
             .jobs
             .values()
-            .filter(|job| job.phase != Phase::Ended);
+            .filter(|job| job.phase != SiteJobPhase::Ended);
         let mut jobs: BTreeMap<&str, usize> = BTreeMap::new();
         for name in live.flat_map(|job| job.nodes.iter().chain(&job.ahead)) {
             *jobs.entry(name).or_default() += 1;

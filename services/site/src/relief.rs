@@ -1,11 +1,11 @@
 //! How space is made in a store of a node: parts that have another copy go, others are moved down, and sources can be read again.
 
-use crate::model::catalog::VersionId;
-use crate::model::node::{Level, Node};
+use crate::model::catalog::VersionKey;
+use crate::model::node::{SiteNode, SiteNodeStore};
 use crate::stock::Stock;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::site::{Job, Part};
+use tarn_proto::site::{Part, SlurmJobId};
 use tarn_types::units::Time;
 
 /// What goes from a store, for others to have room there.
@@ -17,7 +17,7 @@ pub(crate) enum Relief {
 }
 
 /// How space in a store is made.
-pub(crate) struct Plan {
+pub(crate) struct ReliefPlan {
     /// What would be free in each store.
     pub(crate) free: BTreeMap<String, u64>,
     /// The copies that would be gone.
@@ -25,11 +25,11 @@ pub(crate) struct Plan {
     pub(crate) steps: Vec<Relief>,
 }
 
-impl Plan {
+impl ReliefPlan {
     /// Copies go from a store until there are so many bytes.
     fn drop(
         &mut self,
-        level: &Level,
+        level: &SiteNodeStore,
         candidates: Vec<(Time, u64, Part)>,
         lacks: u64,
         freed: &mut u64,
@@ -46,21 +46,21 @@ impl Plan {
 }
 
 /// Plans how space is made on a node.
-pub(crate) struct Planner<'a> {
+pub(crate) struct ReliefPlanner<'a> {
     stock: Stock<'a>,
     name: &'a str,
-    node: &'a Node,
+    node: &'a SiteNode,
     /// Versions that jobs need which have not ended; of those that wait, the first job.
-    used: BTreeMap<VersionId, Job>,
-    pinned: BTreeSet<VersionId>,
+    used: BTreeMap<VersionKey, SlurmJobId>,
+    pinned: BTreeSet<VersionKey>,
     /// Nothing moves down that somebody waits for.
     is_gentle: bool,
 }
 
-impl<'a> Planner<'a> {
+impl<'a> ReliefPlanner<'a> {
     pub(crate) fn new(
         stock: Stock<'a>,
-        (name, node): (&'a str, &'a Node),
+        (name, node): (&'a str, &'a SiteNode),
         is_gentle: bool,
     ) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl<'a> Planner<'a> {
         lacks: u64,
         free: BTreeMap<String, u64>,
     ) -> Option<Vec<Relief>> {
-        let mut plan = Plan {
+        let mut plan = ReliefPlan {
             free,
             gone: BTreeSet::new(),
             steps: Vec::new(),
@@ -89,7 +89,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Adds to a plan what gives so many bytes of the store at this position. False if there is not as much.
-    fn relieve(&self, at: usize, lacks: u64, plan: &mut Plan) -> bool {
+    fn relieve(&self, at: usize, lacks: u64, plan: &mut ReliefPlan) -> bool {
         let level = &self.node.levels[at];
         let mut freed = 0;
         // What has another copy.
@@ -99,7 +99,7 @@ impl<'a> Planner<'a> {
         // What can be kept in a slower store: what nobody needs before what some job does, of that what the last one does.
         let may = |_: &Part, is_used| !(is_used && self.is_gentle);
         let mut down = self.candidates(level, plan, may);
-        let needed = |part: &Part| self.used.get(&VersionId::of(part)).copied();
+        let needed = |part: &Part| self.used.get(&VersionKey::of(part)).copied();
         down.sort_by_key(|(time, bytes, part)| (needed(part).map(Reverse), *time, *bytes));
         for (_, bytes, part) in down {
             if freed >= lacks {
@@ -113,7 +113,7 @@ impl<'a> Planner<'a> {
         }
         // What can be read outside again.
         let again = |part: &Part, is_used: bool| {
-            let version = self.stock.catalog.version(&VersionId::of(part));
+            let version = self.stock.catalog.version(&VersionKey::of(part));
             !is_used && version.is_some_and(|v| v.source.is_some())
         };
         let again = self.candidates(level, plan, again);
@@ -125,13 +125,13 @@ impl<'a> Planner<'a> {
     /// whether a job needs it.
     fn candidates(
         &self,
-        level: &Level,
-        plan: &Plan,
+        level: &SiteNodeStore,
+        plan: &ReliefPlan,
         may: impl Fn(&Part, bool) -> bool,
     ) -> Vec<(Time, u64, Part)> {
         let mut all = Vec::new();
         for (part, places) in &self.node.places {
-            let id = VersionId::of(part);
+            let id = VersionKey::of(part);
             let key = (part.clone(), level.name.clone());
             let goes = self.node.moving.contains_key(part) || plan.gone.contains(&key);
             if !places.contains(&level.name) || goes || self.pinned.contains(&id) {
@@ -149,8 +149,8 @@ impl<'a> Planner<'a> {
     }
 
     /// Whether a copy may go as there is another: in a store of this node, or, of what no job needs, on another one.
-    fn is_spare(&self, level: &Level, part: &Part, plan: &Plan) -> bool {
-        let is_other = |l: &&Level| {
+    fn is_spare(&self, level: &SiteNodeStore, part: &Part, plan: &ReliefPlan) -> bool {
+        let is_other = |l: &&SiteNodeStore| {
             l.name != level.name && !plan.gone.contains(&(part.clone(), l.name.clone()))
         };
         let mut here = self.node.places_of(part).filter(is_other);
@@ -162,7 +162,7 @@ impl<'a> Planner<'a> {
             .nodes
             .iter()
             .filter(|(n, node)| *n != self.name && node.is_up);
-        !self.used.contains_key(&VersionId::of(part))
+        !self.used.contains_key(&VersionKey::of(part))
             && others.any(|(_, node)| {
                 let mut places = node.places_of(part);
                 places.any(|other| level.is_replaced_by(other.persistent))
@@ -170,7 +170,12 @@ impl<'a> Planner<'a> {
     }
 
     /// A slower store that has room for a part, or where it can be made.
-    fn lower(&self, at: usize, (part, bytes): (&Part, u64), plan: &mut Plan) -> Option<String> {
+    fn lower(
+        &self,
+        at: usize,
+        (part, bytes): (&Part, u64),
+        plan: &mut ReliefPlan,
+    ) -> Option<String> {
         let level = &self.node.levels[at];
         for (below, slower) in self.node.levels.iter().enumerate().skip(at + 1) {
             let may = !slower.is_away && level.is_replaced_by(slower.persistent);

@@ -1,12 +1,12 @@
 //! What came of orders.
 
-use crate::model::catalog::{VersionId, stored_size};
-use crate::model::job::{Phase, Step};
-use crate::model::orders::Why;
+use crate::model::catalog::{VersionKey, stored_size};
+use crate::model::job::{NodeJobTask, SiteJobPhase};
+use crate::model::orders::OrderPurpose;
 use crate::state::Site;
 use crate::verify::has_read;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Part, Proof, Report, Uid, Worked};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Part, Proof, Report, SlurmJobId, Uid, WorkResult};
 
 impl Site {
     pub(crate) fn reported(&mut self, id: u64, report: Report) {
@@ -24,7 +24,7 @@ impl Site {
                 let Some(ordered) = self.orders.remove(&id) else {
                     return;
                 };
-                if let Why::Port(user) = ordered.why
+                if let OrderPurpose::Port(user) = ordered.why
                     && let Some(node) = self.nodes.get_mut(&ordered.node)
                 {
                     node.ports.insert(user, port);
@@ -32,19 +32,21 @@ impl Site {
                 self.advance_waiting();
             }
             Report::Worked { what, .. } => match what {
-                Worked::Failed(why) => self.unreported(id, &why),
-                Worked::Done | Worked::Inventory { .. } => self.worked(id, None),
-                Worked::Serving { port } => {
+                WorkResult::Failed(why) => self.unreported(id, &why),
+                WorkResult::Done | WorkResult::Inventory { .. } => self.worked(id, None),
+                WorkResult::Serving { port } => {
                     let ordered = self.orders.get(&id);
                     if let Some((job, node)) = ordered.and_then(|o| match o.why {
-                        Why::Job(job, Step::Export, _) => Some((job, o.node.clone())),
+                        OrderPurpose::Job(job, NodeJobTask::Export, _) => {
+                            Some((job, o.node.clone()))
+                        }
                         _ => None,
                     }) {
                         self.note_export(job, &node, port);
                     }
                     self.worked(id, None);
                 }
-                Worked::Proven { proof, moved } => self.worked(id, Some((proof, moved))),
+                WorkResult::Proven { proof, moved } => self.worked(id, Some((proof, moved))),
             },
         }
     }
@@ -55,18 +57,18 @@ impl Site {
         };
         let node = ordered.node;
         match ordered.why {
-            Why::Job(job, step, from) => {
+            OrderPurpose::Job(job, step, from) => {
                 self.step_done((&node, &ordered.store), job, step, from, proven);
             }
-            Why::Reclaim(user, held) => {
+            OrderPurpose::Reclaim(user, held) => {
                 if let Some(node) = self.nodes.get_mut(&node) {
                     node.doomed.remove(&(user, held));
                 }
                 self.advance_waiting();
             }
-            Why::Check(part, proof) => {
+            OrderPurpose::Check(part, proof) => {
                 // Meanwhile nobody may need it any more.
-                let known = self.catalog.version(&VersionId::of(&part));
+                let known = self.catalog.version(&VersionKey::of(&part));
                 let is_known = known.is_some_and(|v| v.parts.get(&part.part) == Some(&proof));
                 // An older node says that it is whole, not what it is.
                 let is_same = proven.is_none_or(|(found, _)| found == proof);
@@ -80,25 +82,25 @@ impl Site {
                     false => {}
                 }
             }
-            Why::Verify(at, part, known) => {
+            OrderPurpose::Verify(at, part, known) => {
                 let found = Ok(proven.map(|(found, _)| found));
                 self.verified((&node, &ordered.store), (at, &part, &known), found);
             }
-            Why::Move(part) => self.moved(&node, &part),
-            Why::Port(_) | Why::Forget(_) => {}
+            OrderPurpose::Move(part) => self.moved(&node, &part),
+            OrderPurpose::Port(_) | OrderPurpose::Forget(_) => {}
         }
     }
 
     fn step_done(
         &mut self,
         (node, store): (&str, &str),
-        id: Job,
-        step: Step,
+        id: SlurmJobId,
+        step: NodeJobTask,
         from: Option<(String, Uid)>,
         proven: Option<(Proof, u64)>,
     ) {
         match (&step, proven) {
-            (Step::Fetch(part), Some((proof, moved))) => {
+            (NodeJobTask::Fetch(part), Some((proof, moved))) => {
                 let is_near = from.is_some();
                 self.count_moved(id, |counts| match is_near {
                     true => counts.between_nodes += moved,
@@ -109,7 +111,7 @@ impl Site {
                     && let Some(job) = self.jobs.get_mut(&id)
                 {
                     // Who has read a source need not look at it.
-                    let look = VersionId::of(part).look();
+                    let look = VersionKey::of(part).look();
                     job.done.insert((node.to_owned(), look));
                 }
                 // Others may wait for it too, to read it from here.
@@ -117,8 +119,10 @@ impl Site {
                 self.advance(id);
                 return;
             }
-            (Step::Publish(dataset), Some((proof, _))) => self.part_made(node, id, dataset, proof),
-            (Step::Send(_), Some((_, moved))) => {
+            (NodeJobTask::Publish(dataset), Some((proof, _))) => {
+                self.part_made(node, id, dataset, proof)
+            }
+            (NodeJobTask::Send(_), Some((_, moved))) => {
                 self.count_moved(id, |counts| counts.written_outside += moved);
             }
             _ => {}
@@ -130,7 +134,7 @@ impl Site {
     }
 
     fn fetched(&mut self, place: (&str, &str), part: &Part, proof: Proof) {
-        let Some(version) = self.catalog.version_mut(&VersionId::of(part)) else {
+        let Some(version) = self.catalog.version_mut(&VersionKey::of(part)) else {
             self.doom_copy(place, part);
             return;
         };
@@ -148,7 +152,7 @@ impl Site {
         self.place(place, part, stored_size(&proof));
     }
 
-    fn part_made(&mut self, node: &str, id: Job, dataset: &str, proof: Proof) {
+    fn part_made(&mut self, node: &str, id: SlurmJobId, dataset: &str, proof: Proof) {
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
@@ -170,17 +174,17 @@ impl Site {
     }
 
     /// An order has failed, or nothing is heard of it.
-    pub(crate) fn unreported(&mut self, id: u64, why: &Refusal) {
+    pub(crate) fn unreported(&mut self, id: u64, why: &RequestError) {
         let Some(ordered) = self.orders.remove(&id) else {
             return;
         };
         let node = ordered.node;
         let (id, step, from) = match ordered.why {
-            Why::Job(job, step, from) => (job, step, from),
+            OrderPurpose::Job(job, step, from) => (job, step, from),
             // What could not be removed stays on the list; the node's next session tries again.
-            Why::Reclaim(..) | Why::Port(_) | Why::Forget(_) => return,
+            OrderPurpose::Reclaim(..) | OrderPurpose::Port(_) | OrderPurpose::Forget(_) => return,
             // Where nothing was heard of what it is, it stays: the node's next session asks again.
-            Why::Check(part, _) => {
+            OrderPurpose::Check(part, _) => {
                 // In a store that is away nothing is found, and nothing is lost.
                 let known = self.nodes.get(&node);
                 let is_away = known.is_none_or(|node| node.is_away(&ordered.store));
@@ -189,11 +193,11 @@ impl Site {
                 }
                 return;
             }
-            Why::Verify(at, part, known) => {
+            OrderPurpose::Verify(at, part, known) => {
                 self.verified((&node, &ordered.store), (at, &part, &known), Err(why));
                 return;
             }
-            Why::Move(part) => {
+            OrderPurpose::Move(part) => {
                 let is_gone = why.code == Code::NotFound;
                 self.not_moved(&node, &part, is_gone, &why.text);
                 return;
@@ -205,7 +209,7 @@ impl Site {
             // Its worker may have ended since.
             peer.ports.remove(&user);
         }
-        if let (Step::Look(..), Code::Changed) = (&step, why.code) {
+        if let (NodeJobTask::Look(..), Code::Changed) = (&step, why.code) {
             match self.source_changed(id, &step) {
                 Ok(()) => self.advance(id),
                 Err(why) => self.stage_failed(id, why),
@@ -221,24 +225,24 @@ impl Site {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        let is_copy = job.phase == Phase::Sending && matches!(step, Step::Fetch(_));
+        let is_copy = job.phase == SiteJobPhase::Sending && matches!(step, NodeJobTask::Fetch(_));
         let has_failed = !is_lost && job.has_failed(&node, &step);
-        let is_lending = matches!(step, Step::Export | Step::Attach(_));
-        if is_lending && job.phase == Phase::Running && (has_failed || is_final) {
+        let is_lending = matches!(step, NodeJobTask::Export | NodeJobTask::Attach(_));
+        if is_lending && job.phase == SiteJobPhase::Running && (has_failed || is_final) {
             // No stage of it fails; its tasks are told when they open what is not lent there any more.
             job.note(now, format!("{node}: {}", why.text));
             return;
         }
         if !is_copy && (has_failed || is_final && !is_lost) {
             let text = format!("{node}: {}", why.text);
-            self.failed_step(id, &step, Refusal::new(why.code, text));
+            self.failed_step(id, &step, RequestError::new(why.code, text));
             return;
         }
         self.advance(id);
     }
 
-    fn failed_step(&mut self, id: Job, step: &Step, why: Refusal) {
-        if let Step::Publish(dataset) = step {
+    fn failed_step(&mut self, id: SlurmJobId, step: &NodeJobTask, why: RequestError) {
+        if let NodeJobTask::Publish(dataset) = step {
             // Its readers are told; others of the job's datasets are not concerned.
             let job = self.jobs.get(&id);
             let made = job.and_then(|j| {

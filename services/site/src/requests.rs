@@ -2,22 +2,23 @@
 //! `Site::answer_stage` ends the wait.
 
 use crate::MAX_READERS;
-use crate::event::Asked;
-use crate::model::catalog::{VersionId, VersionState};
-use crate::model::job::{JobState, Phase, Step};
-use crate::model::node::Node;
-use crate::model::orders::Why;
+use crate::event::SiteRequest;
+use crate::model::catalog::{VersionKey, VersionState};
+use crate::model::job::{NodeJobTask, SiteJob, SiteJobPhase};
+use crate::model::node::SiteNode;
+use crate::model::orders::OrderPurpose;
 use crate::model::requester::Requester;
 use crate::state::Site;
-use tarn_proto::local::{Code, Refusal};
+use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
-    Ask, Job, JobInfo, NodeInfo, Order, Owner, Said, Stage, Staging, Uid, Which,
+    ControllerReply, ControllerRequest, DatasetFilter, JobInfo, NodeInfo, NodeOrder, Owner,
+    SlurmJobId, Stage, Staging, Uid,
 };
 
 impl Site {
     /// Handles a request that changes something.
-    pub(crate) fn handle_request(&mut self, asked: Asked) {
-        let Asked {
+    pub(crate) fn handle_request(&mut self, asked: SiteRequest) {
+        let SiteRequest {
             token,
             user,
             groups,
@@ -29,11 +30,11 @@ impl Site {
             groups: &groups,
             trusted,
         };
-        if let Ask::Stage(staging) = ask {
+        if let ControllerRequest::Stage(staging) = ask {
             if !trusted {
                 let text = "only Slurm reports on jobs";
-                let why = Refusal::new(Code::Denied, text);
-                self.answer_to(token, Said::Refused(why));
+                let why = RequestError::new(Code::Denied, text);
+                self.answer_to(token, ControllerReply::Refused(why));
                 return;
             }
             // Who asked before about this job is not there any more: slurmctld was started again.
@@ -41,12 +42,12 @@ impl Site {
             self.report_stage(staging);
             return;
         }
-        if ask == Ask::RemoveOrphans {
+        if ask == ControllerRequest::RemoveOrphans {
             let gone = self.remove_orphans(&requester);
-            self.answer_to(token, Said::Orphans(gone));
+            self.answer_to(token, ControllerReply::Orphans(gone));
             return;
         }
-        if let Ask::Verify {
+        if let ControllerRequest::Verify {
             owner,
             workflow,
             dataset,
@@ -55,12 +56,12 @@ impl Site {
         {
             let which = (owner, &workflow[..], &dataset[..]);
             if let Err(why) = self.verify(token, &requester, which, version) {
-                self.answer_to(token, Said::Refused(why));
+                self.answer_to(token, ControllerReply::Refused(why));
             }
             return;
         }
         let done = self.change(&requester, ask);
-        let said = done.map_or_else(Said::Refused, |()| Said::Done);
+        let said = done.map_or_else(ControllerReply::Refused, |()| ControllerReply::Done);
         self.answer_to(token, said);
     }
 
@@ -86,29 +87,30 @@ impl Site {
             Stage::Teardown { hurry } => self.begin_leaving(id, hurry),
         };
         if is_over {
-            self.answer_stage(id, Ok(Said::Done));
+            self.answer_stage(id, Ok(ControllerReply::Done));
         }
         self.advance(id);
     }
 
-    fn answer_unknown(&mut self, id: Job, stage: &Stage) {
+    fn answer_unknown(&mut self, id: SlurmJobId, stage: &Stage) {
         let done = if matches!(stage, Stage::Teardown { .. }) {
             // Nothing was done for it, so nothing is left.
             self.never_comes(id);
-            Ok(Said::Done)
+            Ok(ControllerReply::Done)
         } else {
             let text = format!(
                 "job {id} is not known here: it was submitted before this controller's log began; submit it again"
             );
-            Err(Refusal::new(Code::NotFound, text))
+            Err(RequestError::new(Code::NotFound, text))
         };
         self.answer_stage(id, done);
     }
 
     /// Slurm expects a job on these nodes. Whether its stage is over, as nothing is brought there.
-    fn begin_bringing(&mut self, id: Job, nodes: Vec<String>) -> bool {
+    fn begin_bringing(&mut self, id: SlurmJobId, nodes: Vec<String>) -> bool {
         let is_on = self.config.ahead;
-        let waits = |job: &&mut JobState| job.phase == Phase::Waiting && !job.reads.is_empty();
+        let waits =
+            |job: &&mut SiteJob| job.phase == SiteJobPhase::Waiting && !job.reads.is_empty();
         let job = self.jobs.get_mut(&id).filter(|job| is_on && waits(job));
         let Some(job) = job else {
             return true;
@@ -119,12 +121,12 @@ impl Site {
     }
 
     /// A job has got its nodes. Whether its stage is over, as it runs already.
-    fn begin_staging(&mut self, id: Job, nodes: Vec<String>) -> bool {
+    fn begin_staging(&mut self, id: SlurmJobId, nodes: Vec<String>) -> bool {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&id) else {
             return true;
         };
-        if !matches!(job.phase, Phase::Waiting | Phase::Staging) {
+        if !matches!(job.phase, SiteJobPhase::Waiting | SiteJobPhase::Staging) {
             return true;
         }
         let mut left = Vec::new();
@@ -138,50 +140,50 @@ impl Site {
         job.note(now, format!("its nodes: {}", nodes.join(", ")));
         job.nodes = nodes;
         (job.ahead, job.is_bringing) = (Vec::new(), false);
-        job.phase = Phase::Staging;
+        job.phase = SiteJobPhase::Staging;
         job.began = Some(now);
         // It runs elsewhere now: what it has in clear there goes at once.
         left.retain(|node| self.is_up(node));
         for node in &left {
-            self.order(node, Why::Forget(id), Order::Dismiss(id));
+            self.order(node, OrderPurpose::Forget(id), NodeOrder::Dismiss(id));
             self.remove_partitions(id, node);
         }
         false
     }
 
     /// A job's script has ended. Whether its stage is over, as what it wrote is published already.
-    fn begin_publishing(&mut self, id: Job, is_well: bool) -> bool {
+    fn begin_publishing(&mut self, id: SlurmJobId, is_well: bool) -> bool {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&id) else {
             return true;
         };
-        if job.phase == Phase::Running {
+        if job.phase == SiteJobPhase::Running {
             job.is_well = is_well;
-            job.phase = Phase::Publishing;
+            job.phase = SiteJobPhase::Publishing;
             let how = if is_well { "well" } else { "with a failure" };
             job.note(now, format!("its script ended {how}"));
             self.count_nodes(id);
             return false;
         }
-        job.phase != Phase::Publishing
+        job.phase != SiteJobPhase::Publishing
     }
 
     /// What a job has made goes where it belongs. Whether its stage is over, as it is there already.
-    fn begin_sending(&mut self, id: Job) -> bool {
+    fn begin_sending(&mut self, id: SlurmJobId) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else {
             return true;
         };
         // A version that could not be published fails the job's stage again.
-        if job.phase == Phase::Published {
-            job.phase = Phase::Sending;
+        if job.phase == SiteJobPhase::Published {
+            job.phase = SiteJobPhase::Sending;
         }
-        !matches!(job.phase, Phase::Publishing | Phase::Sending)
+        !matches!(job.phase, SiteJobPhase::Publishing | SiteJobPhase::Sending)
     }
 
     /// A job is over. Whether its stage is: if Slurm is in a hurry, what is rescued and removed continues beside it.
-    fn begin_leaving(&mut self, id: Job, is_hurried: bool) -> bool {
+    fn begin_leaving(&mut self, id: SlurmJobId, is_hurried: bool) -> bool {
         let job = self.jobs.get(&id);
-        let has_ended = job.is_none_or(|job| job.phase == Phase::Ended);
+        let has_ended = job.is_none_or(|job| job.phase == SiteJobPhase::Ended);
         if !has_ended {
             self.teardown(id);
         }
@@ -189,7 +191,7 @@ impl Site {
     }
 
     /// Whatever is under way for a job is stopped; what it has not published will never be.
-    fn teardown(&mut self, id: Job) {
+    fn teardown(&mut self, id: SlurmJobId) {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -200,17 +202,17 @@ impl Site {
         job.is_leaving = true;
         job.done.clear();
         job.tries.clear();
-        let has_run = (Phase::Running..Phase::Published).contains(&job.phase);
+        let has_run = (SiteJobPhase::Running..SiteJobPhase::Published).contains(&job.phase);
         let is_rescued = has_run && job.makes.iter().any(|m| m.rescue.is_some());
         if has_run {
             job.is_well = false;
         }
-        let published = job.phase >= Phase::Published;
+        let published = job.phase >= SiteJobPhase::Published;
         job.phase = match is_rescued {
-            true => Phase::Publishing,
-            false => Phase::Leaving,
+            true => SiteJobPhase::Publishing,
+            false => SiteJobPhase::Leaving,
         };
-        let makes: Vec<VersionId> = job.makes.iter().map(|m| m.version.clone()).collect();
+        let makes: Vec<VersionKey> = job.makes.iter().map(|m| m.version.clone()).collect();
         self.count_nodes(id);
         if !published {
             for version in makes {
@@ -225,7 +227,9 @@ impl Site {
         }
         let own = self.orders.iter().filter_map(|(number, o)| match &o.why {
             // A part that is on its way is of use to others.
-            Why::Job(job, step, _) if *job == id && !matches!(step, Step::Fetch(_)) => {
+            OrderPurpose::Job(job, step, _)
+                if *job == id && !matches!(step, NodeJobTask::Fetch(_)) =>
+            {
                 Some((*number, o.node.clone()))
             }
             _ => None,
@@ -233,19 +237,23 @@ impl Site {
         let own: Vec<(u64, String)> = own.collect();
         for (number, node) in own {
             self.orders.remove(&number);
-            self.order(&node, Why::Forget(id), Order::Stop(number));
+            self.order(&node, OrderPurpose::Forget(id), NodeOrder::Stop(number));
         }
     }
 
-    fn change(&mut self, requester: &Requester<'_>, ask: Ask) -> Result<(), Refusal> {
+    fn change(
+        &mut self,
+        requester: &Requester<'_>,
+        ask: ControllerRequest,
+    ) -> Result<(), RequestError> {
         match ask {
-            Ask::End { user, workflow } => {
+            ControllerRequest::End { user, workflow } => {
                 if requester.user != user && !requester.trusted {
                     requester.may_change(Owner::User(user))?;
                 }
                 self.end_workflow(Owner::User(user), workflow)
             }
-            Ask::Remove {
+            ControllerRequest::Remove {
                 owner,
                 workflow,
                 dataset,
@@ -254,7 +262,7 @@ impl Site {
                 requester.may_change(owner)?;
                 self.remove(owner, &workflow, dataset.as_deref(), version)
             }
-            Ask::Grant {
+            ControllerRequest::Grant {
                 owner,
                 workflow,
                 dataset,
@@ -269,7 +277,7 @@ impl Site {
                     self.revoke(dataset, to)
                 }
             }
-            Ask::Release {
+            ControllerRequest::Release {
                 owner,
                 workflow,
                 dataset,
@@ -277,7 +285,7 @@ impl Site {
                 requester.may_change(owner)?;
                 self.release(owner, &workflow, &dataset)
             }
-            Ask::Keep {
+            ControllerRequest::Keep {
                 owner,
                 workflow,
                 dataset,
@@ -287,12 +295,15 @@ impl Site {
                 self.catalog.dataset_mut(owner, &workflow, &dataset)?.kept = Some(until);
                 Ok(())
             }
-            _ => Err(Refusal::new(Code::Invalid, "this question changes nothing")),
+            _ => Err(RequestError::new(
+                Code::Invalid,
+                "this question changes nothing",
+            )),
         }
     }
 
     /// No further job of a workflow will come.
-    fn end_workflow(&mut self, owner: Owner, workflow: String) -> Result<(), Refusal> {
+    fn end_workflow(&mut self, owner: Owner, workflow: String) -> Result<(), RequestError> {
         let key = (owner, workflow);
         let Some(found) = self.catalog.workflows.get_mut(&key) else {
             // It may have no data of its own, only a project's or others'.
@@ -301,7 +312,7 @@ impl Site {
                 return Ok(());
             }
             let text = format!("you have no workflow `{}`", key.1);
-            return Err(Refusal::new(Code::NotFound, text));
+            return Err(RequestError::new(Code::NotFound, text));
         };
         found.has_ended = true;
         self.settle();
@@ -312,12 +323,12 @@ impl Site {
         &mut self,
         (owner, workflow, dataset): (Owner, &str, &str),
         to: Owner,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let found = self.catalog.dataset_mut(owner, workflow, dataset)?;
         if found.readers.len() >= MAX_READERS && !found.readers.contains(&to) {
             let text =
                 format!("`{dataset}` has {MAX_READERS} readers already; make a group of them");
-            return Err(Refusal::new(Code::Busy, text));
+            return Err(RequestError::new(Code::Busy, text));
         }
         found.readers.insert(to);
         self.settle();
@@ -328,7 +339,7 @@ impl Site {
         &mut self,
         (owner, workflow, dataset): (Owner, &str, &str),
         from: Owner,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let found = self.catalog.dataset_mut(owner, workflow, dataset)?;
         found.readers.remove(&from);
         // Versions that only jobs waited for which may not read them any more may go.
@@ -342,14 +353,14 @@ impl Site {
         workflow: &str,
         dataset: Option<&str>,
         version: Option<u32>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let found = self.catalog.workflows.get(&(owner, workflow.to_owned()));
         let datasets = found.into_iter().flat_map(|w| &w.datasets);
         let fits = datasets.filter(|(name, _)| dataset.is_none_or(|d| d == **name));
-        let ids: Vec<VersionId> = fits
+        let ids: Vec<VersionKey> = fits
             .flat_map(|(name, d)| d.versions.keys().map(move |v| (name.clone(), *v)))
             .filter(|(_, number)| version.is_none_or(|v| v == *number))
-            .map(|(dataset, version)| VersionId {
+            .map(|(dataset, version)| VersionKey {
                 owner,
                 workflow: workflow.to_owned(),
                 dataset,
@@ -358,7 +369,7 @@ impl Site {
             .collect();
         if ids.is_empty() {
             let text = format!("nothing of workflow `{workflow}` is called so (`tarn data ls`)");
-            return Err(Refusal::new(Code::NotFound, text));
+            return Err(RequestError::new(Code::NotFound, text));
         }
         let used = self.stock().used();
         if let Some(busy) = ids.iter().find(|id| used.contains(id)) {
@@ -373,7 +384,7 @@ impl Site {
                 busy.dataset,
                 users.join(", ")
             );
-            return Err(Refusal::new(Code::Busy, text));
+            return Err(RequestError::new(Code::Busy, text));
         }
         for id in ids {
             self.drop_version(&id);
@@ -382,47 +393,53 @@ impl Site {
     }
 
     /// Answers what changes nothing; `None` for what does.
-    pub fn answer(&self, user: Uid, groups: &[u32], trusted: bool, ask: &Ask) -> Option<Said> {
+    pub fn answer(
+        &self,
+        user: Uid,
+        groups: &[u32],
+        trusted: bool,
+        ask: &ControllerRequest,
+    ) -> Option<ControllerReply> {
         let requester = Requester {
             user,
             groups,
             trusted,
         };
         Some(match ask {
-            Ask::Datasets => self.datasets(&requester, &Which::default()),
-            Ask::Find(which) => self.datasets(&requester, which),
-            Ask::Orphans => Said::Orphans(self.orphans(&requester)),
-            Ask::Job(id) => self.job(&requester, *id),
-            Ask::Nodes => Said::Nodes(self.node_infos()),
-            Ask::Usage(since) => {
+            ControllerRequest::Datasets => self.datasets(&requester, &DatasetFilter::default()),
+            ControllerRequest::Find(which) => self.datasets(&requester, which),
+            ControllerRequest::Orphans => ControllerReply::Orphans(self.orphans(&requester)),
+            ControllerRequest::Job(id) => self.job(&requester, *id),
+            ControllerRequest::Nodes => ControllerReply::Nodes(self.node_infos()),
+            ControllerRequest::Usage(since) => {
                 let may_see = |owner| requester.is(owner) || requester.user == 0;
-                Said::Usage(self.report_usage(*since, may_see))
+                ControllerReply::Usage(self.report_usage(*since, may_see))
             }
             _ => return None,
         })
     }
 
-    fn job(&self, requester: &Requester<'_>, id: Job) -> Said {
+    fn job(&self, requester: &Requester<'_>, id: SlurmJobId) -> ControllerReply {
         let Some(job) = self.jobs.get(&id) else {
             let text = format!(
                 "job {id} is not known: it has no `#TARN` lines, or ended more than a day ago"
             );
-            return Said::Refused(Refusal::new(Code::NotFound, text));
+            return ControllerReply::Refused(RequestError::new(Code::NotFound, text));
         };
         if requester.user != job.user && requester.user != 0 && !requester.trusted {
             let text = format!("job {id} is somebody else's");
-            return Said::Refused(Refusal::new(Code::Denied, text));
+            return ControllerReply::Refused(RequestError::new(Code::Denied, text));
         }
         let phase = match job.phase {
-            Phase::Waiting => "waiting",
-            Phase::Staging => "staging",
-            Phase::Running => "running",
-            Phase::Publishing | Phase::Published => "publishing",
-            Phase::Sending | Phase::Sent => "sending",
-            Phase::Leaving => "leaving",
-            Phase::Ended => "ended",
+            SiteJobPhase::Waiting => "waiting",
+            SiteJobPhase::Staging => "staging",
+            SiteJobPhase::Running => "running",
+            SiteJobPhase::Publishing | SiteJobPhase::Published => "publishing",
+            SiteJobPhase::Sending | SiteJobPhase::Sent => "sending",
+            SiteJobPhase::Leaving => "leaving",
+            SiteJobPhase::Ended => "ended",
         };
-        Said::Job(Box::new(JobInfo {
+        ControllerReply::Job(Box::new(JobInfo {
             user: job.user,
             phase: phase.into(),
             history: job.history.clone(),
@@ -433,7 +450,7 @@ impl Site {
 
     /// What is known of each node.
     pub fn node_infos(&self) -> Vec<NodeInfo> {
-        let info = |(name, node): (&String, &Node)| NodeInfo {
+        let info = |(name, node): (&String, &SiteNode)| NodeInfo {
             name: name.clone(),
             up: node.is_up,
             capacity: node.capacity(),

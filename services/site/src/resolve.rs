@@ -1,11 +1,11 @@
 //! Which versions a job reads and makes.
 
-use crate::model::catalog::{Catalog, VersionId, VersionState};
-use crate::model::job::{JobState, Makes, Phase, Reads};
+use crate::model::catalog::{Catalog, VersionKey, VersionState};
+use crate::model::job::{Makes, Reads, SiteJob, SiteJobPhase};
 use crate::partitions::partitions_of;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Owner, Submitted, is_name};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{JobSubmission, Owner, SlurmJobId, is_name};
 use tarn_types::bounds::MAX_NAME_BYTES;
 use tarn_types::named::Whose;
 use tarn_types::units::Time;
@@ -14,25 +14,25 @@ use tarn_types::workflow::{self, Distribution, OnFailure, Role};
 /// A job's script, and what is known when it is taken in. Nothing is changed.
 pub(crate) struct Resolution<'a> {
     pub(crate) catalog: &'a Catalog,
-    pub(crate) jobs: &'a BTreeMap<Job, JobState>,
-    pub(crate) job: Job,
-    pub(crate) submitted: &'a Submitted,
+    pub(crate) jobs: &'a BTreeMap<SlurmJobId, SiteJob>,
+    pub(crate) job: SlurmJobId,
+    pub(crate) submitted: &'a JobSubmission,
     pub(crate) now: Time,
 }
 
 impl Resolution<'_> {
     /// Finds out which versions a job reads and makes. Changes nothing.
-    pub(crate) fn resolve(&self) -> Result<JobState, Refusal> {
+    pub(crate) fn resolve(&self) -> Result<SiteJob, RequestError> {
         let (job, submitted) = (self.job, self.submitted);
         let workflow = &submitted.workflow;
         let [step] = &workflow.steps[..] else {
             let text = "a job's script is one step";
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         };
         let makes = step.uses.iter().any(|u| u.role != Role::In);
         if step.foreach.is_some() && makes {
             let text = "the tasks of a job array cannot make datasets yet, only read them: use separate jobs for `out` and `inout`";
-            return Err(Refusal::new(Code::Unsupported, text));
+            return Err(RequestError::new(Code::Unsupported, text));
         }
         let owner = Owner::User(submitted.user);
         check_name("workflow", &workflow.name)?;
@@ -43,14 +43,14 @@ impl Resolution<'_> {
             (None, true) => alone(&workflow.name, job),
             (None, false) => workflow.name.clone(),
         };
-        let mut state = JobState {
+        let mut state = SiteJob {
             user: submitted.user,
             group: submitted.group,
             groups: submitted.groups.clone(),
             owner,
             workflow: name,
             beside: prior.filter(|_| submitted.chain.as_ref().is_some_and(|c| c.same_nodes)),
-            phase: Phase::Waiting,
+            phase: SiteJobPhase::Waiting,
             is_leaving: false,
             excludes: submitted.excludes.clone(),
             full: Vec::new(),
@@ -76,16 +76,16 @@ impl Resolution<'_> {
             let dataset = workflow
                 .data
                 .get(used.data.at())
-                .ok_or_else(|| Refusal::new(Code::Invalid, "a use of no dataset"))?;
+                .ok_or_else(|| RequestError::new(Code::Invalid, "a use of no dataset"))?;
             self.resolve_use(dataset, used, &mut state)?;
         }
         Ok(state)
     }
 
     /// The workflow that a job continues, as another one of its user's began it.
-    fn continued_workflow(&self, prior: Job) -> Result<String, Refusal> {
+    fn continued_workflow(&self, prior: SlurmJobId) -> Result<String, RequestError> {
         let submitted = self.submitted;
-        let refuse = |code, text: String| Err(Refusal::new(code, text));
+        let refuse = |code, text: String| Err(RequestError::new(code, text));
         match self.jobs.get(&prior) {
             None => refuse(
                 Code::NotFound,
@@ -114,16 +114,16 @@ impl Resolution<'_> {
     fn resolve_use(
         &self,
         dataset: &workflow::Dataset,
-        used: &workflow::Use,
-        state: &mut JobState,
-    ) -> Result<(), Refusal> {
+        used: &workflow::DatasetUse,
+        state: &mut SiteJob,
+    ) -> Result<(), RequestError> {
         check_use(dataset, used)?;
         let key = self.whose(dataset, used.role, state)?;
         let latest = self.latest(&key, used.role, state);
         let latest = latest.or(dataset.source.as_ref().map(|_| 0));
         let read = match (used.role, latest) {
             (Role::Out, _) => None,
-            (_, Some(version)) => Some(VersionId {
+            (_, Some(version)) => Some(VersionKey {
                 version,
                 ..key.clone()
             }),
@@ -144,10 +144,10 @@ impl Resolution<'_> {
 
     fn read_of(
         &self,
-        version: &VersionId,
+        version: &VersionKey,
         dataset: &workflow::Dataset,
-        used: &workflow::Use,
-    ) -> Result<Reads, Refusal> {
+        used: &workflow::DatasetUse,
+    ) -> Result<Reads, RequestError> {
         self.catalog.same_source(version, dataset)?;
         let known = self.catalog.version(version);
         if dataset.encrypt && known.is_some_and(|v| !v.is_sealed) {
@@ -155,7 +155,7 @@ impl Resolution<'_> {
                 "`{}` has `encrypt`, but version {} of it is stored on the nodes unencrypted: remove that first (`tarn data rm`), and set `encrypt` in the first job that reads or makes it",
                 dataset.name, version.version
             );
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         Ok(Reads {
             name: dataset.name.clone(),
@@ -170,10 +170,10 @@ impl Resolution<'_> {
     /// The version that a job makes: the one that it has promised before, or the next.
     fn output_of(
         &self,
-        key: VersionId,
+        key: VersionKey,
         dataset: &workflow::Dataset,
-        used: &workflow::Use,
-    ) -> Result<Makes, Refusal> {
+        used: &workflow::DatasetUse,
+    ) -> Result<Makes, RequestError> {
         let (job, workflow) = (self.job, &self.submitted.workflow);
         let is_sealed = dataset.encrypt || self.catalog.was_sealed(&key);
         if is_sealed && dataset.size.is_none() {
@@ -181,7 +181,7 @@ impl Resolution<'_> {
                 "`{}` is encrypted, so its output is written to memory: state its largest size, `data.{}.size = \"...\"`",
                 dataset.name, dataset.name
             );
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         let versions = self.catalog.dataset(&key).map(|d| &d.versions);
         let own = versions.and_then(|v| v.iter().find(|(_, v)| v.maker == Some(job)));
@@ -193,13 +193,13 @@ impl Resolution<'_> {
                 "`{}:scatter`: this script must give its rule too: `data.{}.scatter = \"...\"`",
                 dataset.name, dataset.name
             );
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         let rescue = (dataset.on_failure == OnFailure::Drain)
             .then_some(workflow.external.as_ref())
             .flatten();
         Ok(Makes {
-            version: VersionId { version, ..key },
+            version: VersionKey { version, ..key },
             rule: rule.filter(|_| used.distribution == Distribution::Scatter),
             from: None,
             size: dataset.size.unwrap_or(0),
@@ -218,10 +218,10 @@ impl Resolution<'_> {
         &self,
         dataset: &workflow::Dataset,
         role: Role,
-        state: &JobState,
-    ) -> Result<VersionId, Refusal> {
+        state: &SiteJob,
+    ) -> Result<VersionKey, RequestError> {
         let Some(of) = &dataset.of else {
-            return Ok(VersionId {
+            return Ok(VersionKey {
                 owner: state.owner,
                 workflow: state.workflow.clone(),
                 dataset: dataset.name.clone(),
@@ -234,10 +234,10 @@ impl Resolution<'_> {
         };
         let owner = owner.ok_or_else(|| {
             let text = format!("`{of}`: there is no `{}` on this site", of.whose);
-            Refusal::new(Code::Invalid, text)
+            RequestError::new(Code::Invalid, text)
         })?;
         let workflow = of.workflow.as_deref().unwrap_or(Owner::NO_WORKFLOW);
-        let id = VersionId {
+        let id = VersionKey {
             owner,
             workflow: workflow.to_owned(),
             dataset: of.dataset.clone(),
@@ -251,7 +251,7 @@ impl Resolution<'_> {
                     let text = format!(
                         "`{of}` is made and changed only by members of its project, and you are not a member"
                     );
-                    Err(Refusal::new(Code::Denied, text))
+                    Err(RequestError::new(Code::Denied, text))
                 }
             };
         }
@@ -262,13 +262,13 @@ impl Resolution<'_> {
                 let text = format!(
                     "`{of}` is not there, or not yours to read: who owns it can grant it (`tarn data grant`)"
                 );
-                Err(Refusal::new(Code::Denied, text))
+                Err(RequestError::new(Code::Denied, text))
             }
         }
     }
 
     /// The version that a job reads.
-    fn latest(&self, id: &VersionId, role: Role, state: &JobState) -> Option<u32> {
+    fn latest(&self, id: &VersionKey, role: Role, state: &SiteJob) -> Option<u32> {
         // What this job makes is not what it reads, when it is taken in once more.
         let others = self.catalog.dataset(id)?.versions.iter().filter(|(_, v)| {
             v.maker != Some(self.job) && !matches!(v.state, VersionState::Failed(_))
@@ -288,14 +288,14 @@ impl Resolution<'_> {
 }
 
 /// What the workflow of a script that says no name is called.
-fn alone(name: &str, job: Job) -> String {
+fn alone(name: &str, job: SlurmJobId) -> String {
     let job = format!(".{job}");
     let end = name.len().min(MAX_NAME_BYTES - job.len());
     // It is a name, so all its characters are bytes.
     format!("{}{job}", &name[..end])
 }
 
-fn nobody_makes(dataset: &workflow::Dataset, workflow: &workflow::Workflow) -> Refusal {
+fn nobody_makes(dataset: &workflow::Dataset, workflow: &workflow::Workflow) -> RequestError {
     let name = &dataset.name;
     let text = match &dataset.of {
         None => format!(
@@ -304,30 +304,30 @@ fn nobody_makes(dataset: &workflow::Dataset, workflow: &workflow::Workflow) -> R
         ),
         Some(of) => format!("nobody has made `{of}` yet: submit the job that does first"),
     };
-    Refusal::new(Code::NotFound, text)
+    RequestError::new(Code::NotFound, text)
 }
 
 /// Whether jobs may use a dataset in this way.
-fn check_use(dataset: &workflow::Dataset, used: &workflow::Use) -> Result<(), Refusal> {
+fn check_use(dataset: &workflow::Dataset, used: &workflow::DatasetUse) -> Result<(), RequestError> {
     check_name("dataset", &dataset.name)?;
     if let Some(entry) = &used.entry {
         let text = format!(
             "`{}/{entry}`: single entries cannot be asked for by jobs yet; ask for `{}`",
             dataset.name, dataset.name
         );
-        return Err(Refusal::new(Code::Unsupported, text));
+        return Err(RequestError::new(Code::Unsupported, text));
     }
     if used.distribution == Distribution::Shared {
         let text = format!(
             "`{}` cannot be one folder of all nodes (`shared`) between jobs yet, only within a run (`tarn run`)",
             dataset.name
         );
-        return Err(Refusal::new(Code::Unsupported, text));
+        return Err(RequestError::new(Code::Unsupported, text));
     }
     Ok(())
 }
 
-fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
+fn check_name(what: &str, name: &str) -> Result<(), RequestError> {
     if is_name(name) {
         return Ok(());
     }
@@ -335,5 +335,5 @@ fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
         "`{}` cannot be the name of a {what}: up to 64 letters, digits, `_`, `-`, `.`, not `.` first",
         name.escape_debug()
     );
-    Err(Refusal::new(Code::Invalid, text))
+    Err(RequestError::new(Code::Invalid, text))
 }

@@ -2,28 +2,33 @@
 //! between stores".
 
 use crate::MAX_MOVES;
-use crate::model::job::{JobState, Phase, Reads};
-use crate::model::node::{Level, Moving, Node};
-use crate::model::progress::Progress;
-use crate::model::space::{Space, SpaceRequest};
-use crate::relief::{Planner, Relief};
+use crate::model::job::{Reads, SiteJob, SiteJobPhase};
+use crate::model::node::{PartMigration, SiteNode, SiteNodeStore};
+use crate::model::progress::PreparationState;
+use crate::model::space::{SpaceAvailability, SpaceRequest};
+use crate::relief::{Relief, ReliefPlanner};
 use crate::state::Site;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Part};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Part, SlurmJobId};
 
 /// A node's stores in the order in which something is best kept: the one that is wished for, then the others, fast to slow.
-fn order<'a>(node: &'a Node, tier: Option<&str>) -> Vec<&'a Level> {
-    let mut all: Vec<&Level> = node.present().collect();
+fn order<'a>(node: &'a SiteNode, tier: Option<&str>) -> Vec<&'a SiteNodeStore> {
+    let mut all: Vec<&SiteNodeStore> = node.present().collect();
     all.sort_by_key(|level| tier != Some(&level.name[..]));
     all
 }
 
 impl Site {
     /// A store of a node with room for so many bytes: the best one that has it, or where it can be made.
-    pub(crate) fn find_space(&mut self, name: &str, bytes: u64, whom: SpaceRequest<'_>) -> Space {
+    pub(crate) fn find_space(
+        &mut self,
+        name: &str,
+        bytes: u64,
+        whom: SpaceRequest<'_>,
+    ) -> SpaceAvailability {
         let Some(node) = self.nodes.get(name) else {
-            return Space::In(String::new());
+            return SpaceAvailability::In(String::new());
         };
         let stores: Vec<String> = order(node, whom.tier)
             .iter()
@@ -36,11 +41,11 @@ impl Site {
         };
         for store in stores {
             match self.free_space((name, &store), least, whom, false) {
-                Space::None(_) => {}
+                SpaceAvailability::None(_) => {}
                 found => return found,
             }
         }
-        Space::None(self.stock().no_space(name, bytes))
+        SpaceAvailability::None(self.stock().no_space(name, bytes))
     }
 
     /// Whether so many bytes are free in a store of a node; if not, what makes them so is ordered: what is under way is waited for; what
@@ -51,8 +56,8 @@ impl Site {
         bytes: u64,
         whom: SpaceRequest<'_>,
         is_gentle: bool,
-    ) -> Space {
-        let none = |site: &Self| Space::None(site.stock().no_space(name, bytes));
+    ) -> SpaceAvailability {
+        let none = |site: &Self| SpaceAvailability::None(site.stock().no_space(name, bytes));
         let Some(node) = self.nodes.get(name) else {
             return none(self);
         };
@@ -64,28 +69,29 @@ impl Site {
         else {
             return none(self);
         };
-        let free = |level: &Level| (level.name.clone(), self.stock().free_in(name, node, level));
+        let free =
+            |level: &SiteNodeStore| (level.name.clone(), self.stock().free_in(name, node, level));
         let free: BTreeMap<String, u64> = node.present().map(free).collect();
         let lacks = bytes.saturating_sub(free[store]);
         if lacks == 0 {
-            return Space::In(store.to_owned());
+            return SpaceAvailability::In(store.to_owned());
         }
         if node.levels[at].bytes < bytes {
             return none(self);
         }
         if self.stock().is_being_freed(name, node, store) {
-            return Space::Soon;
+            return SpaceAvailability::Soon;
         }
-        let planner = Planner::new(stock, (name, node), is_gentle);
+        let planner = ReliefPlanner::new(stock, (name, node), is_gentle);
         let Some(steps) = planner.plan(at, lacks, free) else {
             return none(self);
         };
         self.carry_out(name, steps, (store, whom.job));
-        Space::Soon
+        SpaceAvailability::Soon
     }
 
     /// Orders what a plan says; what is to go where room is only being made goes later.
-    fn carry_out(&mut self, name: &str, steps: Vec<Relief>, (store, job): (&str, Job)) {
+    fn carry_out(&mut self, name: &str, steps: Vec<Relief>, (store, job): (&str, SlurmJobId)) {
         let mut full = BTreeSet::new();
         let (mut dropped, mut moved) = (0, 0);
         for step in steps {
@@ -105,9 +111,9 @@ impl Site {
                     let text = format!(
                         "{part} goes from store `{from}` of node {name} to `{to}`: job {job} needs the space"
                     );
-                    self.tell(part.owner, text);
+                    self.notify_owner(part.owner, text);
                     let keep = false;
-                    self.start_move(name, &part, Moving { from, to, keep });
+                    self.start_move(name, &part, PartMigration { from, to, keep });
                     moved += 1;
                 }
             }
@@ -135,12 +141,12 @@ impl Site {
     }
 
     /// A copy goes, as what it holds can be had again.
-    fn drop_copy(&mut self, (name, store): (&str, &str), part: &Part, job: Job) {
+    fn drop_copy(&mut self, (name, store): (&str, &str), part: &Part, job: SlurmJobId) {
         if !store.is_empty() {
             let text = format!(
                 "{part} goes from store `{store}` of node {name}, as it can be fetched again: job {job} needs the space"
             );
-            self.tell(part.owner, text);
+            self.notify_owner(part.owner, text);
         }
         self.unplace((name, store), part);
         self.doom_copy((name, store), part);
@@ -148,17 +154,23 @@ impl Site {
 
     /// Sees to it that what a job reads on a node lies together in one store, the best one that has room for it: what is read is moved up
     /// before the gate opens. Where no better one has room, it is read where it lies.
-    pub(crate) fn lift(&mut self, id: Job, job: &JobState, name: &str, reads: &Reads) -> Progress {
+    pub(crate) fn lift(
+        &mut self,
+        id: SlurmJobId,
+        job: &SiteJob,
+        name: &str,
+        reads: &Reads,
+    ) -> PreparationState {
         let parts = self.catalog.parts_of(&reads.version);
         // What is copied at the gate, or opened into memory, is read once.
         if reads.is_changed || self.catalog.is_sealed(&reads.version) {
-            return Progress::Complete;
+            return PreparationState::Complete;
         }
         let Some(node) = self.nodes.get(name) else {
-            return Progress::Pending;
+            return PreparationState::Pending;
         };
         if parts.iter().any(|part| node.moving.contains_key(part)) {
-            return Progress::Pending;
+            return PreparationState::Pending;
         }
         let is_together = node.common(&parts).is_some();
         let is_pinned = self.stock().pinned(Some(id)).contains(&reads.version);
@@ -167,15 +179,15 @@ impl Site {
             tier: reads.tier.as_deref(),
             size: reads.size,
         };
-        let stores: Vec<Level> = order(node, whom.tier).into_iter().cloned().collect();
+        let stores: Vec<SiteNodeStore> = order(node, whom.tier).into_iter().cloned().collect();
         for level in stores {
             let Some(node) = self.nodes.get(name) else {
-                return Progress::Pending;
+                return PreparationState::Pending;
             };
             let lacks = |part: &&Part| !node.places_of(part).any(|l| l.name == level.name);
             let missing: Vec<Part> = parts.iter().filter(lacks).cloned().collect();
             if missing.is_empty() {
-                return Progress::Complete;
+                return PreparationState::Complete;
             }
             if missing
                 .iter()
@@ -188,37 +200,43 @@ impl Site {
                 .map(|part| node.parts.get(part).copied().unwrap_or(0));
             let bytes = bytes.sum();
             // Nobody waits for what is brought ahead: it takes what is free.
-            let is_ahead = job.phase == Phase::Waiting;
+            let is_ahead = job.phase == SiteJobPhase::Waiting;
             if is_ahead && self.stock().free_in(name, node, &level) < bytes {
                 continue;
             }
             match self.free_space((name, &level.name), bytes, whom, is_together) {
-                Space::In(_) => {
+                SpaceAvailability::In(_) => {
                     for part in missing {
                         self.raise(id, (name, &level), part, is_pinned);
                     }
-                    return Progress::Pending;
+                    return PreparationState::Pending;
                 }
-                Space::Soon => return Progress::Pending,
-                Space::None(_) => {}
+                SpaceAvailability::Soon => return PreparationState::Pending,
+                SpaceAvailability::None(_) => {}
             }
         }
         match is_together {
-            true => Progress::Complete,
-            false => Progress::Failed(self.scattered(name, reads)),
+            true => PreparationState::Complete,
+            false => PreparationState::Failed(self.scattered(name, reads)),
         }
     }
 
-    fn scattered(&self, name: &str, reads: &Reads) -> Refusal {
+    fn scattered(&self, name: &str, reads: &Reads) -> RequestError {
         let text = format!(
             "the parts of `{}` are in several stores of node {name}, none of which has space for all of them",
             reads.name
         );
-        Refusal::new(Code::NoSpace, text)
+        RequestError::new(Code::NoSpace, text)
     }
 
     /// A part is brought to a store to be read there.
-    fn raise(&mut self, id: Job, (name, level): (&str, &Level), part: Part, is_pinned: bool) {
+    fn raise(
+        &mut self,
+        id: SlurmJobId,
+        (name, level): (&str, &SiteNodeStore),
+        part: Part,
+        is_pinned: bool,
+    ) {
         let from = self.nodes.get(name).and_then(|node| {
             let from = node.places_of(&part).next()?;
             Some((from.name.clone(), from.is_replaced_by(level.persistent)))
@@ -233,9 +251,9 @@ impl Site {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.note(now, text.clone());
         }
-        self.tell(part.owner, format!("{text} by job {id}"));
+        self.notify_owner(part.owner, format!("{text} by job {id}"));
         // Somebody reads it where it is, or it would not outlive a loss of power any more.
         let keep = is_pinned || !is_as_good;
-        self.start_move(name, &part, Moving { from, to, keep });
+        self.start_move(name, &part, PartMigration { from, to, keep });
     }
 }

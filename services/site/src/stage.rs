@@ -2,16 +2,19 @@
 //! nothing is missing, the phase is over.
 //! Where a part comes from is chosen in `bring_part`.
 
-use crate::model::catalog::{Version, VersionId, VersionState, stored_size};
-use crate::model::job::{JobState, Phase, Reads, Step};
-use crate::model::node::Node;
-use crate::model::orders::Why;
-use crate::model::progress::Progress;
-use crate::model::space::{Space, SpaceRequest};
+use crate::model::catalog::{VersionKey, VersionRecord, VersionState, stored_size};
+use crate::model::job::{NodeJobTask, Reads, SiteJob, SiteJobPhase};
+use crate::model::node::SiteNode;
+use crate::model::orders::OrderPurpose;
+use crate::model::progress::PreparationState;
+use crate::model::space::{SpaceAvailability, SpaceRequest};
 use crate::state::Site;
 use std::path::Path;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Held, Job, Order, Origin, Owner, Part, Peer, Proof, Said, Work};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{
+    ControllerReply, NodeOrder, Origin, Owner, Part, Proof, SlurmJobId, StoreContent, Work,
+    WorkerAddress,
+};
 use tarn_types::units::{Nanos, SECOND};
 
 /// Transfers at a time from one node to others, for one job.
@@ -21,17 +24,17 @@ const TIMEOUT: Nanos = 60 * SECOND;
 
 impl Site {
     /// Looks at a job again, after something has happened that may concern it.
-    pub(crate) fn advance(&mut self, id: Job) {
+    pub(crate) fn advance(&mut self, id: SlurmJobId) {
         let Some(job) = self.jobs.get(&id).cloned() else {
             return;
         };
         let look = match job.phase {
-            Phase::Waiting if job.is_bringing => self.bring_ahead(id, &job),
-            Phase::Staging => self.stage(id, &job),
-            Phase::Publishing => self.publish(id, &job),
-            Phase::Sending => self.send(id, &job),
-            Phase::Leaving => self.leave(id, &job),
-            Phase::Running => {
+            SiteJobPhase::Waiting if job.is_bringing => self.bring_ahead(id, &job),
+            SiteJobPhase::Staging => self.stage(id, &job),
+            SiteJobPhase::Publishing => self.publish(id, &job),
+            SiteJobPhase::Sending => self.send(id, &job),
+            SiteJobPhase::Leaving => self.leave(id, &job),
+            SiteJobPhase::Running => {
                 // Nobody waits for it.
                 self.export_partitions(id, &job);
                 return;
@@ -39,47 +42,47 @@ impl Site {
             _ => return,
         };
         match look {
-            Progress::Pending => {}
-            Progress::Complete if job.phase == Phase::Waiting => {
+            PreparationState::Pending => {}
+            PreparationState::Complete if job.phase == SiteJobPhase::Waiting => {
                 self.brought(id, "what it reads is there")
             }
-            Progress::Complete => self.next(id),
-            Progress::Failed(why) => self.stage_failed(id, why),
+            PreparationState::Complete => self.next(id),
+            PreparationState::Failed(why) => self.stage_failed(id, why),
         }
     }
 
     /// A job has no nodes yet, and Slurm waits for its data: where it is expected, what it reads is brought as far as it can be had now, so that
     /// its nodes need not wait (Weiland 2018, section 2.2). The rest is the gate's.
-    fn bring_ahead(&mut self, id: Job, job: &JobState) -> Progress {
+    fn bring_ahead(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
         if let Some(node) = job.ahead.iter().find(|node| !self.is_up(node)) {
             let text = format!("node {node} does not answer any more");
-            return Progress::Failed(Refusal::new(Code::Lost, text));
+            return PreparationState::Failed(RequestError::new(Code::Lost, text));
         }
-        let expected = JobState {
+        let expected = SiteJob {
             nodes: job.ahead.clone(),
             ..job.clone()
         };
         let mut is_whole = true;
         for reads in &job.reads {
             let version = self.catalog.version(&reads.version);
-            if !version.is_some_and(Version::is_there) {
+            if !version.is_some_and(VersionRecord::is_there) {
                 continue;
             }
             match self.bring(id, &expected, reads) {
-                Progress::Complete => {}
-                Progress::Pending => is_whole = false,
+                PreparationState::Complete => {}
+                PreparationState::Pending => is_whole = false,
                 never => return never,
             }
         }
         if is_whole {
-            Progress::Complete
+            PreparationState::Complete
         } else {
-            Progress::Pending
+            PreparationState::Pending
         }
     }
 
     /// As much as could be is brought to where a job is expected.
-    fn brought(&mut self, id: Job, how: &str) {
+    fn brought(&mut self, id: SlurmJobId, how: &str) {
         let now = self.now;
         if let Some(job) = self.jobs.get_mut(&id) {
             job.is_bringing = false;
@@ -87,11 +90,11 @@ impl Site {
             let nodes = job.ahead.join(", ");
             job.note(now, format!("it is expected on {nodes}: {how}"));
         }
-        self.answer_stage(id, Ok(Said::Done));
+        self.answer_stage(id, Ok(ControllerReply::Done));
     }
 
     /// A phase is over, and who waits for it is told.
-    fn next(&mut self, id: Job) {
+    fn next(&mut self, id: SlurmJobId) {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -99,35 +102,35 @@ impl Site {
         job.waits = None;
         job.tries.clear();
         let (phase, what) = match job.phase {
-            Phase::Staging => (Phase::Running, "all that it reads is on its nodes"),
-            Phase::Publishing => (Phase::Published, "what it wrote is published"),
-            Phase::Sending => (Phase::Sent, "what goes out is there"),
-            _ => (Phase::Ended, "its folders are removed"),
+            SiteJobPhase::Staging => (SiteJobPhase::Running, "all that it reads is on its nodes"),
+            SiteJobPhase::Publishing => (SiteJobPhase::Published, "what it wrote is published"),
+            SiteJobPhase::Sending => (SiteJobPhase::Sent, "what goes out is there"),
+            _ => (SiteJobPhase::Ended, "its folders are removed"),
         };
         job.phase = phase;
         job.note(now, what);
-        if job.is_leaving && phase != Phase::Ended {
+        if job.is_leaving && phase != SiteJobPhase::Ended {
             self.continue_leaving(id);
             return;
         }
         let said = match phase {
-            Phase::Published => self.advise_readers(id),
-            _ => Said::Done,
+            SiteJobPhase::Published => self.advise_readers(id),
+            _ => ControllerReply::Done,
         };
         self.answer_stage(id, Ok(said));
         match phase {
-            Phase::Published => self.advance_waiting(),
-            Phase::Ended => self.ended(id),
+            SiteJobPhase::Published => self.advance_waiting(),
+            SiteJobPhase::Ended => self.ended(id),
             _ => {}
         }
     }
 
     /// What is rescued of a job that ends before its time goes out, then the job leaves.
-    pub(crate) fn continue_leaving(&mut self, id: Job) {
+    pub(crate) fn continue_leaving(&mut self, id: SlurmJobId) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.phase = match job.phase {
-                Phase::Published => Phase::Sending,
-                _ => Phase::Leaving,
+                SiteJobPhase::Published => SiteJobPhase::Sending,
+                _ => SiteJobPhase::Leaving,
             };
             job.done.clear();
         }
@@ -139,8 +142,8 @@ impl Site {
         let leaving = self
             .jobs
             .iter()
-            .filter(|(_, j)| j.is_leaving && j.phase != Phase::Ended);
-        let mut jobs: Vec<Job> = leaving.map(|(id, _)| *id).collect();
+            .filter(|(_, j)| j.is_leaving && j.phase != SiteJobPhase::Ended);
+        let mut jobs: Vec<SlurmJobId> = leaving.map(|(id, _)| *id).collect();
         jobs.extend(self.waiting.keys());
         for job in jobs {
             self.advance(job);
@@ -148,15 +151,15 @@ impl Site {
     }
 
     /// A stage has failed, and Slurm is told; a later one begins where this was.
-    pub(crate) fn stage_failed(&mut self, id: Job, why: Refusal) {
+    pub(crate) fn stage_failed(&mut self, id: SlurmJobId, why: RequestError) {
         let now = self.now;
-        let is_ahead = |job: &JobState| job.phase == Phase::Waiting && job.is_bringing;
+        let is_ahead = |job: &SiteJob| job.phase == SiteJobPhase::Waiting && job.is_bringing;
         if self.jobs.get(&id).is_some_and(is_ahead) {
             // On the nodes that it gets it may be otherwise.
             self.brought(id, &why.text);
             return;
         }
-        let is_staging = |job: &JobState| job.phase == Phase::Staging;
+        let is_staging = |job: &SiteJob| job.phase == SiteJobPhase::Staging;
         if self.jobs.get(&id).is_some_and(is_staging) {
             // Slurm takes its nodes back.
             self.count_nodes(id);
@@ -166,14 +169,14 @@ impl Site {
             job.note(now, why.text.clone());
             job.tries.clear();
             match job.phase {
-                Phase::Staging => {
-                    job.phase = Phase::Waiting;
+                SiteJobPhase::Staging => {
+                    job.phase = SiteJobPhase::Waiting;
                     // Meanwhile what it was to see may be moved.
-                    job.done.retain(|(_, step)| *step != Step::Admit);
+                    job.done.retain(|(_, step)| *step != NodeJobTask::Admit);
                 }
                 // What cannot be rescued does not hold its nodes.
-                phase if job.is_leaving && phase < Phase::Leaving => {
-                    job.phase = Phase::Leaving;
+                phase if job.is_leaving && phase < SiteJobPhase::Leaving => {
+                    job.phase = SiteJobPhase::Leaving;
                     job.done.clear();
                     self.advance(id);
                     return;
@@ -187,17 +190,17 @@ impl Site {
     /// Orders something once on a node. Whether it is done.
     pub(crate) fn once(
         &mut self,
-        id: Job,
-        job: &JobState,
+        id: SlurmJobId,
+        job: &SiteJob,
         node: &str,
-        step: Step,
-        order: Order,
+        step: NodeJobTask,
+        order: NodeOrder,
     ) -> bool {
         if job.is_done(node, &step) {
             return true;
         }
         if self.is_up(node) && !self.orders.is_under_way(id, node, &step) {
-            self.order(node, Why::Job(id, step, None), order);
+            self.order(node, OrderPurpose::Job(id, step, None), order);
         }
         false
     }
@@ -207,12 +210,12 @@ impl Site {
     }
 
     /// A node that does not answer is waited for, but not for ever.
-    pub(crate) fn wait_for(&mut self, id: Job, node: &str) -> Result<(), Progress> {
+    pub(crate) fn wait_for(&mut self, id: SlurmJobId, node: &str) -> Result<(), PreparationState> {
         let known = self.nodes.entry(node.to_owned());
         let since = self.now;
-        let known = known.or_insert_with(|| Node {
+        let known = known.or_insert_with(|| SiteNode {
             since,
-            ..Node::default()
+            ..SiteNode::default()
         });
         if known.is_up {
             return Ok(());
@@ -225,15 +228,18 @@ impl Site {
         let text =
             format!("tarnd of node {node} does not answer: is `tarnd --site` running there?");
         if self.now.saturating_sub(since) >= timeout {
-            return Err(Progress::Failed(Refusal::new(Code::Lost, text)));
+            return Err(PreparationState::Failed(RequestError::new(
+                Code::Lost,
+                text,
+            )));
         }
         if let Some(job) = self.jobs.get_mut(&id) {
             job.waits = Some(text);
         }
-        Err(Progress::Pending)
+        Err(PreparationState::Pending)
     }
 
-    fn stage(&mut self, id: Job, job: &JobState) -> Progress {
+    fn stage(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
         for node in &job.nodes {
             if let Err(progress) = self.wait_for(id, node) {
                 return progress;
@@ -243,7 +249,7 @@ impl Site {
     }
 
     /// Brings what a job reads, prepares what it writes, makes its partitions, and lets its tasks in. Whether all is done.
-    fn open_gate(&mut self, id: Job, job: &JobState) -> Result<bool, Refusal> {
+    fn open_gate(&mut self, id: SlurmJobId, job: &SiteJob) -> Result<bool, RequestError> {
         // A job whose result may not be put where it belongs does not begin.
         let mut is_whole = self.check_dests(id, job);
         for reads in &job.reads {
@@ -266,25 +272,25 @@ impl Site {
             return Ok(false);
         }
         for (at, node) in job.nodes.iter().enumerate() {
-            let order = Order::Admit {
+            let order = NodeOrder::Admit {
                 job: id,
                 user: job.user,
                 mounts: self.mounts(id, job, at),
             };
-            is_whole &= self.once(id, job, node, Step::Admit, order);
+            is_whole &= self.once(id, job, node, NodeJobTask::Admit, order);
         }
         Ok(is_whole)
     }
 
     /// Has the folders made that a job writes. Whether all are there.
-    fn prepare_outputs(&mut self, id: Job, job: &JobState) -> Result<bool, Refusal> {
+    fn prepare_outputs(&mut self, id: SlurmJobId, job: &SiteJob) -> Result<bool, RequestError> {
         let mut is_whole = true;
         for makes in &job.makes {
             let parts = makes.from.as_ref().map(|v| self.catalog.parts_of(v));
             let parts = parts.unwrap_or_default();
             for node in job.writers(makes) {
                 let dataset = makes.version.dataset.clone();
-                let step = Step::Prepare(dataset.clone());
+                let step = NodeJobTask::Prepare(dataset.clone());
                 if job.is_done(node, &step) {
                     continue;
                 }
@@ -294,9 +300,9 @@ impl Site {
                 }
                 let what = (makes.version.owner, &*dataset);
                 match self.reserve_space(node, what, SpaceRequest::of_output(id, makes)) {
-                    Space::In(_) => {}
-                    Space::Soon => continue,
-                    Space::None(why) => return Err(why),
+                    SpaceAvailability::In(_) => {}
+                    SpaceAvailability::Soon => continue,
+                    SpaceAvailability::None(why) => return Err(why),
                 }
                 let work = Work::Prepare {
                     store: self.written_in(id, node, &dataset),
@@ -318,13 +324,13 @@ impl Site {
         node: &str,
         what: (Owner, &str),
         whom: SpaceRequest<'_>,
-    ) -> Space {
+    ) -> SpaceAvailability {
         let known = self.nodes.get(node);
         if let Some(store) = known.and_then(|node| node.written_in(whom.job, what.1)) {
-            return Space::In(store.clone());
+            return SpaceAvailability::In(store.clone());
         }
         let space = self.find_space(node, whom.size, whom);
-        if let Space::In(store) = &space
+        if let SpaceAvailability::In(store) = &space
             && let Some(node) = self.nodes.get_mut(node)
         {
             node.promise(whom.job, what, store.clone(), whom.size);
@@ -333,16 +339,16 @@ impl Site {
     }
 
     /// The store in which a job writes a dataset, or has a partition.
-    pub(crate) fn written_in(&self, id: Job, node: &str, name: &str) -> String {
+    pub(crate) fn written_in(&self, id: SlurmJobId, node: &str, name: &str) -> String {
         let node = self.nodes.get(node);
         let store = node.and_then(|node| node.written_in(id, name));
         store.cloned().unwrap_or_default()
     }
 
     /// Sees to it that a version is on all nodes that read it.
-    fn bring(&mut self, id: Job, job: &JobState, reads: &Reads) -> Progress {
+    fn bring(&mut self, id: SlurmJobId, job: &SiteJob, reads: &Reads) -> PreparationState {
         if let Err(why) = job.check_grant(&self.catalog, reads) {
-            return Progress::Failed(why);
+            return PreparationState::Failed(why);
         }
         let version = match self.made_version(reads) {
             Ok(version) => version,
@@ -357,7 +363,7 @@ impl Site {
             if parts.is_empty() {
                 parts.push((reads.version.part(version.content), None));
             } else if !self.is_unchanged(id, job, reads, source) {
-                return Progress::Pending;
+                return PreparationState::Pending;
             }
         }
         let mut is_whole = true;
@@ -372,60 +378,75 @@ impl Site {
             for (part, proof) in &parts {
                 let about = (part, proof.as_ref(), source);
                 match self.bring_part(whom, job, node, about) {
-                    Progress::Complete => {}
-                    Progress::Pending => is_here = false,
+                    PreparationState::Complete => {}
+                    PreparationState::Pending => is_here = false,
                     never => return never,
                 }
             }
             is_whole &= is_here;
             if is_here {
                 match self.lift(id, job, node, reads) {
-                    Progress::Complete => {}
-                    Progress::Pending => is_whole = false,
+                    PreparationState::Complete => {}
+                    PreparationState::Pending => is_whole = false,
                     never => return never,
                 }
             }
         }
         if is_whole {
-            Progress::Complete
+            PreparationState::Complete
         } else {
-            Progress::Pending
+            PreparationState::Pending
         }
     }
 
     /// The version that a job reads, if it is there.
-    fn made_version(&self, reads: &Reads) -> Result<Version, Progress> {
+    fn made_version(&self, reads: &Reads) -> Result<VersionRecord, PreparationState> {
         let Some(version) = self.catalog.version(&reads.version).cloned() else {
             let text = format!(
                 "version {} of `{}` was removed",
                 reads.version.version, reads.version.dataset
             );
-            return Err(Progress::Failed(Refusal::new(Code::NotFound, text)));
+            return Err(PreparationState::Failed(RequestError::new(
+                Code::NotFound,
+                text,
+            )));
         };
         match &version.state {
             VersionState::Failed(why) => {
                 let text = format!("`{}` was not made: {why}", reads.name);
-                Err(Progress::Failed(Refusal::new(Code::Dependency, text)))
+                Err(PreparationState::Failed(RequestError::new(
+                    Code::Dependency,
+                    text,
+                )))
             }
             VersionState::Promised => {
                 let maker = version.maker.and_then(|m| self.jobs.get(&m));
-                let publishes = maker.is_some_and(|m| m.phase == Phase::Publishing);
+                let publishes = maker.is_some_and(|m| m.phase == SiteJobPhase::Publishing);
                 if publishes {
-                    return Err(Progress::Pending);
+                    return Err(PreparationState::Pending);
                 }
                 let maker = version.maker.map_or(String::new(), |m| m.to_string());
                 let text = format!(
                     "`{}` is not made yet: job {maker} makes it, and this one was not to wait for it; submit it with --dependency=afterok:{maker},afterburstbuffer:{maker}",
                     reads.version.dataset,
                 );
-                Err(Progress::Failed(Refusal::new(Code::Dependency, text)))
+                Err(PreparationState::Failed(RequestError::new(
+                    Code::Dependency,
+                    text,
+                )))
             }
             VersionState::There => Ok(version),
         }
     }
 
     /// Whether a source was found to be what was read of it, since this job has nodes. Somebody who has it looks.
-    fn is_unchanged(&mut self, id: Job, job: &JobState, reads: &Reads, source: &Path) -> bool {
+    fn is_unchanged(
+        &mut self,
+        id: SlurmJobId,
+        job: &SiteJob,
+        reads: &Reads,
+        source: &Path,
+    ) -> bool {
         let step = reads.version.look();
         if job.done.iter().any(|(_, done)| *done == step) {
             return true;
@@ -457,20 +478,24 @@ impl Site {
             proof: Some(proof),
         };
         let rights = (Self::rights(reads.version.owner, job.user), job.group);
-        self.work(&node, Why::Job(id, step, None), rights, work);
+        self.work(&node, OrderPurpose::Job(id, step, None), rights, work);
         false
     }
 
     /// A source is not what was read of it: its content is another part from now on. What was read goes, unless a job still has it.
-    pub(crate) fn source_changed(&mut self, id: Job, looked: &Step) -> Result<(), Refusal> {
+    pub(crate) fn source_changed(
+        &mut self,
+        id: SlurmJobId,
+        looked: &NodeJobTask,
+    ) -> Result<(), RequestError> {
         let job = self.jobs.get(&id);
         let reads = job.and_then(|j| j.reads.iter().find(|r| r.version.look() == *looked));
         let Some(version) = reads.map(|r| r.version.clone()) else {
             return Ok(());
         };
         let dataset = &version.dataset;
-        let has = |j: &JobState| {
-            (Phase::Staging..Phase::Ended).contains(&j.phase)
+        let has = |j: &SiteJob| {
+            (SiteJobPhase::Staging..SiteJobPhase::Ended).contains(&j.phase)
                 && j.reads.iter().any(|r| r.version == version)
         };
         let mut others = self
@@ -481,7 +506,7 @@ impl Site {
             let text = format!(
                 "the source of `{dataset}` has changed, and job {other} works with what it was: wait until that has ended"
             );
-            return Err(Refusal::new(Code::Changed, text));
+            return Err(RequestError::new(Code::Changed, text));
         }
         for part in self.catalog.parts_of(&version) {
             self.remove_everywhere(&part);
@@ -496,28 +521,28 @@ impl Site {
     pub(crate) fn bring_part(
         &mut self,
         whom: SpaceRequest<'_>,
-        job: &JobState,
+        job: &SiteJob,
         node: &str,
         (part, proof, source): (&Part, Option<&Proof>, Option<&Path>),
-    ) -> Progress {
+    ) -> PreparationState {
         if self.nodes.get(node).is_some_and(|n| n.has(part)) {
-            return Progress::Complete;
+            return PreparationState::Complete;
         }
-        let step = Step::Fetch(part.clone());
+        let step = NodeJobTask::Fetch(part.clone());
         if self.orders.is_fetched(node, part) {
-            return Progress::Pending;
+            return PreparationState::Pending;
         }
         let id = whom.job;
         let space = self.find_space(node, proof.map_or(whom.size, stored_size), whom);
         let store = match space {
-            Space::In(store) => store,
-            Space::Soon => return Progress::Pending,
-            Space::None(why) => return Progress::Failed(why),
+            SpaceAvailability::In(store) => store,
+            SpaceAvailability::Soon => return PreparationState::Pending,
+            SpaceAvailability::None(why) => return PreparationState::Failed(why),
         };
         let place = (node, &store[..]);
         let user = Self::rights(part.owner, job.user);
         let rights = (user, job.group);
-        let have = |n: &Node| n.is_up && n.has_still(part);
+        let have = |n: &SiteNode| n.is_up && n.has_still(part);
         let sources: Vec<String> = self
             .nodes
             .iter()
@@ -530,34 +555,36 @@ impl Site {
         let (from, peer) = match (best.cloned(), source) {
             (Some(peer), _) => match self.peer_at(peer.clone(), rights) {
                 Some(at) => (Origin::Peer(at), Some((peer, user))),
-                None => return Progress::Pending,
+                None => return PreparationState::Pending,
             },
             // Whoever has it moves it just now.
-            (None, _) if self.is_moving(part) => return Progress::Pending,
+            (None, _) if self.is_moving(part) => return PreparationState::Pending,
             // What several nodes lack is read outside once.
-            (None, Some(_)) if self.orders.is_fetched_anywhere(part) => return Progress::Pending,
+            (None, Some(_)) if self.orders.is_fetched_anywhere(part) => {
+                return PreparationState::Pending;
+            }
             (None, Some(path)) => (Origin::Outside(path.to_owned()), None),
             (None, None) => {
                 let text = format!(
                     "{part} is on no node that answers; make it again, or wait until the nodes that have it are back: {}",
                     self.last_seen(part)
                 );
-                return Progress::Failed(Refusal::new(Code::Lost, text));
+                return PreparationState::Failed(RequestError::new(Code::Lost, text));
             }
         };
         let work = Work::Fetch {
             part: part.clone(),
             from,
             proof: proof.cloned(),
-            sealed: self.catalog.is_sealed(&VersionId::of(part)),
+            sealed: self.catalog.is_sealed(&VersionKey::of(part)),
             store: store.clone(),
         };
-        self.work_in(place, Why::Job(id, step, peer), rights, work);
-        Progress::Pending
+        self.work_in(place, OrderPurpose::Job(id, step, peer), rights, work);
+        PreparationState::Pending
     }
 
     /// Where a node serves parts to another, if it has a transfer free and its worker is known to serve.
-    fn peer_at(&mut self, peer: String, (user, group): (u32, u32)) -> Option<Peer> {
+    fn peer_at(&mut self, peer: String, (user, group): (u32, u32)) -> Option<WorkerAddress> {
         if self.orders.count_from(&peer) >= MAX_FROM_ONE {
             return None;
         }
@@ -566,7 +593,7 @@ impl Site {
             self.request_port(&peer, (user, group));
             return None;
         };
-        Some(Peer {
+        Some(WorkerAddress {
             node: peer.clone(),
             host: peer,
             port,
@@ -575,13 +602,17 @@ impl Site {
 
     /// Whether a node that answers has a part that goes from one store of it to another.
     fn is_moving(&self, part: &Part) -> bool {
-        let moves = |n: &Node| n.is_up && n.has(part) && n.moving.contains_key(part);
+        let moves = |n: &SiteNode| n.is_up && n.has(part) && n.moving.contains_key(part);
         self.nodes.values().any(moves)
     }
 
     pub(crate) fn request_port(&mut self, node: &str, (user, group): (u32, u32)) {
         if !self.orders.is_port_requested(node, user) {
-            self.order(node, Why::Port(user), Order::Serve { user, group });
+            self.order(
+                node,
+                OrderPurpose::Port(user),
+                NodeOrder::Serve { user, group },
+            );
         }
     }
 
@@ -598,7 +629,7 @@ impl Site {
     }
 
     /// The job's folders go, and its tasks are let in no more.
-    fn leave(&mut self, id: Job, job: &JobState) -> Progress {
+    fn leave(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
         let mut is_whole = true;
         let mut owners: Vec<u32> = vec![job.user];
         owners.extend(
@@ -613,20 +644,20 @@ impl Site {
             if !self.is_up(node) {
                 continue;
             }
-            is_whole &= self.once(id, job, node, Step::Dismiss, Order::Dismiss(id));
+            is_whole &= self.once(id, job, node, NodeJobTask::Dismiss, NodeOrder::Dismiss(id));
             for user in &owners {
-                let order = Order::Do {
+                let order = NodeOrder::Do {
                     user: *user,
                     group: job.group,
-                    work: Box::new(Work::Remove(vec![Held::Job(id)])),
+                    work: Box::new(Work::Remove(vec![StoreContent::Job(id)])),
                 };
-                is_whole &= self.once(id, job, node, Step::Clear(*user), order);
+                is_whole &= self.once(id, job, node, NodeJobTask::Clear(*user), order);
             }
         }
         if is_whole {
-            Progress::Complete
+            PreparationState::Complete
         } else {
-            Progress::Pending
+            PreparationState::Pending
         }
     }
 }

@@ -1,18 +1,20 @@
 //! What is known: nodes, datasets with their versions and parts, jobs.
 
-use crate::event::{Action, Config, Token};
+use crate::event::{Config, SiteServiceAction, Token};
 use crate::model::catalog::Catalog;
-use crate::model::job::JobState;
-use crate::model::node::Node;
-use crate::model::orders::{Ordered, Orders, Why};
-use crate::model::usage::Usage;
+use crate::model::job::SiteJob;
+use crate::model::node::SiteNode;
+use crate::model::orders::{OrderPurpose, OrderTable, Ordered};
+use crate::model::usage::UsageTable;
 use crate::model::verification::Verifying;
 use crate::placement::Placement;
 use crate::stock::Stock;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::local::Refusal;
-use tarn_proto::site::{Epoch, Gid, Job, Order, Owner, Said, Submitted, Uid, Work};
+use tarn_proto::local::RequestError;
+use tarn_proto::site::{
+    ControllerReply, Epoch, Gid, JobSubmission, NodeOrder, Owner, SlurmJobId, Uid, Work,
+};
 use tarn_types::energy::Draw;
 use tarn_types::units::Time;
 
@@ -22,24 +24,24 @@ pub struct Site {
     pub(crate) config: Config,
     pub(crate) now: Time,
     pub(crate) epoch: Epoch,
-    pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) nodes: BTreeMap<String, SiteNode>,
     #[serde(rename = "workflows")]
     pub(crate) catalog: Catalog,
-    pub(crate) jobs: BTreeMap<Job, JobState>,
+    pub(crate) jobs: BTreeMap<SlurmJobId, SiteJob>,
     #[serde(rename = "meters")]
-    pub(crate) usage: Usage,
+    pub(crate) usage: UsageTable,
     /// What was ordered and not reported.
-    pub(crate) orders: Orders,
+    pub(crate) orders: OrderTable,
     pub(crate) next_order: u64,
     /// Jobs that were submitted a moment ago, and when that was heard: they are taken in by their numbers.
-    pub(crate) arriving: BTreeMap<Job, (Time, Submitted)>,
+    pub(crate) arriving: BTreeMap<SlurmJobId, (Time, JobSubmission)>,
     /// Who waits for a job's stage, whatever its phase ([`Phase::Waiting`] is for nodes).
-    pub(crate) waiting: BTreeMap<Job, Token>,
+    pub(crate) waiting: BTreeMap<SlurmJobId, Token>,
     /// Whose data is being read again.
     #[serde(default)]
     pub(crate) verifying: BTreeMap<Owner, Verifying>,
     #[serde(skip)]
-    pub(crate) actions: Vec<Action>,
+    pub(crate) actions: Vec<SiteServiceAction>,
     /// What nodes draw, and their cores. Not in the log: it changes all the time, and only advice depends on it.
     #[serde(skip)]
     pub(crate) draws: BTreeMap<String, (Draw, u32)>,
@@ -111,23 +113,32 @@ impl Site {
         }
     }
 
-    pub(crate) fn answer_to(&mut self, token: Token, said: Said) {
-        self.actions.push(Action::Answer { token, said });
+    pub(crate) fn answer_to(&mut self, token: Token, said: ControllerReply) {
+        self.actions.push(SiteServiceAction::Answer { token, said });
     }
 
     /// Ends a job's stage for who waits for it.
-    pub(crate) fn answer_stage(&mut self, job: Job, said: Result<Said, Refusal>) {
+    pub(crate) fn answer_stage(
+        &mut self,
+        job: SlurmJobId,
+        said: Result<ControllerReply, RequestError>,
+    ) {
         if let Some(token) = self.waiting.remove(&job) {
-            self.answer_to(token, said.unwrap_or_else(Said::Refused));
+            self.answer_to(token, said.unwrap_or_else(ControllerReply::Refused));
         }
     }
 
-    pub(crate) fn order(&mut self, node: &str, why: Why, order: Order) {
+    pub(crate) fn order(&mut self, node: &str, why: OrderPurpose, order: NodeOrder) {
         self.order_in((node, ""), why, order);
     }
 
     /// Orders something that is about a store of the node.
-    pub(crate) fn order_in(&mut self, (node, store): (&str, &str), why: Why, order: Order) {
+    pub(crate) fn order_in(
+        &mut self,
+        (node, store): (&str, &str),
+        why: OrderPurpose,
+        order: NodeOrder,
+    ) {
         self.next_order += 1;
         let number = self.next_order;
         let node = node.to_owned();
@@ -137,26 +148,26 @@ impl Site {
             store: store.to_owned(),
         };
         self.orders.insert(number, ordered);
-        self.actions.push(Action::Order {
+        self.actions.push(SiteServiceAction::Order {
             node,
             number,
             order,
         });
     }
 
-    pub(crate) fn work(&mut self, node: &str, why: Why, rights: (Uid, Gid), work: Work) {
+    pub(crate) fn work(&mut self, node: &str, why: OrderPurpose, rights: (Uid, Gid), work: Work) {
         self.work_in((node, ""), why, rights, work);
     }
 
     pub(crate) fn work_in(
         &mut self,
         place: (&str, &str),
-        why: Why,
+        why: OrderPurpose,
         (user, group): (Uid, Gid),
         work: Work,
     ) {
         let work = Box::new(work);
-        self.order_in(place, why, Order::Do { user, group, work });
+        self.order_in(place, why, NodeOrder::Do { user, group, work });
     }
 
     /// Whose rights reach a part, for a job of this user.

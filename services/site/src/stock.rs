@@ -1,12 +1,12 @@
 //! What is in the stores of nodes, who needs it, and what is coming: what is looked at before space is given.
 
-use crate::model::catalog::{Catalog, Version, VersionId, stored_size};
-use crate::model::job::{JobState, Phase, Step};
-use crate::model::node::{Level, Node};
-use crate::model::orders::{Ordered, Orders, Why};
+use crate::model::catalog::{Catalog, VersionKey, VersionRecord, stored_size};
+use crate::model::job::{NodeJobTask, SiteJob, SiteJobPhase};
+use crate::model::node::{SiteNode, SiteNodeStore};
+use crate::model::orders::{OrderPurpose, OrderTable, Ordered};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Held, Job, Part};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Part, SlurmJobId, StoreContent};
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// How long what could not be moved is not tried again.
@@ -16,15 +16,15 @@ pub(crate) const STUCK: Nanos = 300 * SECOND;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stock<'a> {
     pub(crate) catalog: &'a Catalog,
-    pub(crate) nodes: &'a BTreeMap<String, Node>,
-    pub(crate) jobs: &'a BTreeMap<Job, JobState>,
-    pub(crate) orders: &'a Orders,
+    pub(crate) nodes: &'a BTreeMap<String, SiteNode>,
+    pub(crate) jobs: &'a BTreeMap<SlurmJobId, SiteJob>,
+    pub(crate) orders: &'a OrderTable,
     pub(crate) now: Time,
 }
 
 impl<'a> Stock<'a> {
     /// Bytes of a node's store that nothing has, and nothing is coming for.
-    pub(crate) fn free_in(&self, name: &str, node: &Node, level: &Level) -> u64 {
+    pub(crate) fn free_in(&self, name: &str, node: &SiteNode, level: &SiteNodeStore) -> u64 {
         let own = |o: &&Ordered| o.node == name && o.store == level.name;
         let comes = self.orders.values().filter(own);
         let comes: u64 = comes.map(|order| self.brings(order)).sum();
@@ -44,15 +44,16 @@ impl<'a> Stock<'a> {
 
     /// The versions that jobs work with where they lie, or that are being read for one that is expected: these parts do not go from their
     /// places. Those of `but` alone may.
-    pub(crate) fn pinned(&self, but: Option<Job>) -> BTreeSet<VersionId> {
+    pub(crate) fn pinned(&self, but: Option<SlurmJobId>) -> BTreeSet<VersionKey> {
         let mut all = BTreeSet::new();
         for (id, job) in self.jobs {
-            let is_here = (Phase::Staging..Phase::Ended).contains(&job.phase) || job.is_bringing;
+            let is_here = (SiteJobPhase::Staging..SiteJobPhase::Ended).contains(&job.phase)
+                || job.is_bringing;
             if !is_here || but == Some(*id) {
                 continue;
             }
             // What is only the beginning of what it writes is copied at the gate.
-            let is_gone = |is_changed| is_changed && job.phase > Phase::Staging;
+            let is_gone = |is_changed| is_changed && job.phase > SiteJobPhase::Staging;
             let reads = job.reads.iter().filter(|r| !is_gone(r.is_changed));
             all.extend(reads.map(|r| r.version.clone()));
             all.extend(job.makes.iter().map(|m| m.version.clone()));
@@ -61,21 +62,21 @@ impl<'a> Stock<'a> {
     }
 
     /// Whether a part could not be brought to this store a moment ago.
-    pub(crate) fn is_stuck(&self, node: &Node, part: &Part, to: &str) -> bool {
+    pub(crate) fn is_stuck(&self, node: &SiteNode, part: &Part, to: &str) -> bool {
         let at = node.stuck.get(&(part.clone(), to.to_owned()));
         at.is_some_and(|at| self.now.saturating_sub(*at) < STUCK)
             || node
                 .doomed
                 .iter()
-                .any(|(_, held)| *held == Held::part_in(part, to))
+                .any(|(_, held)| *held == StoreContent::part_in(part, to))
     }
 
     /// Bytes that an order brings to its node.
     pub(crate) fn brings(&self, order: &Ordered) -> u64 {
-        let Why::Job(job, Step::Fetch(part), _) = &order.why else {
+        let OrderPurpose::Job(job, NodeJobTask::Fetch(part), _) = &order.why else {
             return 0;
         };
-        let id = VersionId::of(part);
+        let id = VersionKey::of(part);
         let known = self
             .catalog
             .version(&id)
@@ -89,7 +90,7 @@ impl<'a> Stock<'a> {
     }
 
     /// The versions that jobs read or make which have not ended.
-    pub(crate) fn used(&self) -> BTreeSet<VersionId> {
+    pub(crate) fn used(&self) -> BTreeSet<VersionKey> {
         let all = self
             .jobs
             .values()
@@ -98,13 +99,17 @@ impl<'a> Stock<'a> {
     }
 
     /// The version that a part is of, if no job uses it.
-    pub(crate) fn unused(&self, part: &Part, used: &BTreeSet<VersionId>) -> Option<&'a Version> {
-        let id = VersionId::of(part);
+    pub(crate) fn unused(
+        &self,
+        part: &Part,
+        used: &BTreeSet<VersionKey>,
+    ) -> Option<&'a VersionRecord> {
+        let id = VersionKey::of(part);
         self.catalog.version(&id).filter(|_| !used.contains(&id))
     }
 
     /// Why a node cannot give so many bytes.
-    pub(crate) fn no_space(&self, name: &str, bytes: u64) -> Refusal {
+    pub(crate) fn no_space(&self, name: &str, bytes: u64) -> RequestError {
         let node = self.nodes.get(name).into_iter();
         let stores: Vec<String> = node
             .flat_map(|node| node.present().map(move |level| (node, level)))
@@ -123,15 +128,15 @@ impl<'a> Stock<'a> {
             "node {name} has no space: {bytes} bytes are needed, {} are taken by data that is used or kept (`tarn data ls`)",
             stores.join(", ")
         );
-        Refusal::new(Code::NoSpace, text)
+        RequestError::new(Code::NoSpace, text)
     }
 
     /// Whether something is going from a store.
-    pub(crate) fn is_being_freed(&self, name: &str, node: &Node, store: &str) -> bool {
+    pub(crate) fn is_being_freed(&self, name: &str, node: &SiteNode, store: &str) -> bool {
         let mut orders = self.orders.values().filter(|o| o.node == name);
         let reclaims = orders.any(|o| match &o.why {
-            Why::Reclaim(_, Held::Copy(_, at)) => at == store,
-            Why::Reclaim(..) => true,
+            OrderPurpose::Reclaim(_, StoreContent::Copy(_, at)) => at == store,
+            OrderPurpose::Reclaim(..) => true,
             _ => false,
         });
         let mut moving = node.moving.values();
@@ -139,7 +144,7 @@ impl<'a> Stock<'a> {
     }
 
     /// The versions that jobs need which have not ended, each with the first of them.
-    pub(crate) fn used_by(&self) -> BTreeMap<VersionId, Job> {
+    pub(crate) fn used_by(&self) -> BTreeMap<VersionKey, SlurmJobId> {
         let mut all = BTreeMap::new();
         for (id, job) in self.jobs {
             for version in job.needs_of(self.catalog) {

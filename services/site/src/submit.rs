@@ -1,13 +1,13 @@
 //! A job comes: which versions it reads and makes, and whether there may be space for them.
 
-use crate::model::catalog::{Version, VersionId, VersionState};
-use crate::model::job::{JobState, Phase};
+use crate::model::catalog::{VersionKey, VersionRecord, VersionState};
+use crate::model::job::{SiteJob, SiteJobPhase};
 use crate::resolve::Resolution;
 use crate::state::Site;
 use crate::{MAX_ADVISED, MAX_DATASETS, MAX_JOBS};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Advice, Job, Owner, Said, Submitted};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{ControllerReply, JobSubmission, Owner, PlacementAdvice, SlurmJobId};
 use tarn_types::units::{Nanos, SECOND};
 use tarn_types::workflow::Keep;
 
@@ -20,7 +20,7 @@ const MAKER: Nanos = 30 * SECOND;
 
 impl Site {
     /// A job was submitted.
-    pub(crate) fn arrive(&mut self, job: Job, submitted: Submitted) {
+    pub(crate) fn arrive(&mut self, job: SlurmJobId, submitted: JobSubmission) {
         let now = self.now;
         let known = self.arriving.entry(job);
         known.or_insert((now, submitted));
@@ -29,7 +29,7 @@ impl Site {
     /// Takes in, in the order of their submission, what has waited long enough.
     pub(crate) fn take_in(&mut self) {
         let now = self.now;
-        let jobs: Vec<Job> = self.arriving.keys().copied().collect();
+        let jobs: Vec<SlurmJobId> = self.arriving.keys().copied().collect();
         let mut is_one_early = false;
         for job in jobs {
             let Some((since, submitted)) = self.arriving.get(&job).cloned() else {
@@ -57,10 +57,10 @@ impl Site {
                         state.ahead = expected;
                         state.full = full.unwrap_or_default();
                     }
-                    Said::Advice(advice)
+                    ControllerReply::Advice(advice)
                 }
-                (Ok(()), None) => Said::Done,
-                (Err(why), _) => Said::Refused(why),
+                (Ok(()), None) => ControllerReply::Done,
+                (Err(why), _) => ControllerReply::Refused(why),
             };
             if let Some(token) = self.waiting.remove(&job) {
                 self.answer_to(token, said);
@@ -69,10 +69,10 @@ impl Site {
     }
 
     /// Register a job. Slurm asks again when slurmctld was started again, and when a job is put back into its queue.
-    fn set_up(&mut self, job: Job, submitted: &Submitted) -> Result<(), Refusal> {
+    fn set_up(&mut self, job: SlurmJobId, submitted: &JobSubmission) -> Result<(), RequestError> {
         if let Some(known) = self.jobs.get(&job)
             && known.user == submitted.user
-            && known.phase != Phase::Ended
+            && known.phase != SiteJobPhase::Ended
         {
             return Ok(());
         }
@@ -83,7 +83,7 @@ impl Site {
             let text = format!(
                 "{MAX_JOBS} jobs with data are known already: try again when some have ended"
             );
-            return Err(Refusal::new(Code::Busy, text));
+            return Err(RequestError::new(Code::Busy, text));
         }
         let mut state = Resolution {
             catalog: &self.catalog,
@@ -109,32 +109,32 @@ impl Site {
     }
 
     /// Jobs that wait for what this one has made, and where they would best run now that it is there.
-    pub(crate) fn advise_readers(&self, id: Job) -> Said {
+    pub(crate) fn advise_readers(&self, id: SlurmJobId) -> ControllerReply {
         let made = self.jobs.get(&id).into_iter().flat_map(|j| &j.makes);
-        let made: Vec<&VersionId> = made.map(|m| &m.version).collect();
-        let waits = |job: &JobState| {
+        let made: Vec<&VersionKey> = made.map(|m| &m.version).collect();
+        let waits = |job: &SiteJob| {
             let reads = job.reads.iter().any(|r| made.contains(&&r.version));
-            job.phase == Phase::Waiting && (reads || job.beside == Some(id))
+            job.phase == SiteJobPhase::Waiting && (reads || job.beside == Some(id))
         };
         let readers = self.jobs.iter().filter(|(_, job)| waits(job));
         let advices = readers.map(|(id, job)| (*id, self.placement().advice(job)));
         let told = advices.filter(|(_, a)| !a.prefer.is_empty() || !a.require.is_empty());
-        let advices: Vec<(Job, Advice)> = told.take(MAX_ADVISED).collect();
+        let advices: Vec<(SlurmJobId, PlacementAdvice)> = told.take(MAX_ADVISED).collect();
         match advices.is_empty() {
-            true => Said::Done,
-            false => Said::Advices(advices),
+            true => ControllerReply::Done,
+            false => ControllerReply::Advices(advices),
         }
     }
 
     /// A job that was submitted, and never taken in, is over.
-    pub(crate) fn never_comes(&mut self, job: Job) {
+    pub(crate) fn never_comes(&mut self, job: SlurmJobId) {
         if self.catalog.stop_awaiting(job) {
             self.settle();
         }
     }
 
     /// What it will make exists from now on, as a promise.
-    fn claim(&mut self, job: Job, state: &JobState, submitted: &Submitted) {
+    fn claim(&mut self, job: SlurmJobId, state: &SiteJob, submitted: &JobSubmission) {
         let keep_of = |name: &str| {
             let mut data = submitted.workflow.data.iter();
             let found = data.find(|d| d.name == name);
@@ -161,7 +161,7 @@ impl Site {
             }
         }
         let reads = state.reads.iter();
-        let reads = reads.map(|r| (&r.name, &r.version, None::<Job>));
+        let reads = reads.map(|r| (&r.name, &r.version, None::<SlurmJobId>));
         let makes = state.makes.iter();
         let makes = makes.map(|m| (&m.version.dataset, &m.version, Some(job)));
         for (name, id, maker) in reads.chain(makes) {
@@ -171,7 +171,7 @@ impl Site {
             let workflow = self.catalog.workflows.entry(whose).or_default();
             let dataset = workflow.datasets.entry(id.dataset.clone()).or_default();
             let version = dataset.versions.entry(id.version);
-            let version = version.or_insert_with(|| Version {
+            let version = version.or_insert_with(|| VersionRecord {
                 state: match maker {
                     Some(_) => VersionState::Promised,
                     None => VersionState::There,
@@ -199,7 +199,7 @@ impl Site {
         }
     }
 
-    pub(crate) fn check_quota(&self, state: &JobState) -> Result<(), Refusal> {
+    pub(crate) fn check_quota(&self, state: &SiteJob) -> Result<(), RequestError> {
         let makes = state.makes.iter().map(|m| m.version.owner);
         let owners: BTreeSet<Owner> = makes.chain([state.owner]).collect();
         owners
@@ -207,14 +207,14 @@ impl Site {
             .try_for_each(|owner| self.check_quota_of(owner, state))
     }
 
-    fn check_quota_of(&self, owner: Owner, state: &JobState) -> Result<(), Refusal> {
+    fn check_quota_of(&self, owner: Owner, state: &SiteJob) -> Result<(), RequestError> {
         let has = match owner {
             Owner::User(_) => "you have".to_owned(),
             Owner::Project(gid) => format!("your project, group {gid}, has"),
         };
         if self.catalog.count_datasets(owner) >= MAX_DATASETS {
             let text = format!("{has} {MAX_DATASETS} datasets: remove some (`tarn data rm`)");
-            return Err(Refusal::new(Code::Quota, text));
+            return Err(RequestError::new(Code::Quota, text));
         }
         let makes = state.makes.iter().filter(|m| m.version.owner == owner);
         let makes: u64 = makes.map(|m| m.size).sum();
@@ -227,7 +227,7 @@ impl Site {
     }
 
     /// Whether an owner may have so many bytes more.
-    fn check_space_of(&self, owner: Owner, wants: u64) -> Result<(), Refusal> {
+    fn check_space_of(&self, owner: Owner, wants: u64) -> Result<(), RequestError> {
         let quota = self.quota_of(owner);
         let held = self.held_by(owner);
         if quota == 0 || held.saturating_add(wants) <= quota {
@@ -240,7 +240,7 @@ impl Site {
         let text = format!(
             "{has} {held} bytes on the nodes, and this job would write {wants} more: the quota is {quota}; remove some (`tarn data rm`)"
         );
-        Err(Refusal::new(Code::Quota, text))
+        Err(RequestError::new(Code::Quota, text))
     }
 
     pub(crate) fn quota_of(&self, owner: Owner) -> u64 {

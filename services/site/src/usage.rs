@@ -1,16 +1,16 @@
 //! What owners use: what a site would charge by. docs/guide/on-a-site.md, "Usage".
 
-use crate::model::usage::{Counts, DAY, Meter};
+use crate::model::usage::{DAY, OwnerUsage, UsageCounts};
 use crate::state::Site;
 use std::collections::BTreeMap;
-use tarn_proto::site::{Job, Owner, Part, UsageInfo};
+use tarn_proto::site::{Owner, Part, SlurmJobId, UsageInfo};
 use tarn_types::units::{SECOND, Time};
 
 const MIB: u128 = 1 << 20;
 
 impl Site {
     /// Counts what was just moved for a job: for its user, and for its group.
-    pub(crate) fn count_moved(&mut self, id: Job, what: impl Fn(&mut Counts)) {
+    pub(crate) fn count_moved(&mut self, id: SlurmJobId, what: impl Fn(&mut UsageCounts)) {
         let now = self.now;
         let Some(job) = self.jobs.get(&id) else {
             return;
@@ -21,7 +21,7 @@ impl Site {
     }
 
     /// A job's nodes are not its any more: their time is its user's, and its group's.
-    pub(crate) fn count_nodes(&mut self, id: Job) {
+    pub(crate) fn count_nodes(&mut self, id: SlurmJobId) {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -91,7 +91,7 @@ impl Site {
         may_see: impl Fn(Owner) -> bool,
     ) -> Vec<UsageInfo> {
         let seen = self.usage.iter().filter(|(owner, _)| may_see(*owner));
-        let mut meters: BTreeMap<Owner, Meter> = seen.map(|(o, m)| (o, m.clone())).collect();
+        let mut meters: BTreeMap<Owner, OwnerUsage> = seen.map(|(o, m)| (o, m.clone())).collect();
         for job in self.jobs.values() {
             let Some(began) = job.began else { continue };
             for owner in [job.owner, Owner::Project(job.group)] {

@@ -2,14 +2,14 @@
 
 use crate::MAX_VERIFIED;
 use crate::event::Token;
-use crate::model::catalog::VersionId;
-use crate::model::node::Node;
-use crate::model::orders::Why;
+use crate::model::catalog::VersionKey;
+use crate::model::node::SiteNode;
+use crate::model::orders::OrderPurpose;
 use crate::model::requester::Requester;
 use crate::model::verification::Verifying;
 use crate::state::Site;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Owner, Part, Proof, ReplicaInfo, ReplicaState, Said, Work};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{ControllerReply, Owner, Part, Proof, ReplicaInfo, ReplicaState, Work};
 
 impl Site {
     /// Has all replicas of a dataset, or of one version, read again. Who asks is answered when the last node has reported.
@@ -19,7 +19,7 @@ impl Site {
         requester: &Requester<'_>,
         (owner, workflow, dataset): (Owner, &str, &str),
         version: Option<u32>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         requester.may_change(owner)?;
         let user = requester.user;
         let is_asking = self.verifying.values().any(|v| v.user == user);
@@ -29,10 +29,10 @@ impl Site {
                 false => format!("of {owner}"),
             };
             let text = format!("data is being read again {whose}: ask again when that has ended");
-            return Err(Refusal::new(Code::Busy, text));
+            return Err(RequestError::new(Code::Busy, text));
         }
         let found = self.replicas((owner, workflow, dataset), version)?;
-        let is_whole = |(_, (info, _)): &(usize, &(ReplicaInfo, Wanted))| {
+        let is_whole = |(_, (info, _)): &(usize, &(ReplicaInfo, ExpectedPart))| {
             // So far nothing else is known of it.
             info.state == ReplicaState::Whole
         };
@@ -45,7 +45,7 @@ impl Site {
             .collect();
         let found: Vec<ReplicaInfo> = found.into_iter().map(|(info, _)| info).collect();
         if wanted.is_empty() {
-            self.answer_to(token, Said::Replicas(found));
+            self.answer_to(token, ControllerReply::Replicas(found));
             return Ok(());
         }
         let verifying = Verifying {
@@ -58,7 +58,7 @@ impl Site {
         for (at, (node, store), part, proof) in wanted {
             let rights = Self::worker_of(part.owner);
             let work = Self::check_in(&part, &store);
-            let why = Why::Verify(at, part, proof);
+            let why = OrderPurpose::Verify(at, part, proof);
             self.work_in((&node, &store), why, (rights, rights), work);
         }
         Ok(())
@@ -78,8 +78,8 @@ impl Site {
         &self,
         (owner, workflow, dataset): (Owner, &str, &str),
         version: Option<u32>,
-    ) -> Result<Vec<(ReplicaInfo, Wanted)>, Refusal> {
-        let mut id = VersionId {
+    ) -> Result<Vec<(ReplicaInfo, ExpectedPart)>, RequestError> {
+        let mut id = VersionKey {
             owner,
             workflow: workflow.to_owned(),
             dataset: dataset.to_owned(),
@@ -117,7 +117,7 @@ impl Site {
                     let text = format!(
                         "`{dataset}` has more than {MAX_VERIFIED} replicas: name a version (`--number`)"
                     );
-                    return Err(Refusal::new(Code::Invalid, text));
+                    return Err(RequestError::new(Code::Invalid, text));
                 }
             }
         }
@@ -125,7 +125,7 @@ impl Site {
             return Ok(found);
         }
         let text = format!("nothing of `{dataset}` is known so (`tarn data ls --site`)");
-        Err(Refusal::new(Code::NotFound, text))
+        Err(RequestError::new(Code::NotFound, text))
     }
 
     /// A node has read a replica again, or could not.
@@ -133,7 +133,7 @@ impl Site {
         &mut self,
         (node, store): (&str, &str),
         (at, part, known): (usize, &Part, &Proof),
-        what: Result<Option<Proof>, &Refusal>,
+        what: Result<Option<Proof>, &RequestError>,
     ) {
         let is_placed = self.is_placed((node, store), part);
         let Some(verifying) = self.verifying.get_mut(&part.owner) else {
@@ -165,7 +165,7 @@ impl Site {
         if verifying.left == 0
             && let Some(Verifying { token, found, .. }) = self.verifying.remove(&part.owner)
         {
-            self.answer_to(token, Said::Replicas(found));
+            self.answer_to(token, ControllerReply::Replicas(found));
         }
     }
 
@@ -181,9 +181,9 @@ impl Site {
 }
 
 /// A part, and what it must be.
-type Wanted = (Part, Proof);
+type ExpectedPart = (Part, Proof);
 
-impl Node {
+impl SiteNode {
     /// Its replicas of a part that it has.
     fn replicas(
         &self,

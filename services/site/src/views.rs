@@ -1,10 +1,10 @@
 //! What the tasks of a job see: of encrypted datasets a copy in clear, in the job's own memory.
 
-use crate::model::catalog::{VersionId, stored_size};
-use crate::model::job::{JobState, Reads, Step};
+use crate::model::catalog::{VersionKey, stored_size};
+use crate::model::job::{NodeJobTask, Reads, SiteJob};
 use crate::partitions;
 use crate::state::Site;
-use tarn_proto::site::{Job, Mount, Order, Owner, Part, Work};
+use tarn_proto::site::{Mount, NodeOrder, Owner, Part, SlurmJobId, Work};
 
 /// Bytes of a job's memory beyond what its datasets take: folders.
 const FOLDERS: u64 = 1 << 20;
@@ -13,9 +13,9 @@ impl Site {
     /// Bytes of the job's memory on a node, if this version of those that it uses is in clear there.
     pub(crate) fn memory_for(
         &self,
-        job: &JobState,
+        job: &SiteJob,
         node: &str,
-        version: &VersionId,
+        version: &VersionKey,
     ) -> Option<u64> {
         if !self.catalog.is_sealed(version) {
             return None;
@@ -32,7 +32,7 @@ impl Site {
     }
 
     /// Merges what is of several parts, and opens what is sealed. Whether that is done everywhere.
-    pub(crate) fn view(&mut self, id: Job, job: &JobState, reads: &Reads) -> bool {
+    pub(crate) fn view(&mut self, id: SlurmJobId, job: &SiteJob, reads: &Reads) -> bool {
         let parts = self.catalog.parts_of(&reads.version);
         if parts.len() < 2 && !self.catalog.is_sealed(&reads.version) {
             return true;
@@ -40,7 +40,7 @@ impl Site {
         let mut is_whole = true;
         for node in job.readers(reads) {
             let dataset = reads.name.clone();
-            let step = Step::View(dataset.clone());
+            let step = NodeJobTask::View(dataset.clone());
             let is_begun = job.is_done(node, &step) || self.orders.is_under_way(id, node, &step);
             let store = self.store_to_merge((id, is_begun), node, reads, &parts);
             let work = Work::View {
@@ -51,7 +51,7 @@ impl Site {
                 parts: parts.clone(),
                 memory: self.memory_for(job, node, &reads.version),
             };
-            let order = Order::Do {
+            let order = NodeOrder::Do {
                 user: Self::rights(reads.version.owner, job.user),
                 group: job.group,
                 work: Box::new(work),
@@ -64,7 +64,7 @@ impl Site {
     /// The store in which a dataset of several parts is merged for a job: where all of them lie; it stays that one.
     fn store_to_merge(
         &mut self,
-        (id, is_begun): (Job, bool),
+        (id, is_begun): (SlurmJobId, bool),
         node: &str,
         reads: &Reads,
         parts: &[Part],
@@ -82,7 +82,7 @@ impl Site {
     }
 
     /// What the tasks of a job see on the node at this position.
-    pub(crate) fn mounts(&self, id: Job, job: &JobState, at: usize) -> Vec<Mount> {
+    pub(crate) fn mounts(&self, id: SlurmJobId, job: &SiteJob, at: usize) -> Vec<Mount> {
         let mut mounts = Vec::new();
         let node = job.nodes.get(at).and_then(|name| self.nodes.get(name));
         for reads in job

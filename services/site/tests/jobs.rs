@@ -1,5 +1,6 @@
 //! The way of jobs over a site.
 
+mod access;
 mod data;
 mod lent;
 mod levels;
@@ -9,7 +10,9 @@ mod world;
 
 use std::path::Path;
 use tarn_proto::local::Code;
-use tarn_proto::site::{Ask, Chain, Held, Owner, Said, Stage, Submitted, Work};
+use tarn_proto::site::{
+    Chain, ControllerReply, ControllerRequest, JobSubmission, Owner, Stage, Work,
+};
 use tarn_site::Config;
 use tarn_types::energy::{Draw, Power, Source};
 use tarn_types::units::SECOND;
@@ -18,13 +21,13 @@ use tarn_types::workflow::{Foreach, Keep, OnFailure, Role};
 use world::*;
 
 fn end(world: &mut World, workflow: &str) {
-    let ask = Ask::End {
+    let ask = ControllerRequest::End {
         user: ALICE,
         workflow: workflow.into(),
     };
     let token = world.ask_as(ALICE, false, ask);
     world.settle();
-    assert_eq!(world.answers.remove(&token), Some(Said::Done));
+    assert_eq!(world.answers.remove(&token), Some(ControllerReply::Done));
 }
 
 /// Weiland 2018, figures 3 to 5: decompose, solve, reconstruct.
@@ -52,9 +55,9 @@ fn a_workflow_of_three_jobs_reads_and_writes_outside_once() {
         vec![(Role::In, Single, fields), (Role::Out, Single, result)],
     );
     // Both are known before anything is made; the second one is told again when it is.
-    let setup = |job: &Submitted| Stage::Setup(Box::new(job.clone()));
-    assert_eq!(world.staged(1, setup(&decompose)), Said::Done);
-    assert_eq!(world.staged(2, setup(&solve)), Said::Done);
+    let setup = |job: &JobSubmission| Stage::Setup(Box::new(job.clone()));
+    assert_eq!(world.staged(1, setup(&decompose)), ControllerReply::Done);
+    assert_eq!(world.staged(2, setup(&solve)), ControllerReply::Done);
     assert_eq!(world.advices[&2].after, [1]);
     assert!(world.advices[&2].prefer.is_empty());
     world.whole(1, decompose, &["n1"]);
@@ -86,13 +89,13 @@ fn jobs_are_taken_in_by_the_order_of_their_submission() {
     let told = |before: &[u32]| {
         let submitted = script("w", 1, vec![(Role::Inout, Single, case.clone())]);
         let before = before.to_vec();
-        Stage::Setup(Box::new(Submitted {
+        Stage::Setup(Box::new(JobSubmission {
             before,
             ..submitted
         }))
     };
     let after = |world: &World, token| match &world.answers[&token] {
-        Said::Advice(advice) => advice.after.clone(),
+        ControllerReply::Advice(advice) => advice.after.clone(),
         other => panic!("{other:?}"),
     };
 
@@ -215,19 +218,25 @@ fn a_source_that_has_changed_is_read_anew_and_not_under_a_job_that_has_it() {
     // It is what it was: not read again, on whatever node.
     world.whole(2, read(), &["n2"]);
     assert_eq!(world.read[Path::new("/lustre/mesh")], world.size);
-    assert_eq!(world.staged(3, Stage::Setup(Box::new(read()))), Said::Done);
-    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    assert_eq!(
+        world.staged(3, Stage::Setup(Box::new(read()))),
+        ControllerReply::Done
+    );
+    assert_eq!(world.pre_run(3, &["n1"]), ControllerReply::Done);
     world.changes.insert("/lustre/mesh".into(), 1);
-    assert_eq!(world.staged(4, Stage::Setup(Box::new(read()))), Said::Done);
+    assert_eq!(
+        world.staged(4, Stage::Setup(Box::new(read()))),
+        ControllerReply::Done
+    );
     let said = world.pre_run(4, &["n2"]);
     assert!(refused(&said).text.contains("job 3"), "{said:?}");
     for stage in [
         Stage::PostRun { ok: true },
         Stage::Teardown { hurry: false },
     ] {
-        assert_eq!(world.staged(3, stage), Said::Done);
+        assert_eq!(world.staged(3, stage), ControllerReply::Done);
     }
-    assert_eq!(world.pre_run(4, &["n2"]), Said::Done);
+    assert_eq!(world.pre_run(4, &["n2"]), ControllerReply::Done);
     assert_eq!(world.parts_on("n2"), ["mesh/0.1"]);
     assert!(world.parts_on("n1").is_empty());
     assert_eq!(world.read[Path::new("/lustre/mesh")], 2 * world.size);
@@ -272,24 +281,33 @@ fn what_nobody_makes_is_refused_and_what_is_not_made_yet_too() {
     assert_eq!(refused(&said).code, Code::NotFound);
     assert!(refused(&said).text.contains("nobody makes"));
     let makes = script("w", 1, vec![(Role::Out, Single, dataset("x"))]);
-    assert_eq!(world.staged(2, Stage::Setup(Box::new(makes))), Said::Done);
-    assert_eq!(world.staged(3, Stage::Setup(Box::new(reads))), Said::Done);
+    assert_eq!(
+        world.staged(2, Stage::Setup(Box::new(makes))),
+        ControllerReply::Done
+    );
+    assert_eq!(
+        world.staged(3, Stage::Setup(Box::new(reads))),
+        ControllerReply::Done
+    );
     let said = world.pre_run(3, &["n1"]);
     assert_eq!(refused(&said).code, Code::Dependency);
     assert!(refused(&said).text.contains("job 2"), "{said:?}");
     // The maker fails: its reader is told by its name.
-    assert_eq!(world.pre_run(2, &["n1"]), Said::Done);
-    assert_eq!(world.staged(2, Stage::PostRun { ok: false }), Said::Done);
+    assert_eq!(world.pre_run(2, &["n1"]), ControllerReply::Done);
+    assert_eq!(
+        world.staged(2, Stage::PostRun { ok: false }),
+        ControllerReply::Done
+    );
     let said = world.pre_run(3, &["n1"]);
     assert!(refused(&said).text.contains("job 2 failed"), "{said:?}");
     // Slurm runs it once more, and it does better.
     assert_eq!(
         world.staged(2, Stage::Teardown { hurry: false }),
-        Said::Done
+        ControllerReply::Done
     );
     let makes = script("w", 1, vec![(Role::Out, Single, dataset("x"))]);
     world.whole(2, makes, &["n1"]);
-    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    assert_eq!(world.pre_run(3, &["n1"]), ControllerReply::Done);
 }
 
 #[test]
@@ -298,7 +316,10 @@ fn a_node_that_fails_three_times_fails_the_gate_and_the_next_try_begins_anew() {
     let mut mesh = dataset("mesh");
     mesh.source = Some("/lustre/mesh".into());
     let read = script("w", 1, vec![(Role::In, Single, mesh)]);
-    assert_eq!(world.staged(1, Stage::Setup(Box::new(read))), Said::Done);
+    assert_eq!(
+        world.staged(1, Stage::Setup(Box::new(read))),
+        ControllerReply::Done
+    );
     world.refuses = Some((|w| matches!(w, Work::Fetch { .. }), Code::Io));
     let said = world.pre_run(1, &["n1"]);
     assert_eq!(refused(&said).code, Code::Io);
@@ -306,9 +327,13 @@ fn a_node_that_fails_three_times_fails_the_gate_and_the_next_try_begins_anew() {
     world.refuses = None;
     assert_eq!(
         world.staged(1, Stage::Teardown { hurry: false }),
-        Said::Done
+        ControllerReply::Done
     );
-    let Some(Said::Job(job)) = world.site.answer(ALICE, &[], false, &Ask::Job(1)) else {
+    let Some(ControllerReply::Job(job)) =
+        world
+            .site
+            .answer(ALICE, &[], false, &ControllerRequest::Job(1))
+    else {
         panic!("no job");
     };
     assert_eq!(job.phase, "ended");
@@ -321,19 +346,22 @@ fn a_controller_that_begins_anew_goes_on() {
     let mut mesh = dataset("mesh");
     mesh.source = Some("/lustre/mesh".into());
     let read = script("w", 2, vec![(Role::In, Broadcast, mesh)]);
-    assert_eq!(world.staged(1, Stage::Setup(Box::new(read))), Said::Done);
+    assert_eq!(
+        world.staged(1, Stage::Setup(Box::new(read))),
+        ControllerReply::Done
+    );
     let nodes = vec!["n1".to_owned(), "n2".to_owned()];
     world.stage(1, Stage::PreRun(nodes.clone()));
     // It dies with an order under way; both nodes are back a moment later, and Slurm's script asks again.
     assert!(!world.queue.is_empty());
     world.queue.clear();
-    world.event(tarn_site::Event::Began { epoch: 2 });
+    world.event(tarn_site::SiteServiceEvent::Began { epoch: 2 });
     let token = world.stage(1, Stage::PreRun(nodes));
     assert_eq!(world.answers.get(&token), None);
     world.open("n1");
     world.open("n2");
     world.settle();
-    assert_eq!(world.answers.get(&token), Some(&Said::Done));
+    assert_eq!(world.answers.get(&token), Some(&ControllerReply::Done));
     world.check_replay(Config::default());
 }
 
@@ -342,13 +370,19 @@ fn what_was_on_a_node_that_is_lost_is_told_to_who_reads_it() {
     let mut world = World::new(2, Config::default());
     let makes = script("w", 1, vec![(Role::Out, Single, dataset("x"))]);
     let reads = script("w", 1, vec![(Role::In, Single, dataset("x"))]);
-    assert_eq!(world.staged(1, Stage::Setup(Box::new(makes))), Said::Done);
-    assert_eq!(world.staged(2, Stage::Setup(Box::new(reads))), Said::Done);
-    assert_eq!(world.pre_run(1, &["n1"]), Said::Done);
+    assert_eq!(
+        world.staged(1, Stage::Setup(Box::new(makes))),
+        ControllerReply::Done
+    );
+    assert_eq!(
+        world.staged(2, Stage::Setup(Box::new(reads))),
+        ControllerReply::Done
+    );
+    assert_eq!(world.pre_run(1, &["n1"]), ControllerReply::Done);
     world.close("n1");
     let token = world.stage(1, Stage::PostRun { ok: true });
     world.pass(61);
-    assert_eq!(world.answers[&token], Said::Done);
+    assert_eq!(world.answers[&token], ControllerReply::Done);
     let said = world.pre_run(2, &["n2"]);
     assert!(
         refused(&said).text.contains("node n1 does not answer"),
@@ -362,7 +396,10 @@ fn a_node_is_waited_for_a_minute() {
     let mut mesh = dataset("mesh");
     mesh.source = Some("/lustre/mesh".into());
     let read = script("w", 1, vec![(Role::In, Single, mesh)]);
-    assert_eq!(world.staged(1, Stage::Setup(Box::new(read))), Said::Done);
+    assert_eq!(
+        world.staged(1, Stage::Setup(Box::new(read))),
+        ControllerReply::Done
+    );
     world.close("n1");
     let token = world.stage(1, Stage::PreRun(vec!["n1".into()]));
     world.pass(30);
@@ -382,7 +419,10 @@ fn a_node_that_comes_back_with_what_was_given_up_is_believed_after_a_check() {
     world.open("n1");
     world.settle();
     let reads = script("w", 1, vec![(Role::In, Single, dataset("x"))]);
-    assert_eq!(world.staged(2, Stage::Setup(Box::new(reads))), Said::Done);
+    assert_eq!(
+        world.staged(2, Stage::Setup(Box::new(reads))),
+        ControllerReply::Done
+    );
     let said = world.pre_run(2, &["n2"]);
     assert_eq!(refused(&said).code, Code::Lost);
     world.close("n1");
@@ -395,7 +435,7 @@ fn a_node_that_comes_back_with_what_was_given_up_is_believed_after_a_check() {
             .any(|(_, _, order)| format!("{order:?}").contains("Check"))
     );
     world.settle();
-    assert_eq!(world.pre_run(2, &["n2"]), Said::Done);
+    assert_eq!(world.pre_run(2, &["n2"]), ControllerReply::Done);
 }
 
 #[test]
@@ -417,7 +457,11 @@ fn what_nobody_knows_is_an_orphan_and_goes_after_a_week() {
         .insert(strange, proof);
     world.open("n1");
     world.settle();
-    let Some(Said::Nodes(nodes)) = world.site.answer(BOB, &[], false, &Ask::Nodes) else {
+    let Some(ControllerReply::Nodes(nodes)) =
+        world
+            .site
+            .answer(BOB, &[], false, &ControllerRequest::Nodes)
+    else {
         panic!("no nodes");
     };
     assert_eq!(nodes[0].orphans, 1);
@@ -449,7 +493,7 @@ fn leases_end_and_wishes_prolong_them() {
         );
     }
     let until = world.now + 30 * 24 * 3600 * SECOND;
-    let keep = Ask::Keep {
+    let keep = ControllerRequest::Keep {
         owner: Owner::User(ALICE),
         workflow: "long".into(),
         dataset: "long".into(),
@@ -458,7 +502,7 @@ fn leases_end_and_wishes_prolong_them() {
     let denied = world.ask_as(BOB, false, keep.clone());
     assert_eq!(refused(&world.answers[&denied]).code, Code::Denied);
     let token = world.ask_as(ALICE, false, keep);
-    assert_eq!(world.answers[&token], Said::Done);
+    assert_eq!(world.answers[&token], ControllerReply::Done);
     world.pass(7 * 24 * 3600 + 1);
     assert_eq!(world.parts_on("n1"), ["ever/1.0", "long/1.0"]);
     world.pass(24 * 24 * 3600);
@@ -496,7 +540,10 @@ fn room_is_made_of_what_can_be_had_again_and_of_nothing_else() {
     );
     assert_eq!(world.parts_on("n1"), ["made/1.0", "made/1.0"]);
     let fourth = script("d", 1, vec![(Role::Out, Single, made)]);
-    assert_eq!(world.staged(4, Stage::Setup(Box::new(fourth))), Said::Done);
+    assert_eq!(
+        world.staged(4, Stage::Setup(Box::new(fourth))),
+        ControllerReply::Done
+    );
     let said = world.pre_run(4, &["n1"]);
     assert_eq!(refused(&said).code, Code::NoSpace);
     assert_eq!(world.parts_on("n1"), ["made/1.0", "made/1.0"]);
@@ -523,7 +570,10 @@ fn what_no_node_can_hold_is_refused_before_it_has_nodes() {
             .text
             .contains("no node has more than 5242880")
     );
-    assert_eq!(world.staged(2, job([3 << 20, 2 << 20])), Said::Done);
+    assert_eq!(
+        world.staged(2, job([3 << 20, 2 << 20])),
+        ControllerReply::Done
+    );
 }
 
 /// Weiland 2018, section 3: by the storage that is free. What can be had again elsewhere counts as free, what a job reads as there.
@@ -548,7 +598,7 @@ fn nodes_without_room_are_named_to_a_job_until_they_have_some() {
     job.excludes = Some(vec!["n3".to_owned()]);
     let token = world.stage(3, Stage::Setup(Box::new(job)));
     world.pass(2);
-    let Some(Said::Advice(advice)) = world.answers.remove(&token) else {
+    let Some(ControllerReply::Advice(advice)) = world.answers.remove(&token) else {
         panic!("it is taken in");
     };
     let waiting = world.site.excluded();
@@ -559,7 +609,7 @@ fn nodes_without_room_are_named_to_a_job_until_they_have_some() {
     assert_eq!(excluded.own, ["n3"]);
     assert_eq!(excluded.full, ["n1", "n2"]);
     assert_eq!(full, &excluded.full);
-    let gone = Ask::Remove {
+    let gone = ControllerRequest::Remove {
         owner: Owner::User(ALICE),
         workflow: "one".into(),
         dataset: None,
@@ -567,7 +617,7 @@ fn nodes_without_room_are_named_to_a_job_until_they_have_some() {
     };
     let token = world.ask_as(ALICE, false, gone);
     world.settle();
-    assert_eq!(world.answers.remove(&token), Some(Said::Done));
+    assert_eq!(world.answers.remove(&token), Some(ControllerReply::Done));
     assert_eq!(world.site.excluded()[0].1.full, ["n2"]);
     world.check_replay(Config::default());
 }
@@ -588,22 +638,25 @@ fn what_is_read_is_brought_to_where_jobs_are_expected() {
     let ahead = |nodes: &[&str]| Stage::Ahead(nodes.iter().map(|n| (*n).to_owned()).collect());
     for (job, name, node) in [(1, "one", "n1"), (2, "two", "n2")] {
         let setup = Stage::Setup(Box::new(reads(name)));
-        assert_eq!(world.staged(job, setup), Said::Done);
+        assert_eq!(world.staged(job, setup), ControllerReply::Done);
         assert_eq!(world.advices[&job].prefer, [node]);
-        assert_eq!(world.staged(job, ahead(&[node])), Said::Done);
+        assert_eq!(world.staged(job, ahead(&[node])), ControllerReply::Done);
         assert_eq!(world.parts_on(node), [format!("{name}/0.0")]);
     }
     // It gets the node that it was expected on, or another one: that has it from there.
-    assert_eq!(world.pre_run(1, &["n1"]), Said::Done);
-    assert_eq!(world.pre_run(2, &["n3"]), Said::Done);
+    assert_eq!(world.pre_run(1, &["n1"]), ControllerReply::Done);
+    assert_eq!(world.pre_run(2, &["n3"]), ControllerReply::Done);
     assert_eq!(world.parts_on("n3"), ["two/0.0"]);
     for name in ["one", "two"] {
         assert_eq!(world.read[&Path::new("/lustre").join(name)], world.size);
     }
     // What cannot be brought does not keep a job from nodes: there it may be otherwise.
     let setup = Stage::Setup(Box::new(reads("three")));
-    assert_eq!(world.staged(3, setup), Said::Done);
-    assert_eq!(world.staged(3, ahead(&["elsewhere"])), Said::Done);
+    assert_eq!(world.staged(3, setup), ControllerReply::Done);
+    assert_eq!(
+        world.staged(3, ahead(&["elsewhere"])),
+        ControllerReply::Done
+    );
     world.check_replay(config);
 }
 
@@ -631,10 +684,13 @@ fn a_cancelled_job_leaves_at_once_and_what_is_to_be_rescued_is() {
     let mut data = dataset("x");
     data.on_failure = OnFailure::Drain;
     let makes = script("w", 1, vec![(Role::Out, Single, data)]);
-    assert_eq!(world.staged(1, Stage::Setup(Box::new(makes))), Said::Done);
-    assert_eq!(world.pre_run(1, &["n1"]), Said::Done);
+    assert_eq!(
+        world.staged(1, Stage::Setup(Box::new(makes))),
+        ControllerReply::Done
+    );
+    assert_eq!(world.pre_run(1, &["n1"]), ControllerReply::Done);
     let token = world.stage(1, Stage::Teardown { hurry: true });
-    assert_eq!(world.answers.get(&token), Some(&Said::Done));
+    assert_eq!(world.answers.get(&token), Some(&ControllerReply::Done));
     world.settle();
     assert!(world.sent.contains_key(Path::new("/lustre/rescue/w-x-1")));
     assert!(world.nodes["n1"].jobs.is_empty());
@@ -650,94 +706,6 @@ fn copies_are_made_where_there_is_room() {
     world.whole(1, script("w", 1, vec![(Role::Out, Single, data)]), &["n1"]);
     let holders = world.nodes.values().filter(|n| !n.parts.is_empty()).count();
     assert_eq!(holders, 2);
-}
-
-#[test]
-fn only_its_owner_removes_a_dataset_and_not_while_a_job_has_it() {
-    let mut world = World::new(1, Config::default());
-    let makes = script("w", 1, vec![(Role::Out, Single, dataset("x"))]);
-    world.whole(1, makes, &["n1"]);
-    let reads = script("w", 1, vec![(Role::In, Single, dataset("x"))]);
-    assert_eq!(world.staged(2, Stage::Setup(Box::new(reads))), Said::Done);
-    let remove = Ask::Remove {
-        owner: Owner::User(ALICE),
-        workflow: "w".into(),
-        dataset: None,
-        version: None,
-    };
-    for (user, code) in [(BOB, Code::Denied), (ALICE, Code::Busy)] {
-        let token = world.ask_as(user, false, remove.clone());
-        assert_eq!(refused(&world.answers[&token]).code, code);
-    }
-    assert_eq!(
-        world.staged(2, Stage::Teardown { hurry: false }),
-        Said::Done
-    );
-    let token = world.ask_as(ALICE, false, remove);
-    world.settle();
-    assert_eq!(world.answers[&token], Said::Done);
-    assert!(world.parts_on("n1").is_empty());
-    let Some(Said::Datasets(seen)) = world.site.answer(ALICE, &[], false, &Ask::Datasets) else {
-        panic!("no datasets");
-    };
-    assert!(seen.is_empty());
-}
-
-#[test]
-fn users_do_not_speak_for_slurm_nor_see_each_others_data() {
-    let mut world = World::new(1, Config::default());
-    let makes = script("w", 1, vec![(Role::Out, Single, dataset("x"))]);
-    world.whole(1, makes.clone(), &["n1"]);
-    let stage = Ask::Stage(tarn_proto::site::Staging {
-        job: 1,
-        stage: Stage::Setup(Box::new(makes)),
-    });
-    let token = world.ask_as(ALICE, false, stage);
-    assert_eq!(refused(&world.answers[&token]).code, Code::Denied);
-    let seen = |world: &World, user| match world.site.answer(user, &[user], false, &Ask::Datasets) {
-        Some(Said::Datasets(seen)) => seen.len(),
-        other => panic!("{other:?}"),
-    };
-    assert_eq!((seen(&world, ALICE), seen(&world, BOB)), (1, 0));
-    let job = world.site.answer(BOB, &[], false, &Ask::Job(1)).unwrap();
-    assert_eq!(refused(&job).code, Code::Denied);
-    let grant = |may| Ask::Grant {
-        owner: Owner::User(ALICE),
-        workflow: "w".into(),
-        dataset: "x".into(),
-        to: Owner::User(BOB),
-        may,
-    };
-    let token = world.ask_as(BOB, false, grant(true));
-    assert_eq!(refused(&world.answers[&token]).code, Code::Denied);
-    for (may, sees) in [(true, 1), (false, 0)] {
-        world.ask_as(ALICE, false, grant(may));
-        assert_eq!(seen(&world, BOB), sees);
-    }
-}
-
-#[test]
-fn what_was_removed_while_a_node_was_away_goes_when_it_is_back() {
-    let mut world = World::new(1, Config::default());
-    let makes = script("w", 1, vec![(Role::Out, Single, dataset("x"))]);
-    world.whole(1, makes, &["n1"]);
-    world.close("n1");
-    end(&mut world, "w");
-    assert_eq!(world.parts_on("n1"), ["x/1.0"]);
-    world.open("n1");
-    world.settle();
-    assert!(world.parts_on("n1").is_empty());
-    world.nodes.get_mut("n1").unwrap().jobs.insert((ALICE, 77));
-    world.close("n1");
-    world.open("n1");
-    assert!(
-        world
-            .queue
-            .iter()
-            .any(|(_, _, o)| format!("{o:?}").contains(&format!("{:?}", Held::Job(77))))
-    );
-    world.settle();
-    assert!(world.nodes["n1"].jobs.is_empty());
 }
 
 /// docs/admin/energy.md, "On a site".
@@ -758,9 +726,12 @@ fn of_nodes_with_the_same_data_those_that_draw_least_are_preferred() {
         job.workflow.name = "foam".into();
         job
     };
-    let setup = |job: Submitted| Stage::Setup(Box::new(job));
+    let setup = |job: JobSubmission| Stage::Setup(Box::new(job));
     let advice = |world: &mut World, job, wants| {
-        assert_eq!(world.staged(job, setup(reader(wants))), Said::Done);
+        assert_eq!(
+            world.staged(job, setup(reader(wants))),
+            ControllerReply::Done
+        );
         let advice = world.advices.get(&job);
         advice.map_or_else(Vec::new, |a| a.prefer.clone())
     };

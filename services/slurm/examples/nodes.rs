@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use tarn_proto::node::Start;
-use tarn_slurm::{Allocation, Launch, Nodes, SlurmError};
+use tarn_proto::node::NodeStartInput;
+use tarn_slurm::{SlurmAllocation, SlurmError, SrunLaunch, SrunNodes};
 
 fn main() -> ExitCode {
     match run(&std::env::args().nth(1).unwrap_or_default()) {
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
 }
 
 fn run(program: &str) -> Result<(), SlurmError> {
-    let Some(allocation) = Allocation::here()? else {
+    let Some(allocation) = SlurmAllocation::here()? else {
         let what = "this is no allocation".to_owned();
         return Err(SlurmError::Environment { what });
     };
@@ -26,7 +26,7 @@ fn run(program: &str) -> Result<(), SlurmError> {
         Some(left) => println!("seconds left: {}", left.as_secs()),
         None => println!("no end"),
     }
-    let start = Start {
+    let start = NodeStartInput {
         keys: "keys".into(),
         run: "r1".into(),
         timeouts: (1, 2),
@@ -34,14 +34,14 @@ fn run(program: &str) -> Result<(), SlurmError> {
         borrow: None,
         data: (1, [1; 32]),
     };
-    let launch = Launch {
+    let launch = SrunLaunch {
         program: Path::new(program),
         words: &[],
         start: &start,
         name: "example",
         timeout: Duration::from_secs(20),
     };
-    let (nodes, started) = Nodes::start(&allocation, &launch)?;
+    let (nodes, started) = SrunNodes::start(&allocation, &launch)?;
     for one in started {
         println!("{} started with process {}", one.node, one.control);
     }

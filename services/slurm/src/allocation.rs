@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 /// The allocation that sbatch or salloc made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Allocation {
+pub struct SlurmAllocation {
     /// The job's number.
     pub job: String,
     /// Its nodes, as Slurm names and orders them: those that it has now and that answer Slurm.
@@ -22,7 +22,7 @@ pub struct Allocation {
     pub gone: Vec<(String, String)>,
 }
 
-impl Allocation {
+impl SlurmAllocation {
     /// The allocation of this process's environment; `None` when it is in none.
     ///
     /// # Errors
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn so_many_nodes_as_are_asked_for() {
-        let all = Allocation {
+        let all = SlurmAllocation {
             job: "7".into(),
             nodes: vec!["a".into(), "b".into()],
             gone: Vec::new(),

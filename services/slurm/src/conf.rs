@@ -8,7 +8,7 @@ pub const BEGIN: &str =
 const END: &str = "# tarn: end";
 
 /// Lines of a file: before our block, the block with its first and last line, behind it.
-type Parts<'t> = (&'t str, &'t str, &'t str);
+type ConfSections<'t> = (&'t str, &'t str, &'t str);
 
 /// Why a file cannot be changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +17,7 @@ type Parts<'t> = (&'t str, &'t str, &'t str);
 )]
 pub struct Torn;
 
-fn parts(text: &str) -> Result<Option<Parts<'_>>, Torn> {
+fn parts(text: &str) -> Result<Option<ConfSections<'_>>, Torn> {
     let begin = format!("# {BEGIN}");
     let mut at = 0;
     let (mut begins, mut ends) = (Vec::new(), Vec::new());

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn excluding() -> Result<BTreeSet<u32>, SlurmError> {
     let said = answer("squeue", &["-h", "-t", "PD", "-o", "%A|%x"], SOON)?;
     let lines = said.lines().filter_map(|line| line.split_once('|'));
-    let excluding = lines.filter(|(_, nodes)| is_said(nodes));
+    let excluding = lines.filter(|(_, nodes)| is_set(nodes));
     Ok(excluding.filter_map(|(job, _)| job.parse().ok()).collect())
 }
 
@@ -36,13 +36,13 @@ pub fn exclude(job: u32, own: &[String], full: &[String]) -> Result<(), SlurmErr
     };
     let mut without: BTreeSet<String> = own.iter().cloned().collect();
     // Which nodes a reservation has is not asked; required nodes are its user's choice.
-    if !full.is_empty() && !is_said(reservation) && !is_said(required) {
+    if !full.is_empty() && !is_set(reservation) && !is_set(required) {
         let words = ["-h", "-N", "-p", partition, "-o", "%N|%t|%c|%m|%G|%f"];
         let nodes = answer("sinfo", &words, SOON)?;
         let wants = wants.parse().unwrap_or(usize::MAX);
         without.extend(spared(&nodes, wants, own, full));
     }
-    let now = match is_said(excluded) {
+    let now = match is_set(excluded) {
         true => hostnames(excluded, SOON)?,
         false => Vec::new(),
     };
@@ -55,7 +55,7 @@ pub fn exclude(job: u32, own: &[String], full: &[String]) -> Result<(), SlurmErr
     answer("scontrol", &["update", &id, &names], SOON).map(drop)
 }
 
-fn is_said(text: &str) -> bool {
+fn is_set(text: &str) -> bool {
     !matches!(text.trim(), "" | "(null)" | "N/A")
 }
 
@@ -112,6 +112,6 @@ mod tests {
 
     #[test]
     fn what_slurm_leaves_out_is_nothing() {
-        assert!(!is_said("(null)") && !is_said("") && is_said("n[1-3]"));
+        assert!(!is_set("(null)") && !is_set("") && is_set("n[1-3]"));
     }
 }

@@ -11,9 +11,9 @@ mod power;
 mod preferred;
 mod shown;
 
-pub use allocation::{Allocation, is_of_step};
+pub use allocation::{SlurmAllocation, is_of_step};
 pub use excluded::{exclude, excluding};
-pub use nodes::{Launch, Nodes};
+pub use nodes::{SrunLaunch, SrunNodes};
 pub use power::{drawn, energy_plugin, idle, put_to_sleep};
 pub use preferred::{Preference, controller_start_time, held, prefer, restore_preference};
 pub use shown::show_on;

@@ -6,7 +6,7 @@
 
 use crate::command::{answer, wait_until};
 use crate::power::joules;
-use crate::{Allocation, SlurmError};
+use crate::{SlurmAllocation, SlurmError};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_proto::node::{Start, Started};
+use tarn_proto::node::{NodeStartInput, NodeStartReport};
 
 /// Bytes of a line that a node says.
 const MAX_LINE: u64 = 64 << 10;
@@ -32,13 +32,13 @@ const GOODBYE: Duration = Duration::from_secs(20);
 const CANCELLED: Duration = Duration::from_secs(5);
 
 /// What is started.
-pub struct Launch<'a> {
+pub struct SrunLaunch<'a> {
     /// The program, at a path that all nodes see.
     pub program: &'a Path,
     /// Its arguments.
     pub words: &'a [String],
     /// What it reads first.
-    pub start: &'a Start,
+    pub start: &'a NodeStartInput,
     /// What Slurm is to call it.
     pub name: &'a str,
     /// For all nodes to say that they have started.
@@ -47,29 +47,29 @@ pub struct Launch<'a> {
 
 /// What srun and the nodes write on standard error.
 #[derive(Default)]
-struct Said {
+struct SrunErrorLog {
     last: VecDeque<String>,
     log: Option<(File, u64)>,
 }
 
 /// tarnd on the nodes of an allocation; dropped, it ends there.
-pub struct Nodes {
+pub struct SrunNodes {
     srun: Child,
     input: Option<ChildStdin>,
-    said: Arc<Mutex<Said>>,
+    said: Arc<Mutex<SrunErrorLog>>,
     job: String,
     name: String,
 }
 
-impl Nodes {
+impl SrunNodes {
     /// Starts it on all nodes of the allocation; what each has said, in the order of the allocation's nodes.
     ///
     /// # Errors
     /// When it does not start on each of them in time; then it is ended where it did.
     pub fn start(
-        allocation: &Allocation,
-        launch: &Launch<'_>,
-    ) -> Result<(Self, Vec<Started>), SlurmError> {
+        allocation: &SlurmAllocation,
+        launch: &SrunLaunch<'_>,
+    ) -> Result<(Self, Vec<NodeStartReport>), SlurmError> {
         if !launch.program.is_file() {
             return Err(SlurmError::NoProgram {
                 program: launch.program.display().to_string(),
@@ -80,7 +80,7 @@ impl Nodes {
             source,
         };
         let mut srun = command(allocation, launch).spawn().map_err(system)?;
-        let said = Arc::new(Mutex::new(Said::default()));
+        let said = Arc::new(Mutex::new(SrunErrorLog::default()));
         if let Some(errors) = srun.stderr.take() {
             let said = Arc::clone(&said);
             std::thread::spawn(move || listen(errors, &said));
@@ -101,7 +101,7 @@ impl Nodes {
         Ok((nodes, started))
     }
 
-    fn greet(&mut self, start: &Start) -> std::io::Result<()> {
+    fn greet(&mut self, start: &NodeStartInput) -> std::io::Result<()> {
         let mut line = serde_json::to_vec(start)?;
         line.push(b'\n');
         match &mut self.input {
@@ -119,15 +119,15 @@ impl Nodes {
         names: &[String],
         lines: &Receiver<String>,
         timeout: Duration,
-    ) -> Result<Vec<Started>, SlurmError> {
+    ) -> Result<Vec<NodeStartReport>, SlurmError> {
         let until = Instant::now() + timeout;
-        let mut started: BTreeMap<usize, Started> = BTreeMap::new();
+        let mut started: BTreeMap<usize, NodeStartReport> = BTreeMap::new();
         let why = loop {
             if started.len() == names.len() {
                 return Ok(started.into_values().collect());
             }
             match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(line) => match serde_json::from_str::<Started>(&line) {
+                Ok(line) => match serde_json::from_str::<NodeStartReport>(&line) {
                     Ok(one) => match position(names, &one.node) {
                         Some(at) => drop(started.insert(at, one)),
                         None => self.note(format!("{} is no node of this job", one.node)),
@@ -144,7 +144,7 @@ impl Nodes {
         Err(SlurmError::Missing {
             missing: missing.join(", "),
             why,
-            said: match self.said() {
+            said: match self.stderr_tail() {
                 said if said.is_empty() => String::new(),
                 said => format!("; its messages:\n{said}{}", hint(&said)),
             },
@@ -164,7 +164,7 @@ impl Nodes {
     }
 
     /// The last of what srun and the nodes have said on standard error.
-    pub fn said(&self) -> String {
+    pub fn stderr_tail(&self) -> String {
         let said = lock(&self.said);
         said.last.iter().cloned().collect::<Vec<_>>().join("\n")
     }
@@ -227,7 +227,7 @@ impl Nodes {
     }
 }
 
-impl Drop for Nodes {
+impl Drop for SrunNodes {
     fn drop(&mut self) {
         drop(self.input.take());
         if wait_until(&mut self.srun, Instant::now() + GOODBYE).is_some() {
@@ -242,11 +242,11 @@ impl Drop for Nodes {
     }
 }
 
-fn lock(said: &Mutex<Said>) -> std::sync::MutexGuard<'_, Said> {
+fn lock(said: &Mutex<SrunErrorLog>) -> std::sync::MutexGuard<'_, SrunErrorLog> {
     said.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Said {
+impl SrunErrorLog {
     fn add(&mut self, line: String) {
         if let Some((file, written)) = &mut self.log
             && *written < MAX_LOG
@@ -270,7 +270,7 @@ fn line(from: &mut impl BufRead) -> Option<String> {
     }
 }
 
-fn listen(errors: impl Read, said: &Mutex<Said>) {
+fn listen(errors: impl Read, said: &Mutex<SrunErrorLog>) {
     let mut errors = BufReader::new(errors);
     while let Some(line) = line(&mut errors) {
         lock(said).add(line);
@@ -308,7 +308,7 @@ fn position(names: &[String], node: &str) -> Option<usize> {
 
 /// All is said in words, and nothing of how this process or its job was started is taken over: an option of sbatch is a
 /// variable that srun would take for its own.
-fn command(allocation: &Allocation, launch: &Launch<'_>) -> Command {
+fn command(allocation: &SlurmAllocation, launch: &SrunLaunch<'_>) -> Command {
     let mut srun = Command::new("srun");
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_kept_in_bounds() {
-        let said = Mutex::new(Said::default());
+        let said = Mutex::new(SrunErrorLog::default());
         let long = "x".repeat(usize::try_from(MAX_LINE).unwrap() + 5);
         let text = format!("{long}\n{}", "line\n".repeat(100));
         listen(text.as_bytes(), &said);

@@ -69,7 +69,7 @@ fn of_job(said: &str, job: u32) -> Option<&str> {
 
 /// A node of `sinfo`.
 #[derive(Debug, Clone, Copy)]
-struct Node<'a> {
+struct SinfoNode<'a> {
     name: &'a str,
     is_idle: bool,
     features: &'a str,
@@ -81,7 +81,7 @@ fn chosen<'a>(
     wants: usize,
     wished: &[String],
     excluded: &[String],
-) -> Vec<Node<'a>> {
+) -> Vec<SinfoNode<'a>> {
     let mut seen = BTreeSet::new();
     let mut nodes = Vec::new();
     for line in said.lines() {
@@ -93,15 +93,15 @@ fn chosen<'a>(
         let is_away = is_away.iter().any(|away| state.starts_with(away)) || state.ends_with('*');
         if !is_away && !excluded.iter().any(|node| node == name) && seen.insert(name) {
             let is_idle = state.starts_with("idle");
-            nodes.push(Node {
+            nodes.push(SinfoNode {
                 name,
                 is_idle,
                 features,
             });
         }
     }
-    let at = |node: &Node<'_>| wished.iter().position(|name| name == node.name);
-    let (mut chosen, mut others): (Vec<Node<'_>>, Vec<Node<'_>>) =
+    let at = |node: &SinfoNode<'_>| wished.iter().position(|name| name == node.name);
+    let (mut chosen, mut others): (Vec<SinfoNode<'_>>, Vec<SinfoNode<'_>>) =
         nodes.into_iter().partition(|node| at(node).is_some());
     if chosen.is_empty() {
         return chosen;
@@ -117,7 +117,7 @@ fn chosen<'a>(
 }
 
 /// Sees to it that a node has a feature of its own name.
-fn name_feature(node: &Node<'_>) -> Result<(), SlurmError> {
+fn name_feature(node: &SinfoNode<'_>) -> Result<(), SlurmError> {
     let mut all: Vec<&str> = node.features.split(',').collect();
     all.retain(|feature| !matches!(*feature, "(null)" | ""));
     if all.contains(&node.name) {

@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::slots::Slots;
 use std::collections::BTreeMap;
-use tarn_proto::local::{JobId, Uid};
+use tarn_proto::local::{JobId, UserId};
 
 /// With more tasks than so many each event would take too long.
 const MAX_RECOUNTED: usize = 256;
@@ -19,10 +19,10 @@ impl Core {
         }
         let mut slots = Slots::default();
         let mut running = 0;
-        let mut users: Sums<Uid, usize> = Sums::new();
+        let mut users: Sums<UserId, usize> = Sums::new();
         let mut named: Sums<String, u32> = Sums::new();
-        let mut freeing: Sums<(String, Uid), u32> = Sums::new();
-        let mut reserved: Sums<(String, Uid), u64> = Sums::new();
+        let mut freeing: Sums<(String, UserId), u32> = Sums::new();
+        let mut reserved: Sums<(String, UserId), u64> = Sums::new();
         let mut of_jobs: Sums<(JobId, String), u64> = Sums::new();
         for task in self.tasks.values() {
             *users.entry(task.user).or_default() += 1;
@@ -64,7 +64,8 @@ impl Core {
             }
             assert_eq!(space.all.reserved, sum, "reserved in `{name}`");
             let all = freeing.iter().filter(|((at, _), _)| at == name);
-            let all: BTreeMap<Uid, u32> = all.map(|((_, user), count)| (*user, *count)).collect();
+            let all: BTreeMap<UserId, u32> =
+                all.map(|((_, user), count)| (*user, *count)).collect();
             assert_eq!(space.freeing, all, "what frees space in `{name}`");
         }
         for (id, job) in self.jobs.iter() {

@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use tarn_proto::local::{
-    Allocation, Code, Kind, MAX_AFTER, MAX_FIRST, PathBytes, Place, Refusal, SpaceSpec, TaskSpec,
-    Uid,
+    Allocation, Code, MAX_AFTER, MAX_FIRST, PathBytes, RequestError, SpaceSpec, TaskLocation,
+    TaskOperation, TaskSpec, UserId,
 };
 use tarn_types::bounds::{MAX_NAME_BYTES, MAX_PATH_BYTES};
 use tarn_types::grant::MAX_GRANTS;
@@ -15,15 +15,15 @@ use tarn_types::object::{ObjectUrl, shown};
 /// What tarn makes and removes in a space begins with this; programs may not name it.
 pub const HIDDEN: &[u8] = b".tarn-";
 
-fn invalid(text: impl Into<String>) -> Refusal {
-    Refusal::new(Code::Invalid, text)
+fn invalid(text: impl Into<String>) -> RequestError {
+    RequestError::new(Code::Invalid, text)
 }
 
 /// A name of a space or node.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn name(what: &str, name: &str) -> Result<(), Refusal> {
+pub fn name(what: &str, name: &str) -> Result<(), RequestError> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(good) {
         return Err(invalid(format!(
@@ -38,7 +38,7 @@ pub fn name(what: &str, name: &str) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn below(path: &PathBytes, root: bool) -> Result<(), Refusal> {
+pub fn below(path: &PathBytes, root: bool) -> Result<(), RequestError> {
     let bytes = &path.0;
     if bytes.is_empty() && root {
         return Ok(());
@@ -55,7 +55,7 @@ pub fn below(path: &PathBytes, root: bool) -> Result<(), Refusal> {
 
 /// A place outside, as it is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outside {
+pub enum ExternalLocation {
     /// An absolute path.
     Path(Vec<u8>),
     /// An object of a store, or a tree of them.
@@ -66,14 +66,14 @@ pub enum Outside {
 ///
 /// # Errors
 /// When it is no path, no `file://` URL and no `s3://` one.
-pub fn outside(place: &PathBytes) -> Result<Outside, Refusal> {
+pub fn outside(place: &PathBytes) -> Result<ExternalLocation, RequestError> {
     let path = Path::new(OsStr::from_bytes(&place.0));
     match ObjectUrl::of(path) {
-        Some(at) => at.map(Outside::Object).map_err(|why| {
+        Some(at) => at.map(ExternalLocation::Object).map_err(|why| {
             let text = format!("`{}` is no place in an object store: {why}", shown(path));
             invalid(text)
         }),
-        None => external(place).map(Outside::Path),
+        None => external(place).map(ExternalLocation::Path),
     }
 }
 
@@ -81,7 +81,7 @@ pub fn outside(place: &PathBytes) -> Result<Outside, Refusal> {
 ///
 /// # Errors
 /// When it is no path or `file://` URL.
-fn external(place: &PathBytes) -> Result<Vec<u8>, Refusal> {
+fn external(place: &PathBytes) -> Result<Vec<u8>, RequestError> {
     let bytes = &place.0;
     let path = match bytes.strip_prefix(b"file://") {
         Some(rest) => {
@@ -93,7 +93,7 @@ fn external(place: &PathBytes) -> Result<Vec<u8>, Refusal> {
             unescape(rest).ok_or_else(|| invalid(format!("`{}` has a broken %XX", place.show())))?
         }
         None if bytes.windows(3).any(|w| w == b"://") && !bytes.starts_with(b"/") => {
-            return Err(Refusal::new(
+            return Err(RequestError::new(
                 Code::Unsupported,
                 format!(
                     "`{}`: only absolute paths, file:// and s3:// URLs can be read and written",
@@ -135,7 +135,7 @@ fn unescape(url: &[u8]) -> Option<Vec<u8>> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn space(space: &str, spec: &SpaceSpec) -> Result<(), Refusal> {
+pub fn space(space: &str, spec: &SpaceSpec) -> Result<(), RequestError> {
     name("dataspace", space)?;
     if space.as_bytes().starts_with(HIDDEN) {
         return Err(invalid(format!(
@@ -157,7 +157,7 @@ pub fn space(space: &str, spec: &SpaceSpec) -> Result<(), Refusal> {
 
 /// What a place is used for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum LocationUse {
     Read,
     Write,
     Remove,
@@ -165,22 +165,22 @@ enum Use {
 
 impl Core {
     /// Everything that can be said of a task at once.
-    pub(crate) fn check(&self, user: Uid, spec: &TaskSpec) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, user: UserId, spec: &TaskSpec) -> Result<(), RequestError> {
         if spec.after.len() > MAX_AFTER {
             return Err(invalid(format!(
                 "a task can follow at most {MAX_AFTER} others; let a task that does nothing follow more in turn"
             )));
         }
         match &spec.kind {
-            Kind::Nothing => Ok(()),
-            Kind::Copy { from, to } => self
-                .place(user, from, Use::Read)
-                .and_then(|()| self.place(user, to, Use::Write)),
-            Kind::Move { from, to } => self
-                .place(user, from, Use::Remove)
-                .and_then(|()| self.place(user, to, Use::Write)),
-            Kind::Remove { at } => self.place(user, at, Use::Remove),
-            Kind::Allocate { at, how, .. } => {
+            TaskOperation::Nothing => Ok(()),
+            TaskOperation::Copy { from, to } => self
+                .place(user, from, LocationUse::Read)
+                .and_then(|()| self.place(user, to, LocationUse::Write)),
+            TaskOperation::Move { from, to } => self
+                .place(user, from, LocationUse::Remove)
+                .and_then(|()| self.place(user, to, LocationUse::Write)),
+            TaskOperation::Remove { at } => self.place(user, at, LocationUse::Remove),
+            TaskOperation::Allocate { at, how, .. } => {
                 if let Allocation::Make { grants, .. } = how
                     && grants.len() > MAX_GRANTS
                 {
@@ -195,16 +195,16 @@ impl Core {
                         "a partition is made with at most {MAX_FIRST} bytes of data"
                     )));
                 }
-                if !matches!(at, Place::Space { .. } | Place::Node { .. }) {
+                if !matches!(at, TaskLocation::Space { .. } | TaskLocation::Node { .. }) {
                     return Err(invalid(
                         "a partition is in a dataspace: name it as its place",
                     ));
                 }
-                self.place(user, at, Use::Write)
+                self.place(user, at, LocationUse::Write)
             }
         }?;
         let (from, to) = spec.kind.places();
-        let memory = |p: Option<&Place>| matches!(p, Some(Place::Memory { .. }));
+        let memory = |p: Option<&TaskLocation>| matches!(p, Some(TaskLocation::Memory { .. }));
         if spec.durable && (memory(from) || memory(to)) {
             return Err(invalid(
                 "a task on memory cannot be durable: the memory is gone after a restart",
@@ -224,35 +224,40 @@ impl Core {
     }
 
     /// Objects are reached with the keys of the user that tarnd runs as, which are nobody else's.
-    fn object(&self, user: Uid, at: &ObjectUrl, what: Use) -> Result<(), Refusal> {
+    fn object(&self, user: UserId, at: &ObjectUrl, what: LocationUse) -> Result<(), RequestError> {
         if user != self.config.owner {
             let text = format!(
                 "{at}: this tarnd has the keys of user {}, which user {user} may not use; use your own tarnd to reach the store",
                 self.config.owner
             );
-            return Err(Refusal::new(Code::Denied, text));
+            return Err(RequestError::new(Code::Denied, text));
         }
         match what {
-            Use::Remove => {
+            LocationUse::Remove => {
                 let text = format!(
                     "{at}: a task removes nothing from an object store, where it could not be put aside first; copy it, and remove \
                      it with the store's own tools"
                 );
-                Err(Refusal::new(Code::Unsupported, text))
+                Err(RequestError::new(Code::Unsupported, text))
             }
-            Use::Write if at.key.is_empty() => Err(invalid(format!(
+            LocationUse::Write if at.key.is_empty() => Err(invalid(format!(
                 "{at} is a whole bucket, which nothing replaces: name a place in it, such as {at}result/"
             ))),
-            Use::Read | Use::Write => Ok(()),
+            LocationUse::Read | LocationUse::Write => Ok(()),
         }
     }
 
-    fn place(&self, user: Uid, place: &Place, what: Use) -> Result<(), Refusal> {
+    fn place(
+        &self,
+        user: UserId,
+        place: &TaskLocation,
+        what: LocationUse,
+    ) -> Result<(), RequestError> {
         match place {
-            Place::Space { name, path } => {
-                below(path, what == Use::Read)?;
+            TaskLocation::Space { name, path } => {
+                below(path, what == LocationUse::Read)?;
                 let Some(space) = self.spaces.get(name) else {
-                    return Err(Refusal::new(
+                    return Err(RequestError::new(
                         Code::NotFound,
                         format!(
                             "there is no dataspace `{}` on this node",
@@ -261,30 +266,34 @@ impl Core {
                     ));
                 };
                 let access = space.access(&self.config, user);
-                if what == Use::Read && access.read
-                    || what == Use::Write && access.write
-                    || what == Use::Remove && access.read && access.write
+                if what == LocationUse::Read && access.read
+                    || what == LocationUse::Write && access.write
+                    || what == LocationUse::Remove && access.read && access.write
                 {
                     return Ok(());
                 }
-                let verb = if what == Use::Read { "read" } else { "write" };
-                Err(Refusal::new(
+                let verb = if what == LocationUse::Read {
+                    "read"
+                } else {
+                    "write"
+                };
+                Err(RequestError::new(
                     Code::Denied,
                     format!("user {user} may not {verb} dataspace `{name}`"),
                 ))
             }
-            Place::Memory { .. } if what == Use::Remove => Err(invalid(
+            TaskLocation::Memory { .. } if what == LocationUse::Remove => Err(invalid(
                 "memory cannot be moved or removed: copy it, then unregister it",
             )),
-            Place::Memory { .. } => Ok(()),
-            Place::External(place) => match outside(place)? {
-                Outside::Path(_) => Ok(()),
-                Outside::Object(at) => self.object(user, &at, what),
+            TaskLocation::Memory { .. } => Ok(()),
+            TaskLocation::External(place) => match outside(place)? {
+                ExternalLocation::Path(_) => Ok(()),
+                ExternalLocation::Object(at) => self.object(user, &at, what),
             },
-            Place::Node { node, space, path } => {
+            TaskLocation::Node { node, space, path } => {
                 name("node", node)?;
                 name("dataspace", space)?;
-                below(path, what == Use::Read)?;
+                below(path, what == LocationUse::Read)?;
                 if self.config.nodes.contains_key(node) {
                     return Ok(());
                 }
@@ -294,7 +303,7 @@ impl Core {
                     ),
                     false => format!("node `{node}` is not one that this tarnd knows"),
                 };
-                Err(Refusal::new(Code::Unsupported, text))
+                Err(RequestError::new(Code::Unsupported, text))
             }
         }
     }

@@ -1,18 +1,20 @@
 //! The state, and what happens to it.
 
 use crate::fair::Queues;
-use crate::job::Jobs;
-use crate::kept::{Kept, Outcomes};
-use crate::record::Record;
+use crate::job::JobRegistry;
+use crate::kept::{OutcomeRecord, Outcomes};
+use crate::record::TaskLogRecord;
 use crate::slots::Slots;
 use crate::space::{Settled, Space};
-use crate::task::{ID_BITS, Phase, Submitted, Task};
+use crate::task::{ID_BITS, SubmittedTask, Task, TaskPhase};
 use crate::{
-    Action, Answer, Config, Event, Finish, MAX_TASKS, MAX_USER_TASKS, STOPPING, Size, deadline_at,
+    Config, Finish, MAX_TASKS, MAX_USER_TASKS, STOPPING, TaskAction, TaskEvent, TaskReply,
+    TaskSize, deadline_at,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{
-    CancelResult, Code, End, JobId, Kind, Outcome, Refusal, State, Status, TaskId, TaskSpec, Uid,
+    CancelResult, Code, JobId, RequestError, TaskEnd, TaskId, TaskOperation, TaskOutcome, TaskSpec,
+    TaskState, TaskStatus, UserId,
 };
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -28,10 +30,10 @@ pub struct Core {
     pub(crate) tasks: BTreeMap<TaskId, Task>,
     /// Tasks that wait for a task.
     pub(crate) followers: BTreeMap<TaskId, Vec<TaskId>>,
-    pub(crate) counts: BTreeMap<Uid, usize>,
+    pub(crate) counts: BTreeMap<UserId, usize>,
     pub(crate) queues: Queues,
     pub(crate) spaces: BTreeMap<String, Space>,
-    pub(crate) jobs: Jobs,
+    pub(crate) jobs: JobRegistry,
     pub(crate) outcomes: Outcomes,
     /// Nothing is started.
     pub(crate) paused: bool,
@@ -51,55 +53,55 @@ pub struct Core {
 
 impl Core {
     /// Says what is to be done about what happened at `now`, nanoseconds since 1970, never going back.
-    pub fn step(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
+    pub fn step(&mut self, now: Time, event: TaskEvent, actions: &mut Vec<TaskAction>) {
         match event {
-            Event::Submit {
+            TaskEvent::Submit {
                 ticket,
                 user,
                 job,
                 tasks,
             } => {
                 let answer = self.submit(now, user, job, tasks, actions);
-                actions.push(Action::Answer { ticket, answer });
+                actions.push(TaskAction::Answer { ticket, answer });
             }
-            Event::Cancel { ticket, user, ids } => {
+            TaskEvent::Cancel { ticket, user, ids } => {
                 let cancel = |id| self.cancel_for(now, user, id, actions);
-                let answer = Answer::Cancelled(ids.into_iter().map(cancel).collect());
-                actions.push(Action::Answer { ticket, answer });
+                let answer = TaskReply::Cancelled(ids.into_iter().map(cancel).collect());
+                actions.push(TaskAction::Answer { ticket, answer });
             }
-            Event::Pause {
+            TaskEvent::Pause {
                 ticket,
                 user,
                 scope,
                 on,
             } => {
                 let answer = self.pause(user, scope, on, actions);
-                actions.push(Action::Answer { ticket, answer });
+                actions.push(TaskAction::Answer { ticket, answer });
             }
-            Event::Space {
+            TaskEvent::Space {
                 ticket,
                 user,
                 change,
             } => {
                 let answer = self.change_space(user, change, actions);
-                actions.push(Action::Answer { ticket, answer });
+                actions.push(TaskAction::Answer { ticket, answer });
             }
-            Event::Job {
+            TaskEvent::Job {
                 ticket,
                 user,
                 change,
             } => {
                 let answer = self.change_job(now, user, change, actions);
-                actions.push(Action::Answer { ticket, answer });
+                actions.push(TaskAction::Answer { ticket, answer });
             }
-            Event::Process(added) => self.add_process(added, actions),
-            Event::Measured { task, size } => self.measured(now, task, size, actions),
-            Event::Finished { task, finish } => self.finished(now, task, finish, actions),
-            Event::Unreachable { task, why } => self.unreachable(now, task, why, actions),
-            Event::Surveyed { space, used } => self.surveyed(now, &space, used, actions),
-            Event::Tick => {}
+            TaskEvent::Process(added) => self.add_process(added, actions),
+            TaskEvent::Measured { task, size } => self.measured(now, task, size, actions),
+            TaskEvent::Finished { task, finish } => self.finished(now, task, finish, actions),
+            TaskEvent::Unreachable { task, why } => self.unreachable(now, task, why, actions),
+            TaskEvent::Surveyed { space, used } => self.surveyed(now, &space, used, actions),
+            TaskEvent::Tick => {}
         }
-        self.tell_stopping(now, actions);
+        self.report_stuck_tasks(now, actions);
         self.retry_tasks(now);
         self.dispatch(now, actions);
         if cfg!(debug_assertions) {
@@ -124,7 +126,7 @@ impl Core {
     }
 
     /// Whether a user may change spaces and jobs.
-    pub fn manages(&self, user: Uid) -> bool {
+    pub fn manages(&self, user: UserId) -> bool {
         !self.config.bound && (user == 0 || user == self.config.owner)
     }
 
@@ -138,37 +140,37 @@ impl Core {
     fn submit(
         &mut self,
         now: Time,
-        user: Uid,
+        user: UserId,
         job: Option<JobId>,
         tasks: Vec<TaskSpec>,
-        actions: &mut Vec<Action>,
-    ) -> Answer {
+        actions: &mut Vec<TaskAction>,
+    ) -> TaskReply {
         if let Err(why) = self.may_submit(user, job) {
-            return Answer::Refused(why);
+            return TaskReply::Refused(why);
         }
         let own = self.counts.get(&user).copied().unwrap_or(0);
         if self.tasks.len() + tasks.len() > MAX_TASKS || own + tasks.len() > MAX_USER_TASKS {
             // By then about as many tasks have ended as were to be added.
             let wait = self.mean.saturating_mul(tasks.len() as u64) / (self.running.max(1));
-            return Answer::Busy(wait.clamp(RETRY.0, RETRY.1));
+            return TaskReply::Busy(wait.clamp(RETRY.0, RETRY.1));
         }
         let submit = |spec| self.submit_one(now, user, job, spec, actions);
-        Answer::Submitted(tasks.into_iter().map(submit).collect())
+        TaskReply::Submitted(tasks.into_iter().map(submit).collect())
     }
 
     fn submit_one(
         &mut self,
         now: Time,
-        user: Uid,
+        user: UserId,
         job: Option<JobId>,
         spec: TaskSpec,
-        actions: &mut Vec<Action>,
-    ) -> Result<TaskId, Refusal> {
+        actions: &mut Vec<TaskAction>,
+    ) -> Result<TaskId, RequestError> {
         self.check(user, &spec)?;
         for id in &spec.after {
             let live = self.tasks.get(id).is_some_and(|t| t.user == user);
             if !live && self.outcomes.get(*id).is_none_or(|k| k.user != user) {
-                return Err(Refusal::new(
+                return Err(RequestError::new(
                     Code::NotFound,
                     format!("task {id}, which is to be followed, is not known (any more)"),
                 ));
@@ -178,7 +180,7 @@ impl Core {
         self.next += 1;
         let deadline = deadline_at(now, spec.deadline);
         if spec.durable {
-            actions.push(Action::Record(Record::Submitted {
+            actions.push(TaskAction::Record(TaskLogRecord::Submitted {
                 id,
                 user,
                 job,
@@ -187,7 +189,7 @@ impl Core {
                 spec: spec.clone(),
             }));
         }
-        let submitted = Submitted {
+        let submitted = SubmittedTask {
             id,
             user,
             job,
@@ -200,7 +202,7 @@ impl Core {
     }
 
     /// Takes a task in: it waits, is ready, or fails with what it follows.
-    pub(crate) fn admit(&mut self, now: Time, mut task: Task, actions: &mut Vec<Action>) {
+    pub(crate) fn admit(&mut self, now: Time, mut task: Task, actions: &mut Vec<TaskAction>) {
         let id = task.id;
         let mut failed = None;
         let mut after = task.spec.after.clone();
@@ -216,7 +218,7 @@ impl Core {
                 // It was told that it is over, whatever still hangs.
                 Some(_) => failed = Some(before),
                 // One that is forgotten has ended well: otherwise this task would have ended with it.
-                None if ended.is_some_and(|end| *end != End::Done) => failed = Some(before),
+                None if ended.is_some_and(|end| *end != TaskEnd::Done) => failed = Some(before),
                 None => {}
             }
         }
@@ -241,14 +243,14 @@ impl Core {
             return;
         };
         if paused {
-            task.phase = Phase::Paused;
+            task.phase = TaskPhase::Paused;
             return;
         }
-        task.phase = Phase::Ready;
+        task.phase = TaskPhase::Ready;
         let (user, rank) = (task.user, task.rank());
         let weight = self.config.weights.get(&user).copied().unwrap_or(1);
         self.queues.push(user, weight, rank);
-        if matches!(self.tasks[&id].spec.kind, Kind::Remove { .. }) {
+        if matches!(self.tasks[&id].spec.kind, TaskOperation::Remove { .. }) {
             self.count_freeing(id, true);
         }
     }
@@ -277,11 +279,11 @@ impl Core {
     fn cancel_for(
         &mut self,
         now: Time,
-        user: Uid,
+        user: UserId,
         id: TaskId,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<TaskAction>,
     ) -> CancelResult {
-        let may = |owner: Uid| owner == user || self.manages(user);
+        let may = |owner: UserId| owner == user || self.manages(user);
         if self.tasks.get(&id).is_some_and(|t| may(t.user) && !t.told) {
             self.cancel(now, id, actions);
             return CancelResult::Cancelled;
@@ -292,34 +294,34 @@ impl Core {
         }
     }
 
-    pub(crate) fn cancel(&mut self, now: Time, id: TaskId, actions: &mut Vec<Action>) {
+    pub(crate) fn cancel(&mut self, now: Time, id: TaskId, actions: &mut Vec<TaskAction>) {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
         match task.phase {
-            Phase::Waiting | Phase::Ready | Phase::Paused => {
+            TaskPhase::Waiting | TaskPhase::Ready | TaskPhase::Paused => {
                 self.end(now, id, Err(cancelled()), Finish::nothing(), actions);
             }
-            Phase::Measuring | Phase::Running if !task.cancelled => {
+            TaskPhase::Measuring | TaskPhase::Running if !task.cancelled => {
                 task.cancelled = true;
                 self.stopping.insert((now.saturating_add(STOPPING), id));
                 let keep = false;
-                actions.push(Action::Stop { task: id, keep });
+                actions.push(TaskAction::Stop { task: id, keep });
             }
-            Phase::Measuring | Phase::Running => {}
+            TaskPhase::Measuring | TaskPhase::Running => {}
         }
     }
 
     /// Callers of tasks that do not stop (a store that hangs) are told that it is over. The slots stay taken.
-    fn tell_stopping(&mut self, now: Time, actions: &mut Vec<Action>) {
+    fn report_stuck_tasks(&mut self, now: Time, actions: &mut Vec<TaskAction>) {
         while let Some((at, id)) = self.stopping.first().copied() {
             if at > now {
                 return;
             }
             self.stopping.remove(&(at, id));
             let text = "cancelled, but the place does not answer: what was under way there may still appear";
-            let why = Refusal::new(Code::Cancelled, text);
-            self.tell(now, id, Err(why), &Finish::nothing(), actions);
+            let why = RequestError::new(Code::Cancelled, text);
+            self.report_end(now, id, Err(why), &Finish::nothing(), actions);
             if let Some(task) = self.tasks.get_mut(&id) {
                 task.told = true;
             }
@@ -333,13 +335,13 @@ impl Core {
         &mut self,
         now: Time,
         id: TaskId,
-        size: Result<Size, Refusal>,
-        actions: &mut Vec<Action>,
+        size: Result<TaskSize, RequestError>,
+        actions: &mut Vec<TaskAction>,
     ) {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
-        if task.phase != Phase::Measuring {
+        if task.phase != TaskPhase::Measuring {
             return;
         }
         let (cancelled, halting) = (task.cancelled, task.halting);
@@ -369,12 +371,12 @@ impl Core {
         now: Time,
         id: TaskId,
         finish: Finish,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<TaskAction>,
     ) {
         let Some(task) = self.tasks.get(&id) else {
             return;
         };
-        if task.phase != Phase::Running {
+        if task.phase != TaskPhase::Running {
             return;
         }
         if task.halting && !task.cancelled && finish.result.as_ref().err().is_some_and(is_cancelled)
@@ -413,10 +415,10 @@ impl Core {
     pub(crate) fn settle(
         &mut self,
         name: &str,
-        user: Uid,
+        user: UserId,
         job: Option<JobId>,
         settled: Settled,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<TaskAction>,
     ) {
         if let Some(space) = self.spaces.get_mut(name) {
             space.settle(user, settled);
@@ -427,7 +429,7 @@ impl Core {
         if let Some(job) = self.jobs.get_mut(id) {
             let used = job.settle(name, settled);
             if settled.added > 0 || settled.gone > 0 {
-                actions.push(Action::Record(Record::JobUsed {
+                actions.push(TaskAction::Record(TaskLogRecord::JobUsed {
                     job: id,
                     space: name.into(),
                     used,
@@ -441,9 +443,9 @@ impl Core {
         &mut self,
         now: Time,
         id: TaskId,
-        result: Result<(), Refusal>,
+        result: Result<(), RequestError>,
         finish: Finish,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<TaskAction>,
     ) {
         // A chain of any length ends without recursion.
         let mut ending = vec![(id, result, finish)];
@@ -451,7 +453,7 @@ impl Core {
             let Some(task) = self.tasks.get(&id) else {
                 continue;
             };
-            if task.phase == Phase::Ready {
+            if task.phase == TaskPhase::Ready {
                 let (user, rank) = (task.user, task.rank());
                 self.queues.remove(user, &rank);
             }
@@ -460,7 +462,7 @@ impl Core {
             let told = task.told;
             let ok = result.is_ok();
             if !told {
-                self.tell(now, id, result, &finish, actions);
+                self.report_end(now, id, result, &finish, actions);
             }
             if counted {
                 self.count_freeing(id, false);
@@ -477,7 +479,7 @@ impl Core {
                 task.waits -= 1;
                 if !ok {
                     ending.push((follower, Err(follows(id)), Finish::nothing()));
-                } else if task.waits == 0 && task.phase == Phase::Waiting {
+                } else if task.waits == 0 && task.phase == TaskPhase::Waiting {
                     self.make_ready(follower);
                 }
             }
@@ -507,29 +509,29 @@ impl Core {
     }
 
     /// Tells a task's end, and keeps it.
-    fn tell(
+    fn report_end(
         &mut self,
         now: Time,
         id: TaskId,
-        result: Result<(), Refusal>,
+        result: Result<(), RequestError>,
         finish: &Finish,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<TaskAction>,
     ) {
         let Some(task) = self.tasks.get(&id) else {
             return;
         };
         let nanos = task.started.map_or(0, |at| now.saturating_sub(at));
-        let outcome = Outcome {
+        let outcome = TaskOutcome {
             id,
             bytes: finish.bytes,
             nanos,
             late: task.deadline.is_some_and(|d| now > d),
             checksum: finish.checksum,
-            end: result.map_or_else(End::Failed, |()| End::Done),
+            end: result.map_or_else(TaskEnd::Failed, |()| TaskEnd::Done),
         };
         match outcome.end {
-            End::Done => self.totals.0 += 1,
-            End::Failed(_) => self.totals.1 += 1,
+            TaskEnd::Done => self.totals.0 += 1,
+            TaskEnd::Failed(_) => self.totals.1 += 1,
         }
         self.totals.2 = self.totals.2.saturating_add(finish.bytes);
         self.mean = (self.mean / 16)
@@ -537,39 +539,39 @@ impl Core {
             .saturating_add(nanos / 16);
         let (user, durable) = (task.user, task.spec.durable);
         if durable {
-            actions.push(Action::Record(Record::Ended {
+            actions.push(TaskAction::Record(TaskLogRecord::Ended {
                 user,
                 at: now,
                 outcome: outcome.clone(),
             }));
         }
-        self.outcomes.add(Kept {
+        self.outcomes.add(OutcomeRecord {
             user,
             at: now,
             durable,
             outcome: outcome.clone(),
         });
-        actions.push(Action::Ended(outcome));
+        actions.push(TaskAction::Ended(outcome));
     }
 
     /// How a task stands that has ended, for its user.
-    pub fn outcome(&self, user: Uid, id: TaskId) -> Option<&Outcome> {
+    pub fn outcome(&self, user: UserId, id: TaskId) -> Option<&TaskOutcome> {
         let kept = self.outcomes.get(id);
         kept.filter(|k| k.user == user || self.manages(user))
             .map(|k| &k.outcome)
     }
 
     /// Whether a task of this user has not ended.
-    pub fn is_live(&self, user: Uid, id: TaskId) -> bool {
+    pub fn is_live(&self, user: UserId, id: TaskId) -> bool {
         let task = self.tasks.get(&id);
         task.is_some_and(|t| !t.told && (t.user == user || self.manages(user)))
     }
 
     /// How far a task is; bytes done and time left are for the caller to fill in where it runs.
-    pub fn status(&self, user: Uid, id: TaskId) -> Status {
-        let mut status = Status {
+    pub fn status(&self, user: UserId, id: TaskId) -> TaskStatus {
+        let mut status = TaskStatus {
             id,
-            state: State::Unknown,
+            state: TaskState::Unknown,
             done: 0,
             all: None,
             left: None,
@@ -581,19 +583,19 @@ impl Core {
             status.all = Some(outcome.bytes);
             status.left = Some(0);
             status.state = match outcome.end {
-                End::Done => State::Done,
-                End::Failed(_) => State::Failed,
+                TaskEnd::Done => TaskState::Done,
+                TaskEnd::Failed(_) => TaskState::Failed,
             };
         } else if let Some(task) = self.tasks.get(&id).filter(|_| self.is_live(user, id)) {
             status.all = task.size.map(|s| s.bytes);
             status.job = task.job;
             status.state = match task.phase {
-                Phase::Waiting => State::Waiting,
-                Phase::Ready => State::Queued,
-                Phase::Measuring | Phase::Running => State::Running,
-                Phase::Paused => State::Paused,
+                TaskPhase::Waiting => TaskState::Waiting,
+                TaskPhase::Ready => TaskState::Queued,
+                TaskPhase::Measuring | TaskPhase::Running => TaskState::Running,
+                TaskPhase::Paused => TaskState::Paused,
             };
-            if task.phase == Phase::Ready {
+            if task.phase == TaskPhase::Ready {
                 let ahead = self.queues.ahead(task.user, &task.rank(), MAX_AHEAD);
                 status.ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
             }
@@ -602,18 +604,18 @@ impl Core {
     }
 }
 
-fn follows(before: TaskId) -> Refusal {
-    Refusal::new(
+fn follows(before: TaskId) -> RequestError {
+    RequestError::new(
         Code::Dependency,
         format!("task {before}, which this one follows, has not ended well"),
     )
 }
 
 /// Whether that is how a task ends which was stopped.
-fn is_cancelled(why: &Refusal) -> bool {
+fn is_cancelled(why: &RequestError) -> bool {
     why.code == Code::Cancelled
 }
 
-fn cancelled() -> Refusal {
-    Refusal::new(Code::Cancelled, "cancelled")
+fn cancelled() -> RequestError {
+    RequestError::new(Code::Cancelled, "cancelled")
 }

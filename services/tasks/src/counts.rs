@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::task::{ID_BITS, Task};
-use tarn_proto::local::{Stats, TaskId, Uid};
+use tarn_proto::local::{Stats, TaskId, UserId};
 
 impl Core {
     /// Counts; connections and time left are for the caller to fill in.
@@ -40,7 +40,7 @@ impl Core {
     }
 
     /// Tasks of a user that wait for their turn.
-    pub fn queued(&self, user: Uid) -> usize {
+    pub fn queued(&self, user: UserId) -> usize {
         self.queues.ready(user).count()
     }
 

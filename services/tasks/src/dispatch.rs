@@ -1,49 +1,49 @@
 //! What runs next.
 
 use crate::core::Core;
-use crate::slots::Slot;
-use crate::space::Lack;
-use crate::task::Phase;
-use crate::{AGED, Action, Finish, LEAST_COST, MAX_HANDED, PASSED, Size};
+use crate::slots::TaskSlot;
+use crate::space::StartObstacle;
+use crate::task::TaskPhase;
+use crate::{AGED, Finish, LEAST_COST, MAX_HANDED, PASSED, TaskAction, TaskSize};
 use std::collections::BTreeSet;
-use tarn_proto::local::{Kind, Place, Refusal, TaskId, Uid};
+use tarn_proto::local::{RequestError, TaskId, TaskLocation, TaskOperation, UserId};
 use tarn_types::units::Time;
 
 /// Something that is kept for a task which cannot start, from those behind it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Hold {
-    Slot(Slot),
+enum ReservedResource {
+    Slot(TaskSlot),
     /// Space in a dataspace.
     Space(String),
     /// Space in a dataspace under a user's quota.
-    Quota(String, Uid),
+    Quota(String, UserId),
 }
 
 /// What came of looking at a task.
-enum Look {
+enum DispatchResult {
     /// It has been started (or ended).
     Moved,
     /// It lacks these.
-    Blocked(Vec<Hold>),
+    Blocked(Vec<ReservedResource>),
 }
 
 impl Core {
     /// Starts all that can be started.
-    pub(crate) fn dispatch(&mut self, now: Time, actions: &mut Vec<Action>) {
+    pub(crate) fn dispatch(&mut self, now: Time, actions: &mut Vec<TaskAction>) {
         while !self.paused && self.start_one(now, actions) {}
     }
 
     /// Starts the first task that can: users in the order of their turns, their tasks by rank, over at most
     /// [`PASSED`] of each that cannot.
-    fn start_one(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
-        let mut held: BTreeSet<Hold> = BTreeSet::new();
+    fn start_one(&mut self, now: Time, actions: &mut Vec<TaskAction>) -> bool {
+        let mut held: BTreeSet<ReservedResource> = BTreeSet::new();
         // Nearly always the first of the first can start: nothing is gathered for it.
         if let Some(first) = self.first()
             && self.consider(now, first, &mut held, actions)
         {
             return true;
         }
-        let users: Vec<Uid> = self.queues.turns().collect();
+        let users: Vec<UserId> = self.queues.turns().collect();
         for user in users {
             let ready = self.queues.ready(user).take(PASSED);
             let ids: Vec<TaskId> = ready.map(|rank| rank.2).collect();
@@ -66,12 +66,12 @@ impl Core {
         &mut self,
         now: Time,
         id: TaskId,
-        held: &mut BTreeSet<Hold>,
-        actions: &mut Vec<Action>,
+        held: &mut BTreeSet<ReservedResource>,
+        actions: &mut Vec<TaskAction>,
     ) -> bool {
         match self.look(now, id, held, actions) {
-            Look::Moved => true,
-            Look::Blocked(lacking) => {
+            DispatchResult::Moved => true,
+            DispatchResult::Blocked(lacking) => {
                 let aged = self.tasks.get_mut(&id).is_some_and(|task| {
                     let since = *task.blocked.get_or_insert(now);
                     now.saturating_sub(since) > AGED
@@ -89,40 +89,40 @@ impl Core {
         &mut self,
         now: Time,
         id: TaskId,
-        held: &BTreeSet<Hold>,
-        actions: &mut Vec<Action>,
-    ) -> Look {
+        held: &BTreeSet<ReservedResource>,
+        actions: &mut Vec<TaskAction>,
+    ) -> DispatchResult {
         let Some(task) = self.tasks.get(&id) else {
-            return Look::Blocked(Vec::new());
+            return DispatchResult::Blocked(Vec::new());
         };
-        if task.spec.kind == Kind::Nothing {
+        if task.spec.kind == TaskOperation::Nothing {
             self.take(now, id, LEAST_COST);
             self.count_stopped();
             self.end(now, id, Ok(()), Finish::nothing(), actions);
-            return Look::Moved;
+            return DispatchResult::Moved;
         }
         let slots = task.slots();
         // A removal passes those that wait for space.
-        let removes = matches!(task.spec.kind, Kind::Remove { .. });
-        let is_kept = |slot: &Slot| held.contains(&Hold::Slot(slot.clone()));
-        let is_lacking = |slot: &&Slot| !self.is_free(slot) || (!removes && is_kept(slot));
+        let removes = matches!(task.spec.kind, TaskOperation::Remove { .. });
+        let is_kept = |slot: &TaskSlot| held.contains(&ReservedResource::Slot(slot.clone()));
+        let is_lacking = |slot: &&TaskSlot| !self.is_free(slot) || (!removes && is_kept(slot));
         let lacking = slots.iter().filter(is_lacking).cloned();
-        let mut lacking: Vec<Hold> = lacking.map(Hold::Slot).collect();
+        let mut lacking: Vec<ReservedResource> = lacking.map(ReservedResource::Slot).collect();
         if !lacking.is_empty() {
-            return Look::Blocked(lacking);
+            return DispatchResult::Blocked(lacking);
         }
         let holds = task.holds;
         if !removes && !holds && self.space_holds(id).iter().any(|h| held.contains(h)) {
-            return Look::Blocked(lacking);
+            return DispatchResult::Blocked(lacking);
         }
         let Some(size) = self.known_size(id) else {
             self.take(now, id, LEAST_COST);
             self.slots.take(slots);
             if let Some(task) = self.tasks.get_mut(&id) {
-                task.phase = Phase::Measuring;
+                task.phase = TaskPhase::Measuring;
             }
-            actions.push(Action::Measure(id));
-            return Look::Moved;
+            actions.push(TaskAction::Measure(id));
+            return DispatchResult::Moved;
         };
         let space = if holds {
             Ok(())
@@ -133,11 +133,11 @@ impl Core {
             Ok(()) => {}
             Err(Ok(hold)) => {
                 lacking.push(hold);
-                return Look::Blocked(lacking);
+                return DispatchResult::Blocked(lacking);
             }
             Err(Err(why)) => {
                 self.end(now, id, Err(why), Finish::nothing(), actions);
-                return Look::Moved;
+                return DispatchResult::Moved;
             }
         }
         let measured = self.tasks.get(&id).is_some_and(|t| t.size.is_some());
@@ -150,19 +150,19 @@ impl Core {
         self.take(now, id, cost);
         self.slots.take(slots);
         self.reserve(id, size);
-        actions.push(Action::Start(id));
-        Look::Moved
+        actions.push(TaskAction::Start(id));
+        DispatchResult::Moved
     }
 
     /// A task whose size has become known goes on, or back into its queue until there is room.
-    pub(crate) fn start_measured(&mut self, now: Time, id: TaskId, actions: &mut Vec<Action>) {
+    pub(crate) fn start_measured(&mut self, now: Time, id: TaskId, actions: &mut Vec<TaskAction>) {
         let Some(size) = self.known_size(id) else {
             return;
         };
         match self.space_for(now, id, size, actions) {
             Ok(()) => {
                 self.reserve(id, size);
-                actions.push(Action::Start(id));
+                actions.push(TaskAction::Start(id));
             }
             Err(Ok(_)) => {
                 self.release_slots(id);
@@ -179,7 +179,7 @@ impl Core {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
-        task.phase = Phase::Ready;
+        task.phase = TaskPhase::Ready;
         task.started = None;
         let (user, rank) = (task.user, task.rank());
         let weight = self.config.weights.get(&user).copied().unwrap_or(1);
@@ -187,20 +187,20 @@ impl Core {
     }
 
     /// The size of a task as far as it matters before its start.
-    fn known_size(&self, id: TaskId) -> Option<Size> {
+    fn known_size(&self, id: TaskId) -> Option<TaskSize> {
         let task = self.tasks.get(&id)?;
         match &task.spec.kind {
-            Kind::Nothing | Kind::Remove { .. } => Some(Size::default()),
-            Kind::Copy { from, .. } | Kind::Move { from, .. } => match from {
-                Place::Memory { length, .. } => Some(Size {
+            TaskOperation::Nothing | TaskOperation::Remove { .. } => Some(TaskSize::default()),
+            TaskOperation::Copy { from, .. } | TaskOperation::Move { from, .. } => match from {
+                TaskLocation::Memory { length, .. } => Some(TaskSize {
                     bytes: *length,
                     room: length.saturating_add(2 * 4096),
                 }),
                 _ => task.size,
             },
-            Kind::Allocate { at, .. } => match at {
-                Place::Space { .. } => task.size,
-                _ => Some(Size::default()),
+            TaskOperation::Allocate { at, .. } => match at {
+                TaskLocation::Space { .. } => task.size,
+                _ => Some(TaskSize::default()),
             },
         }
     }
@@ -210,30 +210,35 @@ impl Core {
         &mut self,
         now: Time,
         id: TaskId,
-        size: Size,
-        actions: &mut Vec<Action>,
-    ) -> Result<(), Result<Hold, Refusal>> {
+        size: TaskSize,
+        actions: &mut Vec<TaskAction>,
+    ) -> Result<(), Result<ReservedResource, RequestError>> {
         let Some(task) = self.tasks.get(&id) else {
             return Ok(());
         };
         let Some(name) = task.fills() else {
             return Ok(());
         };
-        let hold = Hold::Space(name.to_owned());
+        let hold = ReservedResource::Space(name.to_owned());
         let Some(space) = self.spaces.get(name) else {
             let text = format!("dataspace `{name}` is gone");
-            return Err(Err(Refusal::new(tarn_proto::local::Code::NotFound, text)));
+            return Err(Err(RequestError::new(
+                tarn_proto::local::Code::NotFound,
+                text,
+            )));
         };
         match space.fits(name, task.user, size, now) {
             Ok(()) => {}
-            Err(Lack::Space) => return Err(Ok(hold)),
-            Err(Lack::Quota) => return Err(Ok(Hold::Quota(name.to_owned(), task.user))),
-            Err(Lack::Never(why)) => return Err(Err(why)),
-            Err(Lack::Survey) => {
+            Err(StartObstacle::Space) => return Err(Ok(hold)),
+            Err(StartObstacle::Quota) => {
+                return Err(Ok(ReservedResource::Quota(name.to_owned(), task.user)));
+            }
+            Err(StartObstacle::Never(why)) => return Err(Err(why)),
+            Err(StartObstacle::Survey) => {
                 let name = name.to_owned();
                 if let Some(space) = self.spaces.get_mut(&name).filter(|s| !s.surveying) {
                     space.survey_begins();
-                    actions.push(Action::Survey(name));
+                    actions.push(TaskAction::Survey(name));
                 }
                 return Err(Ok(hold));
             }
@@ -242,14 +247,14 @@ impl Core {
         if let Some((id, job)) = task.job.and_then(|id| Some((id, self.jobs.get(id)?))) {
             match job.fits(id, &name, size.room) {
                 Ok(true) => {}
-                Ok(false) => return Err(Ok(Hold::Quota(name, user))),
+                Ok(false) => return Err(Ok(ReservedResource::Quota(name, user))),
                 // Programs may have removed some of what is counted.
                 Err(_) if space.is_unknown(now) => {
                     if let Some(space) = self.spaces.get_mut(&name).filter(|s| !s.surveying) {
                         space.survey_begins();
-                        actions.push(Action::Survey(name.clone()));
+                        actions.push(TaskAction::Survey(name.clone()));
                     }
-                    return Err(Ok(Hold::Quota(name, user)));
+                    return Err(Ok(ReservedResource::Quota(name, user)));
                 }
                 Err(why) => return Err(Err(why)),
             }
@@ -257,30 +262,38 @@ impl Core {
         Ok(())
     }
 
-    fn space_holds(&self, id: TaskId) -> Vec<Hold> {
+    fn space_holds(&self, id: TaskId) -> Vec<ReservedResource> {
         let Some(task) = self.tasks.get(&id) else {
             return Vec::new();
         };
         let names = task.fills().into_iter();
         names
-            .flat_map(|n| [Hold::Space(n.into()), Hold::Quota(n.into(), task.user)])
+            .flat_map(|n| {
+                [
+                    ReservedResource::Space(n.into()),
+                    ReservedResource::Quota(n.into(), task.user),
+                ]
+            })
             .collect()
     }
 
-    fn all_holds(&self, id: TaskId) -> Vec<Hold> {
+    fn all_holds(&self, id: TaskId) -> Vec<ReservedResource> {
         let slots = self.tasks.get(&id).map(|task| task.slots());
-        let slots = slots.unwrap_or_default().into_iter().map(Hold::Slot);
+        let slots = slots
+            .unwrap_or_default()
+            .into_iter()
+            .map(ReservedResource::Slot);
         slots.chain(self.space_holds(id)).collect()
     }
 
-    fn is_free(&self, slot: &Slot) -> bool {
+    fn is_free(&self, slot: &TaskSlot) -> bool {
         let most = match slot {
-            Slot::External => self.config.external_slots,
-            Slot::Link(node) | Slot::Handed(node) => {
+            TaskSlot::External => self.config.external_slots,
+            TaskSlot::Link(node) | TaskSlot::Handed(node) => {
                 self.config.nodes.get(node).copied().unwrap_or(1)
             }
-            Slot::HandedAll => MAX_HANDED,
-            Slot::Space(name) => match self.spaces.get(name) {
+            TaskSlot::HandedAll => MAX_HANDED,
+            TaskSlot::Space(name) => match self.spaces.get(name) {
                 Some(space) => space.slots(&self.config),
                 None => return true,
             },
@@ -305,7 +318,7 @@ impl Core {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
-        task.phase = Phase::Running;
+        task.phase = TaskPhase::Running;
         task.started = Some(now);
         task.blocked = None;
         let (user, rank) = (task.user, task.rank());
@@ -315,16 +328,16 @@ impl Core {
         self.running += 1;
     }
 
-    fn reserve(&mut self, id: TaskId, size: Size) {
+    fn reserve(&mut self, id: TaskId, size: TaskSize) {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
-        task.phase = Phase::Running;
+        task.phase = TaskPhase::Running;
         task.size = Some(size);
         let (user, job) = (task.user, task.job);
         let name = task.fills().map(str::to_owned);
         let holds = std::mem::take(&mut task.holds);
-        if matches!(task.spec.kind, Kind::Move { .. }) {
+        if matches!(task.spec.kind, TaskOperation::Move { .. }) {
             self.count_freeing(id, true);
         }
         let Some(name) = name.filter(|_| !holds) else {

@@ -1,30 +1,30 @@
 //! Whose turn it is: start-time fair queueing between users.
 
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::local::{TaskId, Uid};
+use tarn_proto::local::{TaskId, UserId};
 use tarn_types::units::Time;
 
 /// Where a task stands among its user's: highest priority, earliest deadline, first submitted.
-pub(crate) type Rank = (u8, Time, TaskId);
+pub(crate) type TaskQueueRank = (u8, Time, TaskId);
 
 /// Bytes of virtual time are counted in so many parts, so that weights divide them well.
 const PARTS: u128 = 1 << 20;
 
 /// A user's queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Queue {
+struct UserTaskQueue {
     weight: u32,
     /// The start tag of its next task, in virtual time.
     tag: u128,
-    ready: BTreeSet<Rank>,
+    ready: BTreeSet<TaskQueueRank>,
 }
 
 /// The queues of tasks that could start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Queues {
-    queues: BTreeMap<Uid, Queue>,
+    queues: BTreeMap<UserId, UserTaskQueue>,
     /// Users who have tasks ready, by their tags.
-    turns: BTreeSet<(u128, Uid)>,
+    turns: BTreeSet<(u128, UserId)>,
     /// Virtual time: the start tag of what was started last.
     now: u128,
     ready: usize,
@@ -35,9 +35,9 @@ impl Queues {
         self.ready
     }
 
-    pub(crate) fn push(&mut self, user: Uid, weight: u32, rank: Rank) {
+    pub(crate) fn push(&mut self, user: UserId, weight: u32, rank: TaskQueueRank) {
         let now = self.now;
-        let queue = self.queues.entry(user).or_insert_with(|| Queue {
+        let queue = self.queues.entry(user).or_insert_with(|| UserTaskQueue {
             weight: weight.max(1),
             tag: now,
             ready: BTreeSet::new(),
@@ -50,7 +50,7 @@ impl Queues {
         self.ready += usize::from(queue.ready.insert(rank));
     }
 
-    pub(crate) fn remove(&mut self, user: Uid, rank: &Rank) {
+    pub(crate) fn remove(&mut self, user: UserId, rank: &TaskQueueRank) {
         let Some(queue) = self.queues.get_mut(&user) else {
             return;
         };
@@ -64,7 +64,7 @@ impl Queues {
     }
 
     /// A user without tasks whose tag has passed is as good as unknown.
-    fn forget(&mut self, user: Uid) {
+    fn forget(&mut self, user: UserId) {
         let now = self.now;
         if self
             .queues
@@ -76,23 +76,23 @@ impl Queues {
     }
 
     /// Users in the order of their turns.
-    pub(crate) fn turns(&self) -> impl Iterator<Item = Uid> {
+    pub(crate) fn turns(&self) -> impl Iterator<Item = UserId> {
         self.turns.iter().map(|(_, user)| *user)
     }
 
     /// Ranks of a user's tasks, in order.
-    pub(crate) fn ready(&self, user: Uid) -> impl Iterator<Item = &Rank> {
+    pub(crate) fn ready(&self, user: UserId) -> impl Iterator<Item = &TaskQueueRank> {
         self.queues.get(&user).into_iter().flat_map(|q| &q.ready)
     }
 
     /// Tasks before `rank`, counted up to `most`.
-    pub(crate) fn ahead(&self, user: Uid, rank: &Rank, most: usize) -> usize {
+    pub(crate) fn ahead(&self, user: UserId, rank: &TaskQueueRank, most: usize) -> usize {
         let queue = self.queues.get(&user);
         queue.map_or(0, |q| q.ready.range(..rank).take(most).count())
     }
 
     /// A user's task is started: virtual time goes on to its tag.
-    pub(crate) fn started(&mut self, user: Uid, cost: u64) {
+    pub(crate) fn started(&mut self, user: UserId, cost: u64) {
         if let Some(queue) = self.queues.get(&user) {
             self.now = self.now.max(queue.tag);
         }
@@ -100,7 +100,7 @@ impl Queues {
     }
 
     /// A user has used so much more.
-    pub(crate) fn charge(&mut self, user: Uid, cost: u64) {
+    pub(crate) fn charge(&mut self, user: UserId, cost: u64) {
         let Some(queue) = self.queues.get_mut(&user) else {
             return;
         };

@@ -1,10 +1,10 @@
 //! Jobs: whose tasks are limited together, and whose processes may submit.
 
-use crate::space::{Settled, Usage};
+use crate::space::{Settled, SpaceUsage};
 use crate::{MAX_JOBS, MAX_PROCESSES};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tarn_proto::local::{Code, JobChange, JobId, Limit, Refusal, Uid};
+use tarn_proto::local::{Code, JobChange, JobId, Limit, RequestError, UserId};
 use tarn_types::units::Bytes;
 
 /// A process that belongs to a job, with what it starts.
@@ -24,7 +24,7 @@ pub struct Added {
     /// Comes back with the answer.
     pub ticket: u64,
     /// Who asks for it.
-    pub user: Uid,
+    pub user: UserId,
     /// Which process.
     pub process: Process,
     /// Processes of the job that have ended.
@@ -33,18 +33,18 @@ pub struct Added {
 
 /// A job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Job {
-    pub(crate) user: Uid,
+pub(crate) struct RegisteredJob {
+    pub(crate) user: UserId,
     pub(crate) limits: BTreeMap<String, u64>,
-    pub(crate) usage: BTreeMap<String, Usage>,
+    pub(crate) usage: BTreeMap<String, SpaceUsage>,
     /// Numbers and stamps.
     pub(crate) processes: BTreeMap<i32, u64>,
     /// Its tasks are not to run until it is resumed.
     pub(crate) paused: bool,
 }
 
-impl Job {
-    pub(crate) fn new(user: Uid, limits: &[Limit]) -> Self {
+impl RegisteredJob {
+    pub(crate) fn new(user: UserId, limits: &[Limit]) -> Self {
         Self {
             user,
             limits: limits.iter().map(|l| (l.space.clone(), l.quota)).collect(),
@@ -55,7 +55,7 @@ impl Job {
     }
 
     /// Whether the job may have `room` more in a space: `Ok(false)` when it may later.
-    pub(crate) fn fits(&self, job: JobId, space: &str, room: u64) -> Result<bool, Refusal> {
+    pub(crate) fn fits(&self, job: JobId, space: &str, room: u64) -> Result<bool, RequestError> {
         let Some(limit) = self.limits.get(space) else {
             return Ok(true);
         };
@@ -66,7 +66,7 @@ impl Job {
         if room <= *limit && usage.reserved > 0 {
             return Ok(false);
         }
-        Err(Refusal::new(
+        Err(RequestError::new(
             Code::Quota,
             format!(
                 "{} are needed, but job {job} may have {} in dataspace `{space}` and has {}; remove something there, or ask for more",
@@ -91,20 +91,20 @@ impl Job {
 
 /// The jobs that are registered.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Jobs {
-    by_id: BTreeMap<JobId, Job>,
+pub(crate) struct JobRegistry {
+    by_id: BTreeMap<JobId, RegisteredJob>,
 }
 
-impl Jobs {
-    pub(crate) fn get(&self, id: JobId) -> Option<&Job> {
+impl JobRegistry {
+    pub(crate) fn get(&self, id: JobId) -> Option<&RegisteredJob> {
         self.by_id.get(&id)
     }
 
-    pub(crate) fn get_mut(&mut self, id: JobId) -> Option<&mut Job> {
+    pub(crate) fn get_mut(&mut self, id: JobId) -> Option<&mut RegisteredJob> {
         self.by_id.get_mut(&id)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobId, &Job)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobId, &RegisteredJob)> {
         self.by_id.iter().map(|(id, job)| (*id, job))
     }
 
@@ -118,14 +118,14 @@ impl Jobs {
     pub(crate) fn job_of(&self, mut processes: impl Iterator<Item = (i32, u64)>) -> Option<JobId> {
         processes.find_map(|(pid, stamp)| {
             let mut jobs = self.by_id.iter();
-            let is = |job: &Job| job.processes.get(&pid) == Some(&stamp);
+            let is = |job: &RegisteredJob| job.processes.get(&pid) == Some(&stamp);
             jobs.find_map(|(id, job)| is(job).then_some(*id))
         })
     }
 
     /// Processes of a job that has no room for more: some may have ended.
     pub(crate) fn crowd(&self, job: JobId) -> Vec<Process> {
-        let full = |j: &&Job| j.processes.len() >= MAX_PROCESSES;
+        let full = |j: &&RegisteredJob| j.processes.len() >= MAX_PROCESSES;
         let found = self.by_id.get(&job).filter(full).into_iter();
         let all = found.flat_map(|j| &j.processes);
         all.map(|(pid, stamp)| Process {
@@ -137,7 +137,7 @@ impl Jobs {
     }
 
     /// Adds a process without asking who does it.
-    pub(crate) fn add_process(&mut self, process: Process) -> Result<(), Refusal> {
+    pub(crate) fn add_process(&mut self, process: Process) -> Result<(), RequestError> {
         let Process { job, pid, stamp } = process;
         let known = self.by_id.get_mut(&job).ok_or_else(|| unknown(job))?;
         if known.processes.len() >= MAX_PROCESSES && !known.processes.contains_key(&pid) {
@@ -161,20 +161,20 @@ impl Jobs {
     }
 
     /// Changes jobs without asking who does it.
-    pub(crate) fn apply(&mut self, change: &JobChange) -> Result<(), Refusal> {
+    pub(crate) fn apply(&mut self, change: &JobChange) -> Result<(), RequestError> {
         match change {
             JobChange::Register { job, user, limits } => {
                 if limits.len() > crate::MAX_SPACES {
                     return Err(too_many("limits", crate::MAX_SPACES));
                 }
                 if let Some(known) = self.by_id.get_mut(job) {
-                    let new = Job::new(*user, limits);
+                    let new = RegisteredJob::new(*user, limits);
                     known.user = new.user;
                     known.limits = new.limits;
                 } else if self.by_id.len() >= MAX_JOBS {
                     return Err(too_many("jobs", MAX_JOBS));
                 } else {
-                    self.by_id.insert(*job, Job::new(*user, limits));
+                    self.by_id.insert(*job, RegisteredJob::new(*user, limits));
                 }
             }
             JobChange::Unregister { job } => {
@@ -183,12 +183,12 @@ impl Jobs {
             // A number alone, as journals of earlier releases have it, names no process.
             JobChange::AddProcess { job, pid } => {
                 let text = format!("which process {pid} is to belong to job {job} is not known");
-                return Err(Refusal::new(Code::NotFound, text));
+                return Err(RequestError::new(Code::NotFound, text));
             }
             JobChange::RemoveProcess { job, pid } => {
                 let known = self.by_id.get_mut(job).ok_or_else(|| unknown(*job))?;
                 if known.processes.remove(pid).is_none() {
-                    return Err(Refusal::new(
+                    return Err(RequestError::new(
                         Code::NotFound,
                         format!("process {pid} does not belong to job {job}"),
                     ));
@@ -199,13 +199,13 @@ impl Jobs {
     }
 }
 
-pub(crate) fn unknown(job: JobId) -> Refusal {
-    Refusal::new(
+pub(crate) fn unknown(job: JobId) -> RequestError {
+    RequestError::new(
         Code::NotFound,
         format!("job {job} is not registered with this tarnd"),
     )
 }
 
-fn too_many(what: &str, most: usize) -> Refusal {
-    Refusal::new(Code::Busy, format!("there are {most} {what} already"))
+fn too_many(what: &str, most: usize) -> RequestError {
+    RequestError::new(Code::Busy, format!("there are {most} {what} already"))
 }

@@ -2,13 +2,13 @@
 
 use crate::core::Core;
 use crate::job::{Added, Process, unknown};
-use crate::record::Record;
-use crate::{Action, Answer};
-use tarn_proto::local::{Code, JobChange, JobId, Refusal, Uid};
+use crate::record::TaskLogRecord;
+use crate::{TaskAction, TaskReply};
+use tarn_proto::local::{Code, JobChange, JobId, RequestError, UserId};
 use tarn_types::units::Time;
 
-fn denied(user: Uid) -> Refusal {
-    Refusal::new(
+fn denied(user: UserId) -> RequestError {
+    RequestError::new(
         Code::Denied,
         format!("user {user} may not change jobs: only the user that runs tarnd may"),
     )
@@ -19,16 +19,16 @@ impl Core {
     ///
     /// # Errors
     /// Why not.
-    pub fn may_submit(&self, user: Uid, job: Option<JobId>) -> Result<(), Refusal> {
+    pub fn may_submit(&self, user: UserId, job: Option<JobId>) -> Result<(), RequestError> {
         match job {
-            None if self.config.jobs_only && !self.manages(user) => Err(Refusal::new(
+            None if self.config.jobs_only && !self.manages(user) => Err(RequestError::new(
                 Code::Denied,
                 "only processes of registered jobs may submit tasks here",
             )),
             None => Ok(()),
             Some(id) => match self.jobs.get(id) {
                 Some(job) if job.user == user || self.manages(user) => Ok(()),
-                Some(_) => Err(Refusal::new(
+                Some(_) => Err(RequestError::new(
                     Code::Denied,
                     format!("job {id} belongs to another user"),
                 )),
@@ -38,31 +38,31 @@ impl Core {
     }
 
     /// Adds a process, after forgetting those that have ended.
-    pub(crate) fn add_process(&mut self, added: Added, actions: &mut Vec<Action>) {
+    pub(crate) fn add_process(&mut self, added: Added, actions: &mut Vec<TaskAction>) {
         let Added { ticket, user, .. } = added;
         let done = match self.manages(user) {
             true => self.try_add(added.process, &added.gone, actions),
             false => Err(denied(user)),
         };
-        let answer = done.map_or_else(Answer::Refused, |()| Answer::Done);
-        actions.push(Action::Answer { ticket, answer });
+        let answer = done.map_or_else(TaskReply::Refused, |()| TaskReply::Done);
+        actions.push(TaskAction::Answer { ticket, answer });
     }
 
     fn try_add(
         &mut self,
         process: Process,
         gone: &[i32],
-        actions: &mut Vec<Action>,
-    ) -> Result<(), Refusal> {
+        actions: &mut Vec<TaskAction>,
+    ) -> Result<(), RequestError> {
         let job = process.job;
         for pid in gone {
             let change = JobChange::RemoveProcess { job, pid: *pid };
             if self.apply_job(&change).is_ok() {
-                actions.push(Action::Record(Record::Job(change)));
+                actions.push(TaskAction::Record(TaskLogRecord::Job(change)));
             }
         }
         self.jobs.add_process(process)?;
-        actions.push(Action::Record(Record::Process(process)));
+        actions.push(TaskAction::Record(TaskLogRecord::Process(process)));
         Ok(())
     }
 
@@ -79,14 +79,14 @@ impl Core {
     }
 
     /// No job has more in a space than there is in all.
-    pub(crate) fn cap_jobs(&mut self, space: &str, most: u64, actions: &mut Vec<Action>) {
+    pub(crate) fn cap_jobs(&mut self, space: &str, most: u64, actions: &mut Vec<TaskAction>) {
         let capped = self.jobs.cap(space, most).into_iter();
-        let record = |job| Record::JobUsed {
+        let record = |job| TaskLogRecord::JobUsed {
             job,
             space: space.into(),
             used: most,
         };
-        actions.extend(capped.map(|job| Action::Record(record(job))));
+        actions.extend(capped.map(|job| TaskAction::Record(record(job))));
     }
 
     /// Whether there are any jobs: then a process that names one must belong to it.
@@ -97,16 +97,16 @@ impl Core {
     pub(crate) fn change_job(
         &mut self,
         now: Time,
-        user: Uid,
+        user: UserId,
         change: JobChange,
-        actions: &mut Vec<Action>,
-    ) -> Answer {
+        actions: &mut Vec<TaskAction>,
+    ) -> TaskReply {
         if !self.manages(user) {
-            return Answer::Refused(denied(user));
+            return TaskReply::Refused(denied(user));
         }
         match self.apply_job(&change) {
-            Err(why) => return Answer::Refused(why),
-            Ok(()) => actions.push(Action::Record(Record::Job(change.clone()))),
+            Err(why) => return TaskReply::Refused(why),
+            Ok(()) => actions.push(TaskAction::Record(TaskLogRecord::Job(change.clone()))),
         }
         if let JobChange::Unregister { job } = change {
             let of_job = self.tasks.values().filter(|t| t.job == Some(job));
@@ -115,12 +115,12 @@ impl Core {
                 self.cancel(now, id, actions);
             }
         }
-        Answer::Done
+        TaskReply::Done
     }
 
     /// Changes jobs without asking who does it. A job that is registered again while tasks of it are under way, which its
     /// end has cancelled, has their reservations until they stop.
-    pub(crate) fn apply_job(&mut self, change: &JobChange) -> Result<(), Refusal> {
+    pub(crate) fn apply_job(&mut self, change: &JobChange) -> Result<(), RequestError> {
         let is_new = |id: &JobId| self.jobs.get(*id).is_none();
         let registered = match change {
             JobChange::Register { job, .. } if is_new(job) => Some(*job),

@@ -2,32 +2,32 @@
 
 use crate::{KEPT_FOR, MAX_KEPT, MAX_USER_KEPT};
 use std::collections::{BTreeMap, VecDeque};
-use tarn_proto::local::{Outcome, TaskId, Uid};
+use tarn_proto::local::{TaskId, TaskOutcome, UserId};
 use tarn_types::units::Time;
 
 /// An outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Kept {
-    pub(crate) user: Uid,
+pub(crate) struct OutcomeRecord {
+    pub(crate) user: UserId,
     pub(crate) at: Time,
     pub(crate) durable: bool,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: TaskOutcome,
 }
 
 /// All of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Outcomes {
-    by_id: BTreeMap<TaskId, Kept>,
+    by_id: BTreeMap<TaskId, OutcomeRecord>,
     /// Each user's, oldest first.
-    order: BTreeMap<Uid, VecDeque<TaskId>>,
+    order: BTreeMap<UserId, VecDeque<TaskId>>,
 }
 
 impl Outcomes {
-    pub(crate) fn get(&self, id: TaskId) -> Option<&Kept> {
+    pub(crate) fn get(&self, id: TaskId) -> Option<&OutcomeRecord> {
         self.by_id.get(&id)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Kept> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &OutcomeRecord> {
         self.by_id.values()
     }
 
@@ -35,7 +35,7 @@ impl Outcomes {
         self.by_id.len()
     }
 
-    pub(crate) fn add(&mut self, kept: Kept) {
+    pub(crate) fn add(&mut self, kept: OutcomeRecord) {
         let (user, now) = (kept.user, kept.at);
         self.order
             .entry(user)
@@ -59,13 +59,13 @@ impl Outcomes {
         }
     }
 
-    fn is_old(&self, user: Uid, now: Time) -> bool {
+    fn is_old(&self, user: UserId, now: Time) -> bool {
         let first = self.order.get(&user).and_then(|o| o.front());
         let kept = first.and_then(|id| self.by_id.get(id));
         kept.is_some_and(|k| now.saturating_sub(k.at) > KEPT_FOR)
     }
 
-    fn drop_oldest(&mut self, user: Uid) {
+    fn drop_oldest(&mut self, user: UserId) {
         if let Some(order) = self.order.get_mut(&user) {
             if let Some(id) = order.pop_front() {
                 self.by_id.remove(&id);

@@ -27,18 +27,19 @@ mod spaces;
 mod task;
 
 pub use crate::check::{
-    HIDDEN, Outside, below as check_path, name as check_name, outside, space as check_space,
+    ExternalLocation, HIDDEN, below as check_path, name as check_name, outside,
+    space as check_space,
 };
 pub use crate::core::Core;
 pub use job::{Added, Process};
-pub use record::Record;
+pub use record::TaskLogRecord;
 pub use recover::Recovered;
 pub use task::Task;
 
 use std::collections::BTreeMap;
 use tarn_proto::local::{
-    CancelResult, Checksum, JobChange, JobId, Outcome, PauseResult, Refusal, Scope, SpaceChange,
-    TaskId, TaskSpec, Uid,
+    CancelResult, Checksum, JobChange, JobId, PauseResult, RequestError, Scope, SpaceChange,
+    TaskId, TaskOutcome, TaskSpec, UserId,
 };
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -78,7 +79,7 @@ pub const LEAST_COST: u64 = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The user that tarnd runs as: manages spaces and jobs, as root does.
-    pub owner: Uid,
+    pub owner: UserId,
     /// Tasks at a time that read or write a space which does not say otherwise.
     pub space_slots: u32,
     /// Tasks at a time that read or write outside.
@@ -87,7 +88,7 @@ pub struct Config {
     /// that are handed over to there.
     pub nodes: BTreeMap<String, u32>,
     /// Users whose share is not 1.
-    pub weights: BTreeMap<Uid, u32>,
+    pub weights: BTreeMap<UserId, u32>,
     /// Whether only registered jobs may submit.
     pub jobs_only: bool,
     /// Whether spaces bind the owner like anybody else, and nobody manages anything: it serves one step of a run.
@@ -110,7 +111,7 @@ impl Default for Config {
 
 /// What a task would move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Size {
+pub struct TaskSize {
     /// Bytes of content.
     pub bytes: u64,
     /// Bytes that it takes at most on a file system.
@@ -121,7 +122,7 @@ pub struct Size {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
     /// Done, or why not.
-    pub result: Result<(), Refusal>,
+    pub result: Result<(), RequestError>,
     /// Bytes of content moved or removed.
     pub bytes: u64,
     /// Bytes that the destination takes now on its file system.
@@ -150,13 +151,13 @@ impl Finish {
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum TaskEvent {
     /// A program submits tasks.
     Submit {
         /// Comes back with the answer.
         ticket: u64,
         /// Who.
-        user: Uid,
+        user: UserId,
         /// For which job.
         job: Option<JobId>,
         /// What.
@@ -167,7 +168,7 @@ pub enum Event {
         /// Comes back with the answer.
         ticket: u64,
         /// Who.
-        user: Uid,
+        user: UserId,
         /// Which.
         ids: Vec<TaskId>,
     },
@@ -176,7 +177,7 @@ pub enum Event {
         /// Comes back with the answer.
         ticket: u64,
         /// Who.
-        user: Uid,
+        user: UserId,
         /// Which.
         scope: Scope,
         /// Paused, or resumed.
@@ -187,7 +188,7 @@ pub enum Event {
         /// Comes back with the answer.
         ticket: u64,
         /// Who.
-        user: Uid,
+        user: UserId,
         /// How.
         change: SpaceChange,
     },
@@ -198,7 +199,7 @@ pub enum Event {
         /// Comes back with the answer.
         ticket: u64,
         /// Who.
-        user: Uid,
+        user: UserId,
         /// How.
         change: JobChange,
     },
@@ -207,7 +208,7 @@ pub enum Event {
         /// The task.
         task: TaskId,
         /// What it would move.
-        size: Result<Size, Refusal>,
+        size: Result<TaskSize, RequestError>,
     },
     /// A started task has ended.
     Finished {
@@ -222,14 +223,14 @@ pub enum Event {
         /// The task.
         task: TaskId,
         /// Who, and what was seen.
-        why: Refusal,
+        why: RequestError,
     },
     /// The answer to [`Action::Survey`].
     Surveyed {
         /// The space.
         space: String,
         /// Bytes that each user has there.
-        used: Result<BTreeMap<Uid, u64>, Refusal>,
+        used: Result<BTreeMap<UserId, u64>, RequestError>,
     },
     /// Time has passed: [`Core::timer`] has come.
     Tick,
@@ -237,16 +238,16 @@ pub enum Event {
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum TaskAction {
     /// Tell whoever asked. What the records before this one say must be durable by then.
     Answer {
         /// The request's.
         ticket: u64,
         /// What to tell.
-        answer: Answer,
+        answer: TaskReply,
     },
     /// Write a record into the journal.
-    Record(Record),
+    Record(TaskLogRecord),
     /// Find out what a task would move.
     Measure(TaskId),
     /// Carry out a task.
@@ -263,14 +264,14 @@ pub enum Action {
     /// Find out what is in a space.
     Survey(String),
     /// Tell whoever waits. What the records before this one say must be durable by then.
-    Ended(Outcome),
+    Ended(TaskOutcome),
 }
 
 /// What is told to whoever asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum TaskReply {
     /// Item by item, the new task or why not.
-    Submitted(Vec<Result<TaskId, Refusal>>),
+    Submitted(Vec<Result<TaskId, RequestError>>),
     /// Nothing was taken; nanoseconds after which it may be tried again.
     Busy(Nanos),
     /// Item by item.
@@ -280,7 +281,7 @@ pub enum Answer {
     /// It is done.
     Done,
     /// It is not.
-    Refused(Refusal),
+    Refused(RequestError),
 }
 
 /// When a task must have ended: never before it was submitted, and within the range of times.

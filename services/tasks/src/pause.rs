@@ -4,22 +4,22 @@
 //! that was reserved for it, as what it has half done stays; resumed, it goes on from there in its turn.
 
 use crate::core::Core;
-use crate::record::Record;
+use crate::record::TaskLogRecord;
 use crate::space::Settled;
-use crate::task::Phase;
-use crate::{Action, Answer, job};
-use tarn_proto::local::{Code, Kind, PauseResult, Refusal, Scope, TaskId, Uid};
+use crate::task::TaskPhase;
+use crate::{TaskAction, TaskReply, job};
+use tarn_proto::local::{Code, PauseResult, RequestError, Scope, TaskId, TaskOperation, UserId};
 
 impl Core {
     pub(crate) fn pause(
         &mut self,
-        user: Uid,
+        user: UserId,
         scope: Scope,
         on: bool,
-        actions: &mut Vec<Action>,
-    ) -> Answer {
+        actions: &mut Vec<TaskAction>,
+    ) -> TaskReply {
         if !matches!(scope, Scope::Tasks(_)) && !self.manages(user) {
-            return Answer::Refused(Refusal::new(
+            return TaskReply::Refused(RequestError::new(
                 Code::Denied,
                 format!(
                     "user {user} may pause and resume their own tasks, but no jobs and not tarnd: only the user that runs tarnd may"
@@ -34,13 +34,13 @@ impl Core {
                 let ids: Vec<TaskId> = ids.into_iter().filter(durable).collect();
                 if !ids.is_empty() {
                     let scope = Scope::Tasks(ids);
-                    actions.push(Action::Record(Record::Paused { scope, on }));
+                    actions.push(TaskAction::Record(TaskLogRecord::Paused { scope, on }));
                 }
-                return Answer::Paused(results);
+                return TaskReply::Paused(results);
             }
             Scope::Job(id) => {
                 let Some(job) = self.jobs.get_mut(id) else {
-                    return Answer::Refused(job::unknown(id));
+                    return TaskReply::Refused(job::unknown(id));
                 };
                 job.paused = on;
                 let of_job = self.tasks.values().filter(|t| t.job == Some(id));
@@ -51,18 +51,18 @@ impl Core {
             }
             Scope::All => self.paused = on,
         }
-        actions.push(Action::Record(Record::Paused { scope, on }));
-        Answer::Done
+        actions.push(TaskAction::Record(TaskLogRecord::Paused { scope, on }));
+        TaskReply::Done
     }
 
     fn pause_task(
         &mut self,
-        user: Uid,
+        user: UserId,
         id: TaskId,
         on: bool,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<TaskAction>,
     ) -> PauseResult {
-        let may = |owner: Uid| owner == user || self.manages(user);
+        let may = |owner: UserId| owner == user || self.manages(user);
         match self.tasks.get(&id) {
             Some(task) if may(task.user) && !task.told => {}
             _ => {
@@ -88,28 +88,30 @@ impl Core {
     }
 
     /// Makes a task's place what was asked for.
-    fn apply(&mut self, id: TaskId, actions: &mut Vec<Action>) {
+    fn apply(&mut self, id: TaskId, actions: &mut Vec<TaskAction>) {
         let paused = self.is_paused(id);
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
         match task.phase {
-            Phase::Ready if paused => {
-                task.phase = Phase::Paused;
+            TaskPhase::Ready if paused => {
+                task.phase = TaskPhase::Paused;
                 task.blocked = None;
                 let (user, rank) = (task.user, task.rank());
-                let removes = matches!(task.spec.kind, Kind::Remove { .. });
+                let removes = matches!(task.spec.kind, TaskOperation::Remove { .. });
                 self.queues.remove(user, &rank);
                 if removes {
                     self.count_freeing(id, false);
                 }
             }
-            Phase::Measuring | Phase::Running if paused && !task.halting && !task.cancelled => {
+            TaskPhase::Measuring | TaskPhase::Running
+                if paused && !task.halting && !task.cancelled =>
+            {
                 task.halting = true;
                 let keep = true;
-                actions.push(Action::Stop { task: id, keep });
+                actions.push(TaskAction::Stop { task: id, keep });
             }
-            Phase::Paused if !paused => self.make_ready(id),
+            TaskPhase::Paused if !paused => self.make_ready(id),
             _ => {}
         }
     }
@@ -128,7 +130,7 @@ impl Core {
         };
         task.halting = false;
         task.started = None;
-        if task.phase == Phase::Running {
+        if task.phase == TaskPhase::Running {
             task.resumed = true;
             task.holds = task.fills().is_some();
             if task.frees().is_some() {
@@ -138,18 +140,18 @@ impl Core {
     }
 
     /// What a task leaves that ends without being under way: its room, and what it has half done.
-    pub(crate) fn leave(&mut self, id: TaskId, actions: &mut Vec<Action>) {
+    pub(crate) fn leave(&mut self, id: TaskId, actions: &mut Vec<TaskAction>) {
         let Some(task) = self.tasks.get(&id) else {
             return;
         };
-        if matches!(task.phase, Phase::Measuring | Phase::Running) {
+        if matches!(task.phase, TaskPhase::Measuring | TaskPhase::Running) {
             return;
         }
         let (user, job) = (task.user, task.job);
         let into = task.reserved();
         let into = into.map(|(name, bytes)| (name.to_owned(), bytes));
         if task.resumed {
-            actions.push(Action::Discard(Box::new(task.clone())));
+            actions.push(TaskAction::Discard(Box::new(task.clone())));
         }
         if let Some((name, reserved)) = into {
             let settled = Settled {

@@ -2,13 +2,15 @@
 
 use crate::job::Process;
 use serde::{Deserialize, Serialize};
-use tarn_proto::local::{JobChange, JobId, Outcome, Scope, SpaceChange, TaskId, TaskSpec, Uid};
+use tarn_proto::local::{
+    JobChange, JobId, Scope, SpaceChange, TaskId, TaskOutcome, TaskSpec, UserId,
+};
 use tarn_types::units::Time;
 
 /// What the journal holds: what must survive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Record {
+pub enum TaskLogRecord {
     /// tarnd was started once more.
     Began {
         /// Counts the starts.
@@ -19,7 +21,7 @@ pub enum Record {
         /// Its id.
         id: TaskId,
         /// Whose it is.
-        user: Uid,
+        user: UserId,
         /// For which job.
         job: Option<JobId>,
         /// When, nanoseconds since 1970.
@@ -32,11 +34,11 @@ pub enum Record {
     /// A durable task has ended.
     Ended {
         /// Whose it was.
-        user: Uid,
+        user: UserId,
         /// When, nanoseconds since 1970.
         at: Time,
         /// How.
-        outcome: Outcome,
+        outcome: TaskOutcome,
     },
     /// Dataspaces have changed.
     Space(SpaceChange),

@@ -2,12 +2,12 @@
 
 use crate::core::Core;
 use crate::fair::Queues;
-use crate::job::{Job, Jobs, Process};
-use crate::kept::{Kept, Outcomes};
-use crate::record::Record;
+use crate::job::{JobRegistry, Process, RegisteredJob};
+use crate::kept::{OutcomeRecord, Outcomes};
+use crate::record::TaskLogRecord;
 use crate::slots::Slots;
-use crate::task::{ID_BITS, Submitted, Task, space_of};
-use crate::{Action, Config, Event, KEPT_FOR};
+use crate::task::{ID_BITS, SubmittedTask, Task, space_of};
+use crate::{Config, KEPT_FOR, TaskAction, TaskEvent};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{JobChange, JobId, Limit, Scope, SpaceChange, SpaceSpec, TaskId};
 use tarn_types::units::Time;
@@ -18,7 +18,7 @@ pub struct Recovered {
     /// The core.
     pub core: Core,
     /// Its first actions: `Began`, the surveys, the tasks that continue.
-    pub actions: Vec<Action>,
+    pub actions: Vec<TaskAction>,
 }
 
 impl Core {
@@ -27,7 +27,7 @@ impl Core {
     pub fn recover(
         config: Config,
         now: Time,
-        records: impl IntoIterator<Item = Record>,
+        records: impl IntoIterator<Item = TaskLogRecord>,
         spaces: Vec<(String, SpaceSpec)>,
     ) -> Recovered {
         let mut core = Self {
@@ -37,7 +37,7 @@ impl Core {
             counts: BTreeMap::new(),
             queues: Queues::default(),
             spaces: BTreeMap::new(),
-            jobs: Jobs::default(),
+            jobs: JobRegistry::default(),
             outcomes: Outcomes::default(),
             paused: false,
             slots: Slots::default(),
@@ -58,7 +58,7 @@ impl Core {
         }
         core.generation += 1;
         let generation = core.generation;
-        let mut actions = vec![Action::Record(Record::Began { generation })];
+        let mut actions = vec![TaskAction::Record(TaskLogRecord::Began { generation })];
         for (id, task) in live {
             core.admit(now, task, &mut actions);
             // What it named may be gone: told now, not when its turn comes.
@@ -69,7 +69,7 @@ impl Core {
                 missing.next().map(str::to_owned)
             });
             if let Some(name) = gone {
-                let why = tarn_proto::local::Refusal::new(
+                let why = tarn_proto::local::RequestError::new(
                     tarn_proto::local::Code::NotFound,
                     format!(
                         "there is no dataspace `{name}` any more since tarnd was started again; make it, then submit the task again"
@@ -80,16 +80,18 @@ impl Core {
         }
         for (name, space) in &mut core.spaces {
             space.survey_begins();
-            actions.push(Action::Survey(name.clone()));
+            actions.push(TaskAction::Survey(name.clone()));
         }
-        core.step(now, Event::Tick, &mut actions);
+        core.step(now, TaskEvent::Tick, &mut actions);
         Recovered { core, actions }
     }
 
-    fn replay(&mut self, now: Time, record: Record, live: &mut BTreeMap<TaskId, Task>) {
+    fn replay(&mut self, now: Time, record: TaskLogRecord, live: &mut BTreeMap<TaskId, Task>) {
         match record {
-            Record::Began { generation } => self.generation = self.generation.max(generation),
-            Record::Submitted {
+            TaskLogRecord::Began { generation } => {
+                self.generation = self.generation.max(generation)
+            }
+            TaskLogRecord::Submitted {
                 id,
                 user,
                 job,
@@ -99,7 +101,7 @@ impl Core {
             } => {
                 // A snapshot keeps the ids but not always the start that gave them.
                 self.generation = self.generation.max(id >> ID_BITS);
-                let submitted = Submitted {
+                let submitted = SubmittedTask {
                     id,
                     user,
                     job,
@@ -109,11 +111,11 @@ impl Core {
                 };
                 live.insert(id, Task::new(submitted, true));
             }
-            Record::Ended { user, at, outcome } => {
+            TaskLogRecord::Ended { user, at, outcome } => {
                 live.remove(&outcome.id);
                 if now.saturating_sub(at) <= KEPT_FOR {
                     let durable = true;
-                    self.outcomes.add(Kept {
+                    self.outcomes.add(OutcomeRecord {
                         user,
                         at,
                         durable,
@@ -121,16 +123,16 @@ impl Core {
                     });
                 }
             }
-            Record::Space(change) => self.apply_space(&change, false),
+            TaskLogRecord::Space(change) => self.apply_space(&change, false),
             // A change that was recorded was possible; one that is not any more changes nothing.
-            Record::Job(change) => drop(self.apply_job(&change)),
-            Record::Process(process) => drop(self.jobs.add_process(process)),
-            Record::JobUsed { job, space, used } => {
+            TaskLogRecord::Job(change) => drop(self.apply_job(&change)),
+            TaskLogRecord::Process(process) => drop(self.jobs.add_process(process)),
+            TaskLogRecord::JobUsed { job, space, used } => {
                 if let Some(job) = self.jobs.get_mut(job) {
                     job.usage.entry(space).or_default().used = used;
                 }
             }
-            Record::Paused { scope, on } => self.replay_pause(scope, on, live),
+            TaskLogRecord::Paused { scope, on } => self.replay_pause(scope, on, live),
         }
     }
 
@@ -153,19 +155,19 @@ impl Core {
     }
 
     /// Records that lead to what is durable of this core, and to nothing else: what a new journal begins with.
-    pub fn snapshot(&self) -> Vec<Record> {
-        let mut records = vec![Record::Began {
+    pub fn snapshot(&self) -> Vec<TaskLogRecord> {
+        let mut records = vec![TaskLogRecord::Began {
             generation: self.generation,
         }];
         for (name, space) in self.spaces.iter().filter(|(_, s)| !s.fixed) {
             let (name, spec) = (name.clone(), space.spec.clone());
-            records.push(Record::Space(SpaceChange::Make { name, spec }));
+            records.push(TaskLogRecord::Space(SpaceChange::Make { name, spec }));
         }
         for (id, job) in self.jobs.iter() {
             records.extend(job_records(id, job));
         }
         let kept = self.outcomes.iter().filter(|k| k.durable);
-        records.extend(kept.map(|k| Record::Ended {
+        records.extend(kept.map(|k| TaskLogRecord::Ended {
             user: k.user,
             at: k.at,
             outcome: k.outcome.clone(),
@@ -175,7 +177,7 @@ impl Core {
             self.tasks
                 .values()
                 .filter(durable)
-                .map(|t| Record::Submitted {
+                .map(|t| TaskLogRecord::Submitted {
                     id: t.id,
                     user: t.user,
                     job: t.job,
@@ -189,32 +191,32 @@ impl Core {
         let on = true;
         if !ids.is_empty() {
             let scope = Scope::Tasks(ids);
-            records.push(Record::Paused { scope, on });
+            records.push(TaskLogRecord::Paused { scope, on });
         }
         if self.paused {
             let scope = Scope::All;
-            records.push(Record::Paused { scope, on });
+            records.push(TaskLogRecord::Paused { scope, on });
         }
         records
     }
 }
 
-fn job_records(id: JobId, job: &Job) -> Vec<Record> {
+fn job_records(id: JobId, job: &RegisteredJob) -> Vec<TaskLogRecord> {
     let limit = |(space, quota): (&String, &u64)| Limit {
         space: space.clone(),
         quota: *quota,
     };
-    let mut records = vec![Record::Job(JobChange::Register {
+    let mut records = vec![TaskLogRecord::Job(JobChange::Register {
         job: id,
         user: job.user,
         limits: job.limits.iter().map(limit).collect(),
     })];
     if job.paused {
         let (scope, on) = (Scope::Job(id), true);
-        records.push(Record::Paused { scope, on });
+        records.push(TaskLogRecord::Paused { scope, on });
     }
     let add = |(pid, stamp): (&i32, &u64)| {
-        Record::Process(Process {
+        TaskLogRecord::Process(Process {
             job: id,
             pid: *pid,
             stamp: *stamp,
@@ -222,7 +224,7 @@ fn job_records(id: JobId, job: &Job) -> Vec<Record> {
     };
     records.extend(job.processes.iter().map(add));
     let used = job.usage.iter().filter(|(_, u)| u.used > 0);
-    records.extend(used.map(|(space, usage)| Record::JobUsed {
+    records.extend(used.map(|(space, usage)| TaskLogRecord::JobUsed {
         job: id,
         space: space.clone(),
         used: usage.used,

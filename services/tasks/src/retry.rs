@@ -2,9 +2,9 @@
 //! with what has come.
 
 use crate::core::Core;
-use crate::task::{Phase, Retry};
-use crate::{Action, Finish, RETRIED_FOR, RETRY_PAUSE};
-use tarn_proto::local::{Refusal, TaskId};
+use crate::task::{Retry, TaskPhase};
+use crate::{Finish, RETRIED_FOR, RETRY_PAUSE, TaskAction};
+use tarn_proto::local::{RequestError, TaskId};
 use tarn_types::units::{Elapsed, Nanos, SECOND, Time};
 
 /// A try that lasted for longer had a node that answered: its failure is a first one.
@@ -17,13 +17,13 @@ impl Core {
         &mut self,
         now: Time,
         id: TaskId,
-        mut why: Refusal,
-        actions: &mut Vec<Action>,
+        mut why: RequestError,
+        actions: &mut Vec<TaskAction>,
     ) {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
-        if !matches!(task.phase, Phase::Measuring | Phase::Running) {
+        if !matches!(task.phase, TaskPhase::Measuring | TaskPhase::Running) {
             return;
         }
         if task
@@ -36,12 +36,12 @@ impl Core {
         let until = task.deadline.unwrap_or(since.saturating_add(RETRIED_FOR));
         if !task.spec.durable || task.cancelled || now >= until {
             if task.spec.durable {
-                actions.push(Action::Discard(Box::new(task.clone())));
+                actions.push(TaskAction::Discard(Box::new(task.clone())));
                 let tried = Elapsed(now.saturating_sub(since));
                 why.text = format!("{}; it was tried for {tried}", why.text);
             }
             return match task.phase {
-                Phase::Measuring => self.measured(now, id, Err(why), actions),
+                TaskPhase::Measuring => self.measured(now, id, Err(why), actions),
                 _ => {
                     let result = Err(why);
                     let nothing = Finish::nothing();
@@ -54,7 +54,7 @@ impl Core {
         let at = now.saturating_add(task.retry.pause).min(until);
         self.halt(id);
         if let Some(task) = self.tasks.get_mut(&id) {
-            task.phase = Phase::Waiting;
+            task.phase = TaskPhase::Waiting;
             task.retry.at = Some(at);
             self.retries.insert((at, id));
         }

@@ -2,11 +2,11 @@
 
 use crate::task::{Task, space_of};
 use std::collections::BTreeMap;
-use tarn_proto::local::Place;
+use tarn_proto::local::TaskLocation;
 
 /// A place whose tasks are limited in number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Slot {
+pub(crate) enum TaskSlot {
     /// Outside of all spaces.
     External,
     /// The link to a node.
@@ -22,22 +22,22 @@ pub(crate) enum Slot {
 /// The slots that are taken. A task under way has each of its slots once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Slots {
-    taken: BTreeMap<Slot, u32>,
+    taken: BTreeMap<TaskSlot, u32>,
 }
 
 impl Slots {
     /// How many tasks have this slot.
-    pub(crate) fn taken(&self, slot: &Slot) -> u32 {
+    pub(crate) fn taken(&self, slot: &TaskSlot) -> u32 {
         self.taken.get(slot).copied().unwrap_or(0)
     }
 
-    pub(crate) fn take(&mut self, slots: impl IntoIterator<Item = Slot>) {
+    pub(crate) fn take(&mut self, slots: impl IntoIterator<Item = TaskSlot>) {
         for slot in slots {
             *self.taken.entry(slot).or_default() += 1;
         }
     }
 
-    pub(crate) fn release(&mut self, slots: &[Slot]) {
+    pub(crate) fn release(&mut self, slots: &[TaskSlot]) {
         for slot in slots {
             let taken = self.taken(slot);
             assert!(taken > 0, "a slot was released that no task has: {slot:?}");
@@ -51,18 +51,18 @@ impl Slots {
 
 impl Task {
     /// The slots that it needs.
-    pub(crate) fn slots(&self) -> Vec<Slot> {
+    pub(crate) fn slots(&self) -> Vec<TaskSlot> {
         if let Some(node) = self.done_by() {
             // What another node does takes nothing of this one's slots: it might itself wait there for this one.
-            return vec![Slot::HandedAll, Slot::Handed(node.to_owned())];
+            return vec![TaskSlot::HandedAll, TaskSlot::Handed(node.to_owned())];
         }
         let (from, to) = self.spec.kind.places();
-        let slot = |place: Option<&Place>| match place {
-            Some(Place::External(_)) => Some(Slot::External),
-            Some(Place::Node { node, .. }) => Some(Slot::Link(node.clone())),
-            other => space_of(other).map(|name| Slot::Space(name.to_owned())),
+        let slot = |place: Option<&TaskLocation>| match place {
+            Some(TaskLocation::External(_)) => Some(TaskSlot::External),
+            Some(TaskLocation::Node { node, .. }) => Some(TaskSlot::Link(node.clone())),
+            other => space_of(other).map(|name| TaskSlot::Space(name.to_owned())),
         };
-        let mut slots: Vec<Slot> = [slot(from), slot(to)].into_iter().flatten().collect();
+        let mut slots: Vec<TaskSlot> = [slot(from), slot(to)].into_iter().flatten().collect();
         slots.dedup();
         slots
     }

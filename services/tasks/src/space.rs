@@ -1,8 +1,8 @@
 //! Dataspaces: what is in them, what fits, who may do what.
 
-use crate::{Config, Size};
+use crate::{Config, TaskSize};
 use std::collections::BTreeMap;
-use tarn_proto::local::{Access, Code, Refusal, SpaceInfo, SpaceSpec, Uid};
+use tarn_proto::local::{Access, Code, RequestError, SpaceInfo, SpaceSpec, UserId};
 use tarn_types::units::{Bytes, Nanos, SECOND, Time};
 
 /// What a survey found is believed for so long when nothing was heard since.
@@ -18,7 +18,7 @@ const ALL: Access = Access {
 
 /// Bytes in a space: settled and reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Usage {
+pub(crate) struct SpaceUsage {
     pub(crate) used: u64,
     pub(crate) reserved: u64,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Settled {
     pub(crate) gone: u64,
 }
 
-impl Usage {
+impl SpaceUsage {
     /// Capped: what is used is as big as surveys and file systems report.
     pub(crate) fn sum(self) -> u64 {
         self.used.saturating_add(self.reserved)
@@ -79,10 +79,10 @@ pub(crate) struct Space {
     pub(crate) fixed: bool,
     /// Tasks that name it and have not ended.
     pub(crate) tasks: u32,
-    pub(crate) all: Usage,
-    pub(crate) users: BTreeMap<Uid, Usage>,
+    pub(crate) all: SpaceUsage,
+    pub(crate) users: BTreeMap<UserId, SpaceUsage>,
     /// Tasks, queued or under way, that will free something here, by user.
-    pub(crate) freeing: BTreeMap<Uid, u32>,
+    pub(crate) freeing: BTreeMap<UserId, u32>,
     /// When its content was last known from a survey.
     surveyed: Option<Time>,
     pub(crate) surveying: bool,
@@ -93,12 +93,12 @@ pub(crate) struct Space {
     /// When the last survey ended, believed or not.
     looked: Option<Time>,
     /// Since when it cannot be used, and why.
-    broken: Option<(Time, Refusal)>,
+    broken: Option<(Time, RequestError)>,
 }
 
 /// What keeps a task from starting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Lack {
+pub(crate) enum StartObstacle {
     /// The content is not known (any more): a survey is needed.
     Survey,
     /// Space will come.
@@ -106,7 +106,7 @@ pub(crate) enum Lack {
     /// Space under this user's quota will come.
     Quota,
     /// It never fits, or nothing that could make room is known.
-    Never(Refusal),
+    Never(RequestError),
 }
 
 impl Space {
@@ -115,7 +115,7 @@ impl Space {
             spec,
             fixed,
             tasks: 0,
-            all: Usage::default(),
+            all: SpaceUsage::default(),
             users: BTreeMap::new(),
             freeing: BTreeMap::new(),
             surveyed: None,
@@ -134,7 +134,7 @@ impl Space {
         }
     }
 
-    pub(crate) fn access(&self, config: &Config, user: Uid) -> Access {
+    pub(crate) fn access(&self, config: &Config, user: UserId) -> Access {
         if !config.bound && (user == 0 || user == config.owner) {
             return ALL;
         }
@@ -143,16 +143,22 @@ impl Space {
     }
 
     /// Whether `size` fits for a user now.
-    pub(crate) fn fits(&self, name: &str, user: Uid, size: Size, now: Time) -> Result<(), Lack> {
+    pub(crate) fn fits(
+        &self,
+        name: &str,
+        user: UserId,
+        size: TaskSize,
+        now: Time,
+    ) -> Result<(), StartObstacle> {
         if let Some((since, why)) = &self.broken {
             let again = self.surveying || now.saturating_sub(*since) > RETRIED;
             return Err(match again {
-                true => Lack::Survey,
-                false => Lack::Never(why.clone()),
+                true => StartObstacle::Survey,
+                false => StartObstacle::Never(why.clone()),
             });
         }
         let Some(surveyed) = self.surveyed else {
-            return Err(Lack::Survey);
+            return Err(StartObstacle::Survey);
         };
         let stale = self.touched || now.saturating_sub(surveyed) > BELIEVED;
         let own = self.users.get(&user).copied().unwrap_or_default();
@@ -160,7 +166,7 @@ impl Space {
             0 => self.spec.capacity,
             quota => quota,
         };
-        let freeing = |user: Option<Uid>| match user {
+        let freeing = |user: Option<UserId>| match user {
             Some(user) => self.freeing.contains_key(&user),
             None => !self.freeing.is_empty(),
         };
@@ -171,7 +177,7 @@ impl Space {
                 freeing(Some(user)),
                 Code::Quota,
                 "the user's quota in",
-                Lack::Quota,
+                StartObstacle::Quota,
             ),
             (
                 self.spec.capacity,
@@ -179,7 +185,7 @@ impl Space {
                 freeing(None),
                 Code::NoSpace,
                 "the capacity of",
-                Lack::Space,
+                StartObstacle::Space,
             ),
         ];
         for (limit, usage, freed, code, what, lack) in checks {
@@ -196,9 +202,9 @@ impl Space {
                 return Err(lack);
             }
             if !never && (stale || self.surveying) {
-                return Err(Lack::Survey);
+                return Err(StartObstacle::Survey);
             }
-            return Err(Lack::Never(Refusal::new(
+            return Err(StartObstacle::Never(RequestError::new(
                 code,
                 format!(
                     "{} are needed, but {what} dataspace `{name}` is {}, of which {} are used; remove something there, or choose another place",
@@ -217,19 +223,19 @@ impl Space {
         self.surveying || self.looked.is_none_or(old)
     }
 
-    pub(crate) fn reserve(&mut self, user: Uid, bytes: u64) {
+    pub(crate) fn reserve(&mut self, user: UserId, bytes: u64) {
         self.all.reserve(bytes);
         self.users.entry(user).or_default().reserve(bytes);
     }
 
     /// Ends a reservation of a user.
-    pub(crate) fn settle(&mut self, user: Uid, settled: Settled) {
+    pub(crate) fn settle(&mut self, user: UserId, settled: Settled) {
         // As reported by file systems; only an upper bound.
         self.came = self.came.saturating_add(settled.added);
         self.touched |= settled != Settled::default();
         let own = self.users.entry(user).or_default();
         own.settle(settled);
-        if *own == Usage::default() {
+        if *own == SpaceUsage::default() {
             self.users.remove(&user);
         }
         self.all.settle(settled);
@@ -246,7 +252,7 @@ impl Space {
     pub(crate) fn survey_ends(
         &mut self,
         now: Time,
-        found: Result<BTreeMap<Uid, u64>, Refusal>,
+        found: Result<BTreeMap<UserId, u64>, RequestError>,
     ) -> Option<u64> {
         self.surveying = false;
         self.looked = Some(now);
@@ -271,11 +277,12 @@ impl Space {
         for (user, used) in found {
             self.users.entry(user).or_default().used = used;
         }
-        self.users.retain(|_, usage| *usage != Usage::default());
+        self.users
+            .retain(|_, usage| *usage != SpaceUsage::default());
         most
     }
 
-    pub(crate) fn info(&self, name: &str, config: &Config, user: Uid) -> SpaceInfo {
+    pub(crate) fn info(&self, name: &str, config: &Config, user: UserId) -> SpaceInfo {
         SpaceInfo {
             name: name.into(),
             root: self.spec.root.clone(),

@@ -1,40 +1,40 @@
 //! Changes of dataspaces.
 
 use crate::core::Core;
-use crate::record::Record;
+use crate::record::TaskLogRecord;
 use crate::space::Space;
-use crate::{Action, Answer, MAX_SPACES};
+use crate::{MAX_SPACES, TaskAction, TaskReply};
 use std::collections::BTreeMap;
-use tarn_proto::local::{Code, Refusal, SpaceChange, SpaceInfo, Uid};
+use tarn_proto::local::{Code, RequestError, SpaceChange, SpaceInfo, UserId};
 use tarn_types::units::Time;
 
 impl Core {
     pub(crate) fn change_space(
         &mut self,
-        user: Uid,
+        user: UserId,
         change: SpaceChange,
-        actions: &mut Vec<Action>,
-    ) -> Answer {
+        actions: &mut Vec<TaskAction>,
+    ) -> TaskReply {
         match self.try_change_space(user, &change) {
             Ok(()) => {
-                actions.push(Action::Record(Record::Space(change)));
-                Answer::Done
+                actions.push(TaskAction::Record(TaskLogRecord::Space(change)));
+                TaskReply::Done
             }
-            Err(why) => Answer::Refused(why),
+            Err(why) => TaskReply::Refused(why),
         }
     }
 
-    fn try_change_space(&mut self, user: Uid, change: &SpaceChange) -> Result<(), Refusal> {
+    fn try_change_space(&mut self, user: UserId, change: &SpaceChange) -> Result<(), RequestError> {
         let denied = |what: &str| {
             let text = format!("user {user} may not {what}: ask the user that runs tarnd");
-            Err(Refusal::new(Code::Denied, text))
+            Err(RequestError::new(Code::Denied, text))
         };
         let unknown = |name: &str| {
             let text = format!(
                 "there is no dataspace `{}` on this node",
                 name.escape_debug()
             );
-            Refusal::new(Code::NotFound, text)
+            RequestError::new(Code::NotFound, text)
         };
         match change {
             SpaceChange::Make { name, spec } => {
@@ -44,11 +44,11 @@ impl Core {
                 }
                 if self.spaces.contains_key(name) {
                     let text = format!("there is a dataspace `{name}` already");
-                    return Err(Refusal::new(Code::Exists, text));
+                    return Err(RequestError::new(Code::Exists, text));
                 }
                 if self.spaces.len() >= MAX_SPACES {
                     let text = format!("there are {MAX_SPACES} dataspaces already");
-                    return Err(Refusal::new(Code::Busy, text));
+                    return Err(RequestError::new(Code::Busy, text));
                 }
             }
             SpaceChange::Change { name, spec } => {
@@ -59,7 +59,7 @@ impl Core {
                 }
                 if space.spec.root != spec.root {
                     let text = "the root of a dataspace cannot be changed: make a new one";
-                    return Err(Refusal::new(Code::Invalid, text));
+                    return Err(RequestError::new(Code::Invalid, text));
                 }
             }
             SpaceChange::Remove { name } => {
@@ -72,7 +72,7 @@ impl Core {
                         "{} tasks use dataspace `{name}`; cancel them or wait",
                         space.tasks
                     );
-                    return Err(Refusal::new(Code::Busy, text));
+                    return Err(RequestError::new(Code::Busy, text));
                 }
             }
         }
@@ -85,8 +85,8 @@ impl Core {
         &mut self,
         now: Time,
         name: &str,
-        found: Result<BTreeMap<Uid, u64>, Refusal>,
-        actions: &mut Vec<Action>,
+        found: Result<BTreeMap<UserId, u64>, RequestError>,
+        actions: &mut Vec<TaskAction>,
     ) {
         let space = self.spaces.get_mut(name);
         if let Some(most) = space.and_then(|s| s.survey_ends(now, found)) {
@@ -113,7 +113,7 @@ impl Core {
     }
 
     /// The spaces that a user may see.
-    pub fn spaces_for(&self, user: Uid) -> Vec<SpaceInfo> {
+    pub fn spaces_for(&self, user: UserId) -> Vec<SpaceInfo> {
         let all = self.spaces.iter();
         let infos = all.map(|(name, space)| space.info(name, &self.config, user));
         infos

@@ -1,8 +1,8 @@
 //! A task that has not ended.
 
-use crate::Size;
-use crate::fair::Rank;
-use tarn_proto::local::{JobId, Kind, Place, TaskId, TaskSpec, Uid};
+use crate::TaskSize;
+use crate::fair::TaskQueueRank;
+use tarn_proto::local::{JobId, TaskId, TaskLocation, TaskOperation, TaskSpec, UserId};
 use tarn_types::units::{Nanos, Time};
 
 /// Ids of one start of tarnd; the bits above count the starts.
@@ -21,9 +21,9 @@ pub(crate) struct Retry {
 
 /// A task as a program or the journal gives it.
 #[derive(Debug, Clone)]
-pub(crate) struct Submitted {
+pub(crate) struct SubmittedTask {
     pub(crate) id: TaskId,
-    pub(crate) user: Uid,
+    pub(crate) user: UserId,
     pub(crate) job: Option<JobId>,
     pub(crate) at: Time,
     pub(crate) deadline: Option<Time>,
@@ -32,7 +32,7 @@ pub(crate) struct Submitted {
 
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum TaskPhase {
     /// For others.
     Waiting,
     /// In its user's queue.
@@ -51,7 +51,7 @@ pub struct Task {
     /// Its id.
     pub id: TaskId,
     /// Whose it is.
-    pub user: Uid,
+    pub user: UserId,
     /// For which job.
     pub job: Option<JobId>,
     /// What was asked for.
@@ -59,12 +59,12 @@ pub struct Task {
     /// Whether an earlier tarnd may have begun it.
     pub resumed: bool,
     /// What it moves, once known.
-    pub size: Option<Size>,
+    pub size: Option<TaskSize>,
     /// When it was started.
     pub started: Option<Time>,
     pub(crate) submitted: Time,
     pub(crate) deadline: Option<Time>,
-    pub(crate) phase: Phase,
+    pub(crate) phase: TaskPhase,
     /// Tasks that it still waits for.
     pub(crate) waits: u32,
     pub(crate) cancelled: bool,
@@ -83,8 +83,8 @@ pub struct Task {
 
 impl Task {
     /// A task as it was submitted; `resumed`: an earlier tarnd took it.
-    pub(crate) fn new(submitted: Submitted, resumed: bool) -> Self {
-        let Submitted {
+    pub(crate) fn new(submitted: SubmittedTask, resumed: bool) -> Self {
+        let SubmittedTask {
             id,
             user,
             job,
@@ -102,7 +102,7 @@ impl Task {
             started: None,
             submitted: at,
             deadline,
-            phase: Phase::Waiting,
+            phase: TaskPhase::Waiting,
             waits: 0,
             cancelled: false,
             paused: false,
@@ -114,7 +114,7 @@ impl Task {
         }
     }
 
-    pub(crate) fn rank(&self) -> Rank {
+    pub(crate) fn rank(&self) -> TaskQueueRank {
         let deadline = self.deadline.unwrap_or(Time::MAX);
         (u8::MAX - self.spec.priority, deadline, self.id)
     }
@@ -122,24 +122,24 @@ impl Task {
     /// The node that does it for this one: where it puts something, or removes it.
     pub fn done_by(&self) -> Option<&str> {
         let place = match &self.spec.kind {
-            Kind::Nothing => None,
-            Kind::Copy { to, .. } | Kind::Move { to, .. } => Some(to),
-            Kind::Remove { at } | Kind::Allocate { at, .. } => Some(at),
+            TaskOperation::Nothing => None,
+            TaskOperation::Copy { to, .. } | TaskOperation::Move { to, .. } => Some(to),
+            TaskOperation::Remove { at } | TaskOperation::Allocate { at, .. } => Some(at),
         };
         match place {
-            Some(Place::Node { node, .. }) => Some(node),
+            Some(TaskLocation::Node { node, .. }) => Some(node),
             _ => None,
         }
     }
 
     /// Whether it has slots.
     pub(crate) fn is_under_way(&self) -> bool {
-        matches!(self.phase, Phase::Measuring | Phase::Running)
+        matches!(self.phase, TaskPhase::Measuring | TaskPhase::Running)
     }
 
     /// Bytes that are reserved for it in the space that it fills: while it runs, and while it is halted with a part done.
     pub(crate) fn reserved(&self) -> Option<(&str, u64)> {
-        let has = self.phase == Phase::Running || self.holds;
+        let has = self.phase == TaskPhase::Running || self.holds;
         let space = self.fills().filter(|_| has)?;
         Some((space, self.size.map_or(0, |size| size.room)))
     }
@@ -147,8 +147,10 @@ impl Task {
     /// Whether it counts among what will free something: a removal in its queue or under way, a move under way.
     pub(crate) fn is_freeing(&self) -> bool {
         match self.spec.kind {
-            Kind::Remove { .. } => matches!(self.phase, Phase::Ready | Phase::Running),
-            Kind::Move { .. } => self.phase == Phase::Running,
+            TaskOperation::Remove { .. } => {
+                matches!(self.phase, TaskPhase::Ready | TaskPhase::Running)
+            }
+            TaskOperation::Move { .. } => self.phase == TaskPhase::Running,
             _ => false,
         }
     }
@@ -161,8 +163,8 @@ impl Task {
     /// The space that it frees something in.
     pub(crate) fn frees(&self) -> Option<&str> {
         match &self.spec.kind {
-            Kind::Move { from, .. } => space_of(Some(from)),
-            Kind::Remove { at } => space_of(Some(at)),
+            TaskOperation::Move { from, .. } => space_of(Some(from)),
+            TaskOperation::Remove { at } => space_of(Some(at)),
             _ => None,
         }
     }
@@ -180,9 +182,9 @@ impl Task {
     }
 }
 
-pub(crate) fn space_of(place: Option<&Place>) -> Option<&str> {
+pub(crate) fn space_of(place: Option<&TaskLocation>) -> Option<&str> {
     match place {
-        Some(Place::Space { name, .. }) => Some(name),
+        Some(TaskLocation::Space { name, .. }) => Some(name),
         _ => None,
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{World, copy, space};
 use tarn_proto::local::*;
-use tarn_tasks::{Config, Event, RETRIED_FOR, RETRY_PAUSE};
+use tarn_tasks::{Config, RETRIED_FOR, RETRY_PAUSE, TaskEvent};
 use tarn_types::units::SECOND;
 
 /// One task at a time, with room for one.
@@ -27,13 +27,13 @@ fn durable() -> TaskSpec {
 
 fn cancel(world: &mut World, id: TaskId) {
     let (ticket, user, ids) = (0, 1, vec![id]);
-    world.step(Event::Cancel { ticket, user, ids });
+    world.step(TaskEvent::Cancel { ticket, user, ids });
 }
 
-fn failure(world: &World, id: TaskId) -> Refusal {
+fn failure(world: &World, id: TaskId) -> RequestError {
     match &world.ended[&id].end {
-        End::Failed(why) => why.clone(),
-        End::Done => panic!("task {id} is done"),
+        TaskEnd::Failed(why) => why.clone(),
+        TaskEnd::Done => panic!("task {id} is done"),
     }
 }
 
@@ -56,7 +56,7 @@ fn a_durable_task_is_tried_again_later_and_later() {
         assert_eq!(world.unreachable(), Some(id));
         let info = world.core.spaces_for(0).remove(0);
         assert_eq!((info.used, info.reserved), (0, 10));
-        assert_eq!(world.core.status(1, id).state, State::Waiting);
+        assert_eq!(world.core.status(1, id).state, TaskState::Waiting);
         pauses.push(world.core.timer().unwrap() - failed);
     }
     let second = |n: u64| n * SECOND;
@@ -65,9 +65,9 @@ fn a_durable_task_is_tried_again_later_and_later() {
     assert_eq!((wanted[0], wanted[8]), RETRY_PAUSE);
     // Others have its slot meanwhile, but not its room.
     let other = world.submit(1, None, durable(), 1).unwrap();
-    let none = TaskSpec::new(Kind::Copy {
-        from: Place::External(b"/a".into()),
-        to: Place::External(b"/b".into()),
+    let none = TaskSpec::new(TaskOperation::Copy {
+        from: TaskLocation::External(b"/a".into()),
+        to: TaskLocation::External(b"/b".into()),
     });
     let outside = world.submit(1, None, none, 5).unwrap();
     while !world.ended.contains_key(&outside) {
@@ -77,7 +77,7 @@ fn a_durable_task_is_tried_again_later_and_later() {
     while !world.ended.contains_key(&id) {
         assert!(world.turn());
     }
-    assert_eq!(world.ended[&id].end, End::Done);
+    assert_eq!(world.ended[&id].end, TaskEnd::Done);
     assert!(world.discarded.is_empty());
 }
 
@@ -132,7 +132,7 @@ fn others_end_at_once_and_who_waits_can_be_cancelled_and_paused() {
     until_busy(&mut world);
     world.unreachable();
     let pause = |world: &mut World, on| {
-        world.step(Event::Pause {
+        world.step(TaskEvent::Pause {
             ticket: 0,
             user: 1,
             scope: Scope::Tasks(vec![id]),
@@ -141,8 +141,8 @@ fn others_end_at_once_and_who_waits_can_be_cancelled_and_paused() {
     };
     pause(&mut world, true);
     world.run();
-    assert_eq!(world.core.status(1, id).state, State::Paused);
+    assert_eq!(world.core.status(1, id).state, TaskState::Paused);
     pause(&mut world, false);
     world.run();
-    assert_eq!(world.ended[&id].end, End::Done);
+    assert_eq!(world.ended[&id].end, TaskEnd::Done);
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{World, copy, space};
 use tarn_proto::local::*;
-use tarn_tasks::{Added, Answer, Config, Event, MAX_PROCESSES, Process};
+use tarn_tasks::{Added, Config, MAX_PROCESSES, Process, TaskEvent, TaskReply};
 use tarn_types::units::SECOND;
 
 /// A folder that could not be read is of use again once it is back.
@@ -13,8 +13,8 @@ fn a_space_whose_survey_failed_once() {
     let mut world = World::new(Config::default(), vec![("big".into(), space(100, 0, 4))]);
     let fail = |world: &mut World| {
         let name = world.surveys.pop().unwrap();
-        let why = Refusal::new(Code::Io, "cannot be read");
-        world.step(Event::Surveyed {
+        let why = RequestError::new(Code::Io, "cannot be read");
+        world.step(TaskEvent::Surveyed {
             space: name,
             used: Err(why),
         });
@@ -27,7 +27,7 @@ fn a_space_whose_survey_failed_once() {
     };
     let first = task(&mut world);
     world.run();
-    assert!(matches!(&world.ended[&first].end, End::Failed(why) if why.code == Code::Io));
+    assert!(matches!(&world.ended[&first].end, TaskEnd::Failed(why) if why.code == Code::Io));
     // Not at once again, but soon.
     assert!(world.surveys.is_empty());
     world.now += 3 * SECOND;
@@ -35,11 +35,11 @@ fn a_space_whose_survey_failed_once() {
     world.turn();
     fail(&mut world);
     world.run();
-    assert!(matches!(&world.ended[&second].end, End::Failed(why) if why.code == Code::Io));
+    assert!(matches!(&world.ended[&second].end, TaskEnd::Failed(why) if why.code == Code::Io));
     world.now += 3 * SECOND;
     let third = task(&mut world);
     world.run();
-    assert_eq!(world.ended[&third].end, End::Done);
+    assert_eq!(world.ended[&third].end, TaskEnd::Done);
 }
 
 fn registered(world: &mut World) {
@@ -52,12 +52,12 @@ fn registered(world: &mut World) {
         user: 4,
         limits,
     };
-    world.step(Event::Job {
+    world.step(TaskEvent::Job {
         ticket: 0,
         user: 0,
         change,
     });
-    assert_eq!(world.answers.pop(), Some(Answer::Done));
+    assert_eq!(world.answers.pop(), Some(TaskReply::Done));
 }
 
 /// What programs of a job remove themselves is given back to its quota, over a restart too.
@@ -71,16 +71,16 @@ fn a_job_gets_back_what_its_programs_removed() {
         world.run();
         world.ended[&id.unwrap()].end.clone()
     };
-    assert_eq!(task(&mut world, 90), End::Done);
+    assert_eq!(task(&mut world, 90), TaskEnd::Done);
     world.now += 20 * SECOND;
-    assert!(matches!(task(&mut world, 20), End::Failed(why) if why.code == Code::Quota));
+    assert!(matches!(task(&mut world, 20), TaskEnd::Failed(why) if why.code == Code::Quota));
     world.content.clear();
     world.now += 20 * SECOND;
-    assert_eq!(task(&mut world, 95), End::Done);
+    assert_eq!(task(&mut world, 95), TaskEnd::Done);
     world.content.clear();
     world.crash();
     world.run();
-    assert_eq!(task(&mut world, 95), End::Done);
+    assert_eq!(task(&mut world, 95), TaskEnd::Done);
 }
 
 /// A job that is registered again has the reservations of its cancelled tasks until they stop.
@@ -95,18 +95,20 @@ fn a_job_registered_again_counts_what_still_runs() {
     };
     let first = submit(&mut world, 60);
     world.turn();
-    world.step(Event::Job {
+    world.step(TaskEvent::Job {
         ticket: 0,
         user: 0,
         change: JobChange::Unregister { job: 1 },
     });
-    assert_eq!(world.answers.pop(), Some(Answer::Done));
+    assert_eq!(world.answers.pop(), Some(TaskReply::Done));
     assert!(!world.ended.contains_key(&first));
     registered(&mut world);
     let second = submit(&mut world, 100);
     world.run();
-    assert!(matches!(&world.ended[&first].end, End::Failed(why) if why.code == Code::Cancelled));
-    assert_eq!(world.ended[&second].end, End::Done);
+    assert!(
+        matches!(&world.ended[&first].end, TaskEnd::Failed(why) if why.code == Code::Cancelled)
+    );
+    assert_eq!(world.ended[&second].end, TaskEnd::Done);
 }
 
 /// A process belongs to a job by its number and its stamp; those that have ended make room.
@@ -116,7 +118,7 @@ fn processes_are_told_apart() {
     registered(&mut world);
     let add = |world: &mut World, pid, stamp, gone: Vec<i32>| {
         let process = Process { job: 1, pid, stamp };
-        world.step(Event::Process(Added {
+        world.step(TaskEvent::Process(Added {
             ticket: 0,
             user: 0,
             process,
@@ -124,19 +126,19 @@ fn processes_are_told_apart() {
         }));
         world.answers.pop().unwrap()
     };
-    assert_eq!(add(&mut world, 99, 7, Vec::new()), Answer::Done);
+    assert_eq!(add(&mut world, 99, 7, Vec::new()), TaskReply::Done);
     let job_of = |world: &World, all: &[(i32, u64)]| world.core.job_of(all.iter().copied());
     assert_eq!(job_of(&world, &[(1, 7), (99, 7)]), Some(1));
     assert_eq!(job_of(&world, &[(99, 8)]), None);
     for pid in 100..99 + i32::try_from(MAX_PROCESSES).unwrap() {
         assert!(world.core.crowd(1).is_empty());
-        assert_eq!(add(&mut world, pid, 1, Vec::new()), Answer::Done);
+        assert_eq!(add(&mut world, pid, 1, Vec::new()), TaskReply::Done);
     }
     assert_eq!(world.core.crowd(1).len(), MAX_PROCESSES);
     assert!(
-        matches!(add(&mut world, 50, 1, Vec::new()), Answer::Refused(why) if why.code == Code::Busy)
+        matches!(add(&mut world, 50, 1, Vec::new()), TaskReply::Refused(why) if why.code == Code::Busy)
     );
-    assert_eq!(add(&mut world, 50, 1, vec![99, 100]), Answer::Done);
+    assert_eq!(add(&mut world, 50, 1, vec![99, 100]), TaskReply::Done);
     world.crash();
     assert_eq!(job_of(&world, &[(99, 7)]), None);
     assert_eq!(job_of(&world, &[(50, 1)]), Some(1));

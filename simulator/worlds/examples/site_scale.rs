@@ -8,12 +8,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 use tarn_ports::SiteWorld;
-use tarn_simulator::site::Site;
+use tarn_simulator::site::SimulatedSite;
 use tarn_types::id::NodeId;
 use tarn_types::site::{
-    Input, Island, Item, ItemId, Job, JobId, Machine, Mode, Move, MoveId, NodeKind, Power, Rates,
-    SiteAction, SiteEvent, Spread, Store, Submit, TierKind, Urgency, Where, Why, WorkItem, WorkJob,
-    Workload,
+    AllocationReason, Input, Island, Item, ItemId, Job, JobId, Machine, Mode, Move, MoveId,
+    NodeKind, NodePowerModel, Rates, SiteAction, SiteEvent, Spread, Store, Submit, TierKind,
+    Urgency, Where, WorkItem, WorkJob, Workload,
 };
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -40,7 +40,7 @@ fn machine(nodes: u32, store: u64) -> Machine {
         link: rate(12 * GB),
         mode: Mode::OneLevel,
         mode_change: None,
-        power: Power::default(),
+        power: NodePowerModel::default(),
         temperature: 20.0,
     };
     Machine {
@@ -157,7 +157,7 @@ impl FirstFit {
             };
             *nodes = self.free.drain(left..).collect();
             let (nodes, input) = (nodes.clone(), job.reads.first().copied());
-            let why = Why::First;
+            let why = AllocationReason::First;
             actions.push(SiteAction::Allocate {
                 job: id,
                 nodes,
@@ -228,7 +228,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         bytes: HashMap::new(),
     };
     let began = Instant::now();
-    let mut site = Site::new(&machine, work)?;
+    let mut site = SimulatedSite::new(&machine, work)?;
     let (mut in_world, mut last): (_, Time) = (std::time::Duration::ZERO, 0);
     let mut actions = Vec::new();
     let mut most_moves = 0;

@@ -1,20 +1,20 @@
 //! Instances in the simulated world: they run, end, commit and are reused.
 
-use crate::simulation::{Due, Simulation, broken, failure, part_ref};
+use crate::simulation::{ScheduledEvent, Simulation, broken, failure, part_ref};
 use std::collections::BTreeMap;
 use tarn_ports::WorldError;
 use tarn_types::account::add;
-use tarn_types::action::Run;
-use tarn_types::event::{Ended, Event, FailureKind, Output, Undeclared, Usage};
+use tarn_types::action::AttemptSpec;
+use tarn_types::event::{AttemptOutcome, Event, FailureKind, Output, Undeclared, Usage};
 use tarn_types::hash::Hasher;
 use tarn_types::id::{InstanceId, TierRef};
 use tarn_types::part::{PartClass, PartInfo, Place, StoreKey};
 use tarn_types::units::{Nanos, Time};
-use tarn_types::workflow::{Distribution, KeepPartition, Partition, Step, Use};
+use tarn_types::workflow::{DatasetUse, Distribution, KeepPartition, Step, VersionPartitioning};
 
 /// An attempt that runs.
-pub(crate) struct Running {
-    pub(crate) run: Run,
+pub(crate) struct SimulatedAttempt {
+    pub(crate) run: AttemptSpec,
     /// A node of it is lost: it ends soon.
     pub(crate) lost: bool,
     since: Time,
@@ -24,7 +24,7 @@ pub(crate) struct Running {
 }
 
 impl Simulation {
-    pub(crate) fn run(&mut self, run: &Run) -> Result<(), WorldError> {
+    pub(crate) fn run(&mut self, run: &AttemptSpec) -> Result<(), WorldError> {
         let id = run.instance;
         if self.running.contains_key(&id) {
             return broken(format!("{id} is started while it runs"));
@@ -56,8 +56,8 @@ impl Simulation {
                 ));
             }
         }
-        self.check_room_for(run)?;
-        if !self.lend(run) {
+        self.check_capacity(run)?;
+        if !self.make_partitions(run) {
             // It was ordered before the tier was known to have shrunk.
             self.happen(Event::Ended {
                 instance: id,
@@ -80,8 +80,11 @@ impl Simulation {
             (None, Some(share)) => ((whole as f64 * share) as Nanos, Some(FailureKind::Exit)),
             (None, None) => (whole, None),
         };
-        self.schedule(self.now.saturating_add(run_time), Due::End(id, run.attempt));
-        let running = Running {
+        self.schedule(
+            self.now.saturating_add(run_time),
+            ScheduledEvent::End(id, run.attempt),
+        );
+        let running = SimulatedAttempt {
             run: run.clone(),
             lost: false,
             since: self.now,
@@ -93,14 +96,14 @@ impl Simulation {
     }
 
     /// Its partitions are made, in the room that was set aside for them. Whether that is still there.
-    fn lend(&mut self, run: &Run) -> bool {
+    fn make_partitions(&mut self, run: &AttemptSpec) -> bool {
         let mut made: Vec<(&StoreKey, TierRef)> = Vec::new();
         for lent in &run.partitions {
             let about = self.workflow.partition(lent.partition);
             let takes = about.takes(lent.spots.len());
             for spot in &lent.spots {
-                let was_there = self.store.is_lent(&lent.key, *spot);
-                if !self.store.lend(&lent.key, *spot, takes) {
+                let was_there = self.store.has_partition(&lent.key, *spot);
+                if !self.store.make_partition(&lent.key, *spot, takes) {
                     made.iter()
                         .for_each(|(key, spot)| self.store.take_back(key, *spot));
                     return false;
@@ -114,7 +117,7 @@ impl Simulation {
     }
 
     /// What an attempt had for itself goes.
-    fn take_back(&mut self, run: &Run) {
+    fn take_back(&mut self, run: &AttemptSpec) {
         for lent in &run.partitions {
             if self.workflow.partition(lent.partition).keep == KeepPartition::Step {
                 let spots = lent.spots.iter();
@@ -124,7 +127,7 @@ impl Simulation {
     }
 
     /// Cores, memory and GPUs of nodes, and the cores of hosts, are never overcommitted.
-    fn check_room_for(&self, run: &Run) -> Result<(), WorldError> {
+    fn check_capacity(&self, run: &AttemptSpec) -> Result<(), WorldError> {
         let mut nodes: BTreeMap<usize, (u64, u64, u64)> = BTreeMap::new();
         let all = self.running.values().map(|r| &r.run).chain([run]);
         for (step, spot) in all.flat_map(|r| {
@@ -202,15 +205,15 @@ impl Simulation {
         });
     }
 
-    fn volumes(&self, run: &Run, ended: &Ended) -> Usage {
+    fn volumes(&self, run: &AttemptSpec, ended: &AttemptOutcome) -> Usage {
         let views = run.views.iter().flatten().flatten();
         let written = match ended {
-            Ended::Committed { outputs, .. } => outputs
+            AttemptOutcome::Committed { outputs, .. } => outputs
                 .iter()
                 .flat_map(|o| &o.parts)
                 .map(|(i, _)| i.bytes)
                 .sum(),
-            Ended::Failed { .. } => 0,
+            AttemptOutcome::Failed { .. } => 0,
         };
         Usage {
             read: views
@@ -223,7 +226,7 @@ impl Simulation {
     }
 
     /// Puts the outputs where the step's distribution wants them; whole or not at all.
-    fn commit(&mut self, run: &Run) -> Ended {
+    fn commit(&mut self, run: &AttemptSpec) -> AttemptOutcome {
         let Some(step) = self.workflow.steps.get(run.instance.step.at()) else {
             return failed(FailureKind::Launch, "the workflow has no such step");
         };
@@ -261,7 +264,7 @@ impl Simulation {
             }
         }
         let undeclared = Undeclared::default();
-        Ended::Committed {
+        AttemptOutcome::Committed {
             outputs,
             undeclared,
         }
@@ -271,9 +274,9 @@ impl Simulation {
     fn output_parts(
         &self,
         step: &Step,
-        used: &Use,
+        used: &DatasetUse,
         version: u32,
-        run: &Run,
+        run: &AttemptSpec,
         seq: &mut u32,
     ) -> Vec<(PartInfo, Vec<TierRef>)> {
         if let Some(parts) = self.as_before(step, used, run, seq) {
@@ -282,13 +285,13 @@ impl Simulation {
         let dataset = self.workflow.data.get(used.data.at());
         let mut sums: BTreeMap<PartClass, (u64, u64)> = BTreeMap::new();
         for entry in (self.estimates.output)(run.instance, used.data) {
-            let class = match dataset.map_or(Partition::Whole, |d| d.partition) {
-                Partition::Whole => PartClass::Whole,
-                Partition::Entries => {
+            let class = match dataset.map_or(VersionPartitioning::Whole, |d| d.partition) {
+                VersionPartitioning::Whole => PartClass::Whole,
+                VersionPartitioning::Entries => {
                     let first = entry.path.split('/').next();
                     PartClass::Entry(first.unwrap_or_default().to_owned())
                 }
-                Partition::Ranks => dataset
+                VersionPartitioning::Ranks => dataset
                     .and_then(|d| d.scatter.as_ref())
                     .and_then(|rule| rule.rank(entry.path.as_bytes()))
                     .map_or(PartClass::Common, PartClass::Rank),
@@ -324,8 +327,8 @@ impl Simulation {
     fn as_before(
         &self,
         step: &Step,
-        used: &Use,
-        run: &Run,
+        used: &DatasetUse,
+        run: &AttemptSpec,
         seq: &mut u32,
     ) -> Option<Vec<(PartInfo, Vec<TierRef>)>> {
         let prior = self.prior.get(*self.reused.get(&run.instance)? as usize)?;
@@ -402,8 +405,8 @@ impl Simulation {
     }
 }
 
-fn failed(kind: FailureKind, message: impl Into<String>) -> Ended {
-    Ended::Failed {
+fn failed(kind: FailureKind, message: impl Into<String>) -> AttemptOutcome {
+    AttemptOutcome::Failed {
         failure: failure(kind, message),
         log_tail: String::new(),
         newest: None,

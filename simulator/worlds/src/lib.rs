@@ -18,7 +18,7 @@ mod transfers;
 
 pub use estimates::{Contents, Estimates, RunTime, SimEntry, even_entries};
 pub use faults::FaultPlan;
-pub use network::{Leg, Limit, Network, Rates, Resource};
+pub use network::{FlowRates, Leg, Network, Resource, StreamLimit};
 pub use nodes::{Keeps, Outage};
 pub use rules::{BrokenRule, Rules};
 pub use simulation::Simulation;

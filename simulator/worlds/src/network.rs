@@ -46,14 +46,14 @@ impl Resource {
 
 /// What counts against a number of streams: a transfer waits until each of its limits has a stream free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Limit {
+pub enum StreamLimit {
     /// Transfers to and from the external store, over the cluster.
     External,
     /// Transfers from other nodes to this one.
     PeerTo(NodeId),
 }
 
-impl Limit {
+impl StreamLimit {
     fn streams(self, cluster: &Cluster) -> u32 {
         match self {
             Self::External => cluster.external.streams.max(1),
@@ -72,7 +72,7 @@ pub enum Leg {
 }
 
 #[derive(Debug)]
-struct Flow {
+struct NetworkFlow {
     legs: VecDeque<Leg>,
     /// Of the first leg: work left in [`UNIT`]s, or nanoseconds when it is a wait.
     left: u128,
@@ -81,15 +81,15 @@ struct Flow {
 }
 
 #[derive(Debug)]
-struct Active {
-    limits: BTreeSet<Limit>,
+struct ActiveTransfer {
+    limits: BTreeSet<StreamLimit>,
     since: Time,
-    flows: Vec<Flow>,
+    flows: Vec<NetworkFlow>,
 }
 
 #[derive(Debug)]
-struct Queued {
-    limits: BTreeSet<Limit>,
+struct QueuedTransfer {
+    limits: BTreeSet<StreamLimit>,
     flows: Vec<Vec<Leg>>,
 }
 
@@ -101,15 +101,15 @@ pub(crate) struct Finished {
 }
 
 /// The rate of every flow in motion, in bytes a second, with what it uses.
-pub type Rates = Vec<(TransferId, f64, Vec<Resource>)>;
+pub type FlowRates = Vec<(TransferId, f64, Vec<Resource>)>;
 
 /// All transfers: those that wait for a stream (highest priority first) and those in motion.
 #[derive(Debug, Default)]
 pub struct Network {
     now: Time,
-    queue: BTreeMap<(std::cmp::Reverse<u64>, TransferId), Queued>,
-    active: BTreeMap<TransferId, Active>,
-    streams: BTreeMap<Limit, u32>,
+    queue: BTreeMap<(std::cmp::Reverse<u64>, TransferId), QueuedTransfer>,
+    active: BTreeMap<TransferId, ActiveTransfer>,
+    streams: BTreeMap<StreamLimit, u32>,
 }
 
 impl Network {
@@ -119,11 +119,11 @@ impl Network {
         cluster: &Cluster,
         id: TransferId,
         priority: u64,
-        limits: BTreeSet<Limit>,
+        limits: BTreeSet<StreamLimit>,
         flows: Vec<Vec<Leg>>,
     ) {
         let key = (std::cmp::Reverse(priority), id);
-        self.queue.insert(key, Queued { limits, flows });
+        self.queue.insert(key, QueuedTransfer { limits, flows });
         self.start_queued(cluster);
         self.share(cluster);
     }
@@ -150,7 +150,7 @@ impl Network {
     /// When the next leg ends, if nothing else is submitted.
     pub fn next_change(&self) -> Option<Time> {
         let flows = self.active.values().flat_map(|a| {
-            let running = a.flows.iter().filter_map(Flow::ends_in);
+            let running = a.flows.iter().filter_map(NetworkFlow::ends_in);
             // A transfer without flows ends at once.
             running.min().or(Some(0))
         });
@@ -196,7 +196,7 @@ impl Network {
     }
 
     /// The present rates; flows without any limit are left out.
-    pub fn rates(&self) -> Rates {
+    pub fn rates(&self) -> FlowRates {
         let mut rates = Vec::new();
         for (id, active) in &self.active {
             for flow in &active.flows {
@@ -208,7 +208,7 @@ impl Network {
         rates
     }
 
-    fn release(&mut self, limits: &BTreeSet<Limit>) {
+    fn release(&mut self, limits: &BTreeSet<StreamLimit>) {
         for limit in limits {
             if let Some(n) = self.streams.get_mut(limit) {
                 sub(n, 1, "streams of a link");
@@ -220,7 +220,7 @@ impl Network {
         let mut streams = std::mem::take(&mut self.streams);
         let mut starting = Vec::new();
         for (key, queued) in &self.queue {
-            let used = |l: &Limit| streams.get(l).copied().unwrap_or(0);
+            let used = |l: &StreamLimit| streams.get(l).copied().unwrap_or(0);
             if queued.limits.iter().all(|l| used(l) < l.streams(cluster)) {
                 for limit in &queued.limits {
                     add(streams.entry(*limit).or_default(), 1, "streams of a link");
@@ -233,8 +233,12 @@ impl Network {
             let Some(queued) = self.queue.remove(&key) else {
                 continue;
             };
-            let flows = queued.flows.into_iter().filter_map(Flow::new).collect();
-            let active = Active {
+            let flows = queued
+                .flows
+                .into_iter()
+                .filter_map(NetworkFlow::new)
+                .collect();
+            let active = ActiveTransfer {
                 limits: queued.limits,
                 since: self.now,
                 flows,
@@ -245,7 +249,7 @@ impl Network {
 
     /// Progressive filling: the resource that gives its flows least is filled first; its flows keep that rate.
     fn share(&mut self, cluster: &Cluster) {
-        let mut flows: Vec<&mut Flow> = self
+        let mut flows: Vec<&mut NetworkFlow> = self
             .active
             .values_mut()
             .flat_map(|a| &mut a.flows)
@@ -292,7 +296,7 @@ impl Network {
     }
 }
 
-impl Flow {
+impl NetworkFlow {
     /// `None` when there is nothing to do.
     fn new(legs: Vec<Leg>) -> Option<Self> {
         let mut flow = Self {

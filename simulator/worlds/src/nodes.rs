@@ -1,9 +1,9 @@
 //! Nodes that are lost and come back, links that slow down.
 
 use crate::faults::mix;
-use crate::simulation::{Due, Simulation, failure};
-use tarn_types::action::Run;
-use tarn_types::event::{Event, FailureKind, Whole};
+use crate::simulation::{ScheduledEvent, Simulation, failure};
+use tarn_types::action::AttemptSpec;
+use tarn_types::event::{BroughtBackReplica, Event, FailureKind};
 use tarn_types::id::NodeId;
 use tarn_types::part::{Place, Transfer};
 use tarn_types::units::{Nanos, SECOND};
@@ -33,7 +33,7 @@ pub struct Outage {
 
 /// What is on a lost node.
 #[derive(Debug)]
-pub(crate) struct Lost(Vec<Whole>);
+pub(crate) struct LostNodeReplicas(Vec<BroughtBackReplica>);
 
 impl Simulation {
     /// Whether the node is lost now.
@@ -58,7 +58,7 @@ impl Simulation {
                 let of = [now, id.step.0.into(), id.index.into()];
                 let several = u64::from(running.run.nodes.len() > 1);
                 let after = mix(0, &of) % STOPPED_WITHIN * several;
-                ends.push((now + after, Due::End(*id, running.run.attempt)));
+                ends.push((now + after, ScheduledEvent::End(*id, running.run.attempt)));
             }
         }
         ends.into_iter()
@@ -78,9 +78,12 @@ impl Simulation {
         }
         self.look_at_followers();
         let kept = self.store.take_node(node);
-        self.lost.insert(node, Lost(kept));
+        self.lost.insert(node, LostNodeReplicas(kept));
         if let Some(lasts) = outage.lasts {
-            self.schedule(now.saturating_add(lasts), Due::Back(node, outage.keeps));
+            self.schedule(
+                now.saturating_add(lasts),
+                ScheduledEvent::Back(node, outage.keeps),
+            );
         }
     }
 
@@ -90,7 +93,7 @@ impl Simulation {
         let ends: Vec<_> = here.map(|(id, r)| (*id, r.run.attempt)).collect();
         ends.into_iter()
             .for_each(|(id, attempt)| self.ended(id, attempt));
-        let Some(Lost(mut whole)) = self.lost.remove(&node) else {
+        let Some(LostNodeReplicas(mut whole)) = self.lost.remove(&node) else {
             return;
         };
         let mut nth = 0;
@@ -135,7 +138,7 @@ impl Simulation {
     }
 
     /// Whether an attempt cannot be begun because a node of it is lost, or was since it was decided.
-    pub(crate) fn cannot_run(&self, run: &Run) -> bool {
+    pub(crate) fn cannot_run(&self, run: &AttemptSpec) -> bool {
         let mut held = run.views.iter().flatten().flatten();
         run.nodes.iter().any(|s| self.is_lost(s.node))
             || held.any(|h| {

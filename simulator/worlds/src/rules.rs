@@ -8,7 +8,7 @@ mod events;
 mod needs;
 mod partitions;
 
-use account::Account;
+use account::RunAccount;
 use tarn_ports::Record;
 use tarn_types::event::Event;
 use tarn_types::units::{Elapsed, Time};
@@ -16,7 +16,7 @@ use tarn_types::units::{Elapsed, Time};
 /// The rules of a run, and what its log has said so far.
 #[derive(Debug, Default)]
 pub struct Rules {
-    account: Option<Account>,
+    account: Option<RunAccount>,
     now: Time,
 }
 
@@ -35,10 +35,10 @@ pub struct BrokenRule {
 }
 
 /// A rule that was broken, and how.
-type Broken = (&'static str, String);
+type RuleViolation = (&'static str, String);
 
 /// An error that names a rule, unless it is kept.
-fn rule(name: &'static str, kept: bool, how: impl FnOnce() -> String) -> Result<(), Broken> {
+fn rule(name: &'static str, kept: bool, how: impl FnOnce() -> String) -> Result<(), RuleViolation> {
     match kept {
         true => Ok(()),
         false => Err((name, how())),
@@ -56,7 +56,7 @@ impl Rules {
     /// # Errors
     /// When it breaks a rule: which, when and how.
     pub fn check(&mut self, record: &Record) -> Result<(), BrokenRule> {
-        let report = |(rule, how): Broken| BrokenRule {
+        let report = |(rule, how): RuleViolation| BrokenRule {
             rule,
             seq: record.seq,
             at: record.now,
@@ -68,7 +68,7 @@ impl Rules {
         }
         self.now = record.now;
         if let Event::Started(start) = &record.event {
-            self.account = Some(Account::new(start));
+            self.account = Some(RunAccount::new(start));
         }
         let Some(account) = &mut self.account else {
             let how = format!("{:?}", record.event);

@@ -2,11 +2,11 @@
 
 use crate::estimates::Estimates;
 use crate::faults::FaultPlan;
-use crate::instances::Running;
+use crate::instances::SimulatedAttempt;
 use crate::network::Network;
-use crate::nodes::{Keeps, Lost, Outage};
-use crate::store::Store;
-use crate::transfers::Moving;
+use crate::nodes::{Keeps, LostNodeReplicas, Outage};
+use crate::store::SimulatedStorage;
+use crate::transfers::SimulatedTransfer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tarn_ports::{World, WorldError};
 use tarn_types::action::{Action, Do};
@@ -28,24 +28,24 @@ pub struct Simulation {
     pub(crate) now: Time,
     seq: u64,
     /// What happens at a known time, in order.
-    due: BTreeMap<(Time, u64), Due>,
+    due: BTreeMap<(Time, u64), ScheduledEvent>,
     /// What has happened and was not fetched yet.
     ready: VecDeque<(Time, Event)>,
-    pub(crate) running: BTreeMap<InstanceId, Running>,
+    pub(crate) running: BTreeMap<InstanceId, SimulatedAttempt>,
     /// Which prior an instance was taken from: it makes the same when it has to run all the same.
     pub(crate) reused: BTreeMap<InstanceId, u32>,
-    pub(crate) moving: BTreeMap<TransferId, Moving>,
+    pub(crate) moving: BTreeMap<TransferId, SimulatedTransfer>,
     /// A replica can be read while it arrives.
     pub(crate) chains: bool,
     pub(crate) network: Network,
-    pub(crate) store: Store,
+    pub(crate) store: SimulatedStorage,
     /// Nodes that are lost, with what is on them.
-    pub(crate) lost: BTreeMap<NodeId, Lost>,
+    pub(crate) lost: BTreeMap<NodeId, LostNodeReplicas>,
     /// Nodes that were lost once: what was ordered before that was known may miss something there.
     pub(crate) shaken: BTreeSet<NodeId>,
 }
 
-pub(crate) enum Due {
+pub(crate) enum ScheduledEvent {
     Event(Event),
     End(InstanceId, u32),
     Lose(NodeId, Outage),
@@ -64,7 +64,7 @@ pub(crate) fn broken<T>(what: String) -> Result<T, WorldError> {
 impl Simulation {
     /// A world for one run, in which only the sources exist.
     pub fn new(start: &Start, estimates: Estimates) -> Self {
-        let mut store = Store::new(&start.cluster);
+        let mut store = SimulatedStorage::new(&start.cluster);
         for (data, parts) in &estimates.sources {
             for info in parts.iter().flatten() {
                 let part = part_ref(*data, 0, 0, info.seq);
@@ -127,18 +127,18 @@ impl Simulation {
 
     /// Lets `event` happen at `at` (a capacity that changes, an interruption).
     pub fn inject(&mut self, at: Time, event: Event) {
-        self.schedule(at, Due::Event(event));
+        self.schedule(at, ScheduledEvent::Event(event));
     }
 
     /// Lets a node be lost at `at`.
     pub fn lose_node(&mut self, at: Time, node: NodeId, outage: Outage) {
-        self.schedule(at, Due::Lose(node, outage));
+        self.schedule(at, ScheduledEvent::Lose(node, outage));
     }
 
     /// Lets the external store and the links between nodes carry `by` times less from `at` to `until`.
     pub fn slow_links(&mut self, at: Time, until: Time, by: u64) {
-        self.schedule(at, Due::Slower(by.max(1)));
-        self.schedule(until, Due::Faster(by.max(1)));
+        self.schedule(at, ScheduledEvent::Slower(by.max(1)));
+        self.schedule(until, ScheduledEvent::Faster(by.max(1)));
     }
 
     /// Every replica, those of the sources among them.
@@ -166,7 +166,7 @@ impl Simulation {
         &self.network
     }
 
-    pub(crate) fn schedule(&mut self, at: Time, due: Due) {
+    pub(crate) fn schedule(&mut self, at: Time, due: ScheduledEvent) {
         self.due.insert((at.max(self.now), self.seq), due);
         self.seq += 1;
     }
@@ -189,19 +189,19 @@ impl Simulation {
         }
         while let Some(entry) = self.due.first_entry().filter(|e| e.key().0 <= self.now) {
             match entry.remove() {
-                Due::End(id, attempt) => self.ended(id, attempt),
-                Due::Event(Event::Capacity { spot, bytes }) => {
+                ScheduledEvent::End(id, attempt) => self.ended(id, attempt),
+                ScheduledEvent::Event(Event::Capacity { spot, bytes }) => {
                     self.store.set_capacity(spot, bytes);
                     // Nobody can tell of a lost node how full its tiers are.
                     if !self.lost.contains_key(&spot.node) {
                         self.happen(Event::Capacity { spot, bytes });
                     }
                 }
-                Due::Event(event) => self.happen(event),
-                Due::Lose(node, outage) => self.lose(node, outage),
-                Due::Back(node, keeps) => self.back(node, keeps),
-                Due::Slower(by) => self.links(|rate| (rate / by).max(1)),
-                Due::Faster(by) => self.links(|rate| rate.saturating_mul(by)),
+                ScheduledEvent::Event(event) => self.happen(event),
+                ScheduledEvent::Lose(node, outage) => self.lose(node, outage),
+                ScheduledEvent::Back(node, keeps) => self.back(node, keeps),
+                ScheduledEvent::Slower(by) => self.links(|rate| (rate / by).max(1)),
+                ScheduledEvent::Faster(by) => self.links(|rate| rate.saturating_mul(by)),
             }
         }
     }

@@ -23,17 +23,17 @@ mod record;
 mod space;
 mod taken_out;
 
-use arrivals::Arrivals;
+use arrivals::JobArrivals;
 pub use checked::Checked;
 pub use faults::SiteFaults;
-use faults::Slow;
-use fluid::{Fluid, Slot};
-use jobs::{JobSlot, Phase};
-use moves::Moving;
+use faults::SlowResource;
+use fluid::{Fluid, StreamIndex};
+use jobs::{JobSlot, SimulatedJobPhase};
+use moves::ActiveMove;
 use nodes::NodeSlot;
-use power::Meter;
-use record::Record;
-use space::Space;
+use power::SitePowerMeter;
+use record::SiteRecorder;
+use space::TierOccupancy;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ const MAX_IDLE_TIMERS: u32 = 100_000;
 
 /// What happens at a known time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
+enum ScheduledSiteEvent {
     /// A program ends; not if it was stopped before.
     End(JobId),
     /// A node has booted: woken up, or in another mode.
@@ -57,12 +57,12 @@ enum Due {
     Lose,
     Back(NodeId),
     Slow,
-    SlowOver(Slow),
+    SlowOver(SlowResource),
 }
 
 /// A site in virtual time.
 #[derive(Debug)]
-pub struct Site {
+pub struct SimulatedSite {
     machine: Machine,
     island_of: Vec<u16>,
     work: Arc<Workload>,
@@ -70,10 +70,10 @@ pub struct Site {
     now: Time,
     /// Numbers what is due, to tell what was overtaken.
     numbered: u64,
-    due: BinaryHeap<Reverse<(Time, u64, Due)>>,
+    due: BinaryHeap<Reverse<(Time, u64, ScheduledSiteEvent)>>,
     /// What has happened and was not told yet.
     ready: VecDeque<SiteEvent>,
-    arrivals: Arrivals,
+    arrivals: JobArrivals,
     jobs: Vec<JobSlot>,
     /// Jobs that were told and are neither done nor taken out.
     open: usize,
@@ -82,28 +82,28 @@ pub struct Site {
     /// Who waits for whom: (before, after); made when a job is first taken out.
     waits: Vec<(JobId, JobId)>,
     nodes: Vec<NodeSlot>,
-    space: Space,
+    space: TierOccupancy,
     fluid: Fluid,
     /// By stream.
-    moving: Vec<Option<Moving>>,
-    streams: HashMap<MoveId, Slot>,
+    moving: Vec<Option<ActiveMove>>,
+    streams: HashMap<MoveId, StreamIndex>,
     losses: u64,
     /// Nodes that are lost or boot: what a lost one took may have to be made again once they are back.
     away: u32,
     slow_downs: u64,
     /// What is slow, and how many times over.
-    slow: BTreeMap<Slow, u32>,
+    slow: BTreeMap<SlowResource, u32>,
     idle_timers: u32,
-    record: Record,
+    record: SiteRecorder,
 }
 
-impl Site {
+impl SimulatedSite {
     /// A site on which nothing goes wrong.
     ///
     /// # Errors
     /// When the workload contradicts itself.
     pub fn new(machine: &Machine, work: Arc<Workload>) -> Result<Self, WorldError> {
-        let arrivals = Arrivals::new(&work)?;
+        let arrivals = JobArrivals::new(&work)?;
         let island_of = machine.island_of();
         let mut producers = vec![None; work.items.len()];
         for (number, w) in (0u32..).zip(&work.jobs) {
@@ -124,11 +124,11 @@ impl Site {
             jobs: std::iter::repeat_with(JobSlot::default)
                 .take(work.jobs.len())
                 .collect(),
-            space: Space::new(island_of.len(), work.items.iter().map(|i| i.item.bytes)),
+            space: TierOccupancy::new(island_of.len(), work.items.iter().map(|i| i.item.bytes)),
             fluid: Fluid::new(plumbing::capacities(machine).into_iter()),
-            record: Record {
+            record: SiteRecorder {
                 result,
-                meter: Meter::new(machine),
+                meter: SitePowerMeter::new(machine),
                 spans: false,
             },
             machine: machine.clone(),
@@ -190,7 +190,7 @@ impl Site {
     }
 
     /// Something will happen. Its number.
-    fn at(&mut self, time: Time, what: Due) -> u64 {
+    fn at(&mut self, time: Time, what: ScheduledSiteEvent) -> u64 {
         self.numbered += 1;
         self.due.push(Reverse((time, self.numbered, what)));
         self.numbered
@@ -243,7 +243,7 @@ impl Site {
             Next::Submitted => {
                 let mut jobs = self.arrivals.take();
                 // What waits for a job that was taken out went with it.
-                jobs.retain(|j| self.phase(*j) == Some(Phase::Unknown));
+                jobs.retain(|j| self.phase(*j) == Some(SimulatedJobPhase::Unknown));
                 if jobs.is_empty() {
                     return None;
                 }
@@ -253,18 +253,18 @@ impl Site {
             Next::Due => {
                 let Reverse((_, number, due)) = self.due.pop()?;
                 match due {
-                    Due::End(job) => self.program_ends(job, number),
-                    Due::Boot(node) => self.booted(node, number),
-                    Due::Lose => self.lose_one(),
-                    Due::Back(node) => self.back(node),
-                    Due::Slow => self.slow_down(),
-                    Due::SlowOver(what) => self.slow_over(what),
+                    ScheduledSiteEvent::End(job) => self.program_ends(job, number),
+                    ScheduledSiteEvent::Boot(node) => self.booted(node, number),
+                    ScheduledSiteEvent::Lose => self.lose_one(),
+                    ScheduledSiteEvent::Back(node) => self.back(node),
+                    ScheduledSiteEvent::Slow => self.slow_down(),
+                    ScheduledSiteEvent::SlowOver(what) => self.slow_over(what),
                 }
             }
         }
     }
 
-    fn tell(&mut self, event: SiteEvent) -> Result<Option<(Time, SiteEvent)>, WorldError> {
+    fn deliver_event(&mut self, event: SiteEvent) -> Result<Option<(Time, SiteEvent)>, WorldError> {
         let timer = event == SiteEvent::Timer;
         self.idle_timers = if timer { self.idle_timers + 1 } else { 0 };
         if self.idle_timers > MAX_IDLE_TIMERS {
@@ -281,11 +281,11 @@ impl Site {
 #[derive(Debug, Clone, Copy)]
 enum Next {
     Due,
-    Moved(Slot),
+    Moved(StreamIndex),
     Submitted,
 }
 
-impl SiteWorld for Site {
+impl SiteWorld for SimulatedSite {
     fn perform(&mut self, now: Time, action: &SiteAction) -> Result<(), WorldError> {
         if now != self.now {
             return self.refuse(format!("acts at {now} ns, which is not now"));
@@ -304,7 +304,7 @@ impl SiteWorld for Site {
                 to_tiers,
                 retained,
             } => {
-                let run = jobs::Run {
+                let run = jobs::JobRunSpec {
                     attempt: *attempt,
                     local_read: *local_read,
                     local_write: *local_write,
@@ -331,7 +331,7 @@ impl SiteWorld for Site {
     fn next(&mut self, until: Option<Time>) -> Result<Option<(Time, SiteEvent)>, WorldError> {
         loop {
             if let Some(event) = self.ready.pop_front() {
-                return self.tell(event);
+                return self.deliver_event(event);
             }
             let upcoming = self.upcoming();
             let until = until.map(|t| t.max(self.now));
@@ -339,12 +339,12 @@ impl SiteWorld for Site {
                 (Some((time, what)), until) if until.is_none_or(|u| time <= u) => {
                     self.now = time;
                     if let Some(event) = self.happens(what) {
-                        return self.tell(event);
+                        return self.deliver_event(event);
                     }
                 }
                 (_, Some(until)) => {
                     self.now = until;
-                    return self.tell(SiteEvent::Timer);
+                    return self.deliver_event(SiteEvent::Timer);
                 }
                 (_, None) => return Ok(None),
             }

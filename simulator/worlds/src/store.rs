@@ -3,32 +3,32 @@
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::{add, sub};
 use tarn_types::cluster::Cluster;
-use tarn_types::event::Whole;
+use tarn_types::event::BroughtBackReplica;
 use tarn_types::id::{NodeId, TierId, TierRef};
 use tarn_types::part::{PartInfo, PartRef, Place, StoreKey};
 
 /// Parts, replicas and tier space.
 #[derive(Debug, Default)]
-pub(crate) struct Store {
+pub(crate) struct SimulatedStorage {
     parts: BTreeMap<PartRef, PartInfo>,
     replicas: BTreeMap<PartRef, BTreeSet<Place>>,
     /// Replicas of other workflows.
     others: BTreeSet<(PartRef, TierRef)>,
     /// What lies on tiers of earlier makes of a part, with its space.
     returned: BTreeMap<(PartRef, StoreKey, TierRef), u64>,
-    tiers: BTreeMap<TierRef, Fill>,
+    tiers: BTreeMap<TierRef, TierFillLevel>,
     /// Partitions, with their space.
     lent: BTreeMap<(StoreKey, TierRef), u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Fill {
+struct TierFillLevel {
     capacity: u64,
     used: u64,
     peak: u64,
 }
 
-impl Store {
+impl SimulatedStorage {
     pub(crate) fn new(cluster: &Cluster) -> Self {
         let mut tiers = BTreeMap::new();
         for (n, node) in cluster.nodes.iter().enumerate() {
@@ -37,9 +37,9 @@ impl Store {
                     node: NodeId(n as u32),
                     tier: TierId(t as u32),
                 };
-                let fill = Fill {
+                let fill = TierFillLevel {
                     capacity: tier.capacity,
-                    ..Fill::default()
+                    ..TierFillLevel::default()
                 };
                 tiers.insert(spot, fill);
             }
@@ -92,12 +92,12 @@ impl Store {
         }
     }
 
-    pub(crate) fn is_lent(&self, key: &StoreKey, spot: TierRef) -> bool {
+    pub(crate) fn has_partition(&self, key: &StoreKey, spot: TierRef) -> bool {
         self.lent.contains_key(&(key.clone(), spot))
     }
 
     /// A partition is there, if it was not. Whether there was room.
-    pub(crate) fn lend(&mut self, key: &StoreKey, spot: TierRef, bytes: u64) -> bool {
+    pub(crate) fn make_partition(&mut self, key: &StoreKey, spot: TierRef, bytes: u64) -> bool {
         let at = (key.clone(), spot);
         let there = self.lent.contains_key(&at) || self.reserve(spot, bytes);
         if there {
@@ -164,20 +164,21 @@ impl Store {
     }
 
     /// Removes what lies there of an earlier make of a part.
-    pub(crate) fn remove_stray(&mut self, part: PartRef, key: &StoreKey, spot: TierRef) {
+    pub(crate) fn remove_returned(&mut self, part: PartRef, key: &StoreKey, spot: TierRef) {
         if let Some(stored) = self.returned.remove(&(part, key.clone(), spot)) {
             self.release(spot, stored);
         }
     }
 
     /// Takes from a node all that lies there. Its tiers are empty then.
-    pub(crate) fn take_node(&mut self, node: NodeId) -> Vec<Whole> {
-        let whole = |part: PartRef, key: &StoreKey, spot: TierRef, stored: u64| Whole {
-            part,
-            key: key.clone(),
-            tier: spot.tier,
-            stored,
-        };
+    pub(crate) fn take_node(&mut self, node: NodeId) -> Vec<BroughtBackReplica> {
+        let whole =
+            |part: PartRef, key: &StoreKey, spot: TierRef, stored: u64| BroughtBackReplica {
+                part,
+                key: key.clone(),
+                tier: spot.tier,
+                stored,
+            };
         let mut taken = Vec::new();
         for (part, places) in &mut self.replicas {
             let Some(info) = self.parts.get(part) else {
@@ -206,7 +207,7 @@ impl Store {
     }
 
     /// Puts what came back with a node where it was, and says how large the node's tiers are.
-    pub(crate) fn give_node(&mut self, node: NodeId, whole: &[Whole]) -> Vec<u64> {
+    pub(crate) fn give_node(&mut self, node: NodeId, whole: &[BroughtBackReplica]) -> Vec<u64> {
         for w in whole {
             let spot = TierRef { node, tier: w.tier };
             if let Some(fill) = self.tiers.get_mut(&spot) {

@@ -1,6 +1,6 @@
 //! Movement in the simulated world: listings, transfers, evictions.
 
-use crate::network::{Finished, Leg, Limit, Resource};
+use crate::network::{Finished, Leg, Resource, StreamLimit};
 use crate::simulation::{Simulation, broken, failure};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_ports::WorldError;
@@ -12,7 +12,7 @@ use tarn_types::part::{PartMove, PartRef, Place, StoreKey, Transfer, TransferKin
 use tarn_types::units::Nanos;
 
 /// A transfer that waits or moves.
-pub(crate) struct Moving {
+pub(crate) struct SimulatedTransfer {
     pub(crate) order: Transfer,
     bytes: u64,
     /// Space that it took where it goes: given back as a whole where it fails.
@@ -74,7 +74,7 @@ impl Simulation {
         let limits = limits(order);
         self.moving.insert(
             id,
-            Moving {
+            SimulatedTransfer {
                 order: order.clone(),
                 bytes,
                 space,
@@ -204,7 +204,7 @@ impl Simulation {
         if !self.chains {
             return;
         }
-        let broken = |m: &&Moving| m.order.parts.iter().any(|m| self.has_no_source(m));
+        let broken = |m: &&SimulatedTransfer| m.order.parts.iter().any(|m| self.has_no_source(m));
         let next = self.moving.values().find(broken).map(|m| m.order.id);
         if let Some(id) = next {
             self.network.abandon(&self.cluster, id);
@@ -241,7 +241,7 @@ impl Simulation {
         self.look_at_followers();
     }
 
-    fn over(&mut self, moving: Moving, done: &Finished) {
+    fn over(&mut self, moving: SimulatedTransfer, done: &Finished) {
         if let Some(kind) = moving.fails {
             self.give_space_back(&moving);
             let failure = failure(
@@ -290,7 +290,7 @@ impl Simulation {
     }
 
     /// Gives the space back that a transfer took and does not fill.
-    pub(crate) fn give_space_back(&mut self, moving: &Moving) {
+    pub(crate) fn give_space_back(&mut self, moving: &SimulatedTransfer) {
         if let Place::Node(spot) = moving.order.to {
             self.store.release(spot, moving.space);
         }
@@ -319,7 +319,7 @@ impl Simulation {
         };
         if self.store.info(part).is_some_and(|i| i.key != *key) {
             if let Place::Node(spot) = at {
-                self.store.remove_stray(part, key, *spot);
+                self.store.remove_returned(part, key, *spot);
             }
             self.happen(evicted);
             return Ok(());
@@ -374,12 +374,12 @@ fn reading(place: &Place) -> Resource {
     }
 }
 
-fn limits(order: &Transfer) -> BTreeSet<Limit> {
+fn limits(order: &Transfer) -> BTreeSet<StreamLimit> {
     match (order.kind, &order.to) {
         (TransferKind::ExternalIn | TransferKind::ExternalOut, _) => {
-            BTreeSet::from([Limit::External])
+            BTreeSet::from([StreamLimit::External])
         }
-        (TransferKind::Peer, Place::Node(spot)) => BTreeSet::from([Limit::PeerTo(spot.node)]),
+        (TransferKind::Peer, Place::Node(spot)) => BTreeSet::from([StreamLimit::PeerTo(spot.node)]),
         _ => BTreeSet::new(),
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use tarn_ports::World;
 use tarn_simulator::{Estimates, FaultPlan, Keeps, Outage, SimEntry, Simulation, even_entries};
-use tarn_types::action::{Action, Do, Held, Run};
+use tarn_types::action::{Action, AttemptSpec, Do, NodeReplica};
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
-use tarn_types::event::{Ended, Event, FailureKind, Options, PriorInstance, Start};
+use tarn_types::event::{AttemptOutcome, Event, FailureKind, Options, PriorInstance, Start};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_types::part::{
@@ -16,7 +16,7 @@ use tarn_types::policy::{Order, Policy};
 use tarn_types::reason::Reason;
 use tarn_types::units::SECOND;
 use tarn_types::workflow::{
-    Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
+    Dataset, DatasetUse, Distribution, Keep, OnFailure, Role, Step, VersionPartitioning, Workflow,
 };
 
 const MB: u64 = 1_000_000;
@@ -65,7 +65,7 @@ fn cluster(nodes: u32, capacity: u64) -> Cluster {
     }
 }
 
-fn dataset(name: &str, partition: Partition) -> Dataset {
+fn dataset(name: &str, partition: VersionPartitioning) -> Dataset {
     Dataset {
         name: name.into(),
         source: None,
@@ -82,8 +82,8 @@ fn dataset(name: &str, partition: Partition) -> Dataset {
     }
 }
 
-fn usage(data: u32, role: Role, distribution: Distribution) -> Use {
-    Use {
+fn usage(data: u32, role: Role, distribution: Distribution) -> DatasetUse {
+    DatasetUse {
         data: DataId(data),
         role,
         distribution,
@@ -93,7 +93,7 @@ fn usage(data: u32, role: Role, distribution: Distribution) -> Use {
     }
 }
 
-fn step(name: &str, nodes: u32, uses: Vec<Use>) -> Step {
+fn step(name: &str, nodes: u32, uses: Vec<DatasetUse>) -> Step {
     Step {
         name: name.into(),
         run: "true".into(),
@@ -118,7 +118,12 @@ fn step(name: &str, nodes: u32, uses: Vec<Use>) -> Step {
 }
 
 /// `d0` is a source of 2 parts of 50 MB; step 0 makes `d1` of it.
-fn start(partition: Partition, distribution: Distribution, nodes: u32, capacity: u64) -> Start {
+fn start(
+    partition: VersionPartitioning,
+    distribution: Distribution,
+    nodes: u32,
+    capacity: u64,
+) -> Start {
     let uses = vec![
         usage(0, Role::In, Distribution::Broadcast),
         usage(1, Role::Out, distribution),
@@ -133,7 +138,10 @@ fn start(partition: Partition, distribution: Distribution, nodes: u32, capacity:
             erase: false,
             partitions: Vec::new(),
             folder: "/".into(),
-            data: vec![dataset("in", Partition::Entries), dataset("out", partition)],
+            data: vec![
+                dataset("in", VersionPartitioning::Entries),
+                dataset("out", partition),
+            ],
             steps: vec![step("make", nodes, uses)],
         },
         cluster: cluster(3, capacity),
@@ -208,8 +216,8 @@ fn fetch(id: u64, seqs: &[u32], to: u32) -> Action {
     }))
 }
 
-fn held(seq: u32, node: u32) -> Held {
-    Held {
+fn held(seq: u32, node: u32) -> NodeReplica {
+    NodeReplica {
         part: source_part(seq),
         key: StoreKey(format!("in.{seq}")),
         spot: spot(node),
@@ -218,7 +226,7 @@ fn held(seq: u32, node: u32) -> Held {
 
 fn run(nodes: &[u32], attempt: u32) -> Action {
     let view = nodes.iter().map(|n| vec![held(0, *n)]).collect();
-    act(Do::Run(Box::new(Run {
+    act(Do::Run(Box::new(AttemptSpec {
         instance: first(),
         attempt,
         item: None,
@@ -240,7 +248,7 @@ fn first() -> InstanceId {
 
 #[test]
 fn transfers_take_latency_and_bytes_over_a_shared_link() {
-    let start = start(Partition::Whole, Distribution::Single, 1, 1 << 40);
+    let start = start(VersionPartitioning::Whole, Distribution::Single, 1, 1 << 40);
     let mut sim = Simulation::new(&start, estimates(vec![]));
     sim.perform(&act(Do::List { data: DataId(0) })).unwrap();
     assert!(
@@ -281,7 +289,7 @@ fn transfers_take_latency_and_bytes_over_a_shared_link() {
 
 #[test]
 fn a_timer_comes_before_what_is_later_and_after_what_is_not() {
-    let start = start(Partition::Whole, Distribution::Single, 1, 1 << 40);
+    let start = start(VersionPartitioning::Whole, Distribution::Single, 1, 1 << 40);
     let mut sim = Simulation::new(&start, estimates(vec![]));
     sim.perform(&fetch(0, &[0], 0)).unwrap();
     assert_eq!(sim.next(Some(7)).unwrap(), (7, Event::Timer));
@@ -293,7 +301,12 @@ fn a_timer_comes_before_what_is_later_and_after_what_is_not() {
 
 #[test]
 fn outputs_are_divided_and_placed_as_the_workflow_says() {
-    let start = start(Partition::Ranks, Distribution::Scatter, 2, 1 << 40);
+    let start = start(
+        VersionPartitioning::Ranks,
+        Distribution::Scatter,
+        2,
+        1 << 40,
+    );
     let files = ["processor0/a", "processor3/b", "system/c", "processor0/d"];
     let entries = files.map(|f| SimEntry::file(f, 10)).to_vec();
     let mut sim = Simulation::new(&start, estimates(entries));
@@ -306,7 +319,7 @@ fn outputs_are_divided_and_placed_as_the_workflow_says() {
     let (
         now,
         Event::Ended {
-            ended: Ended::Committed { outputs, .. },
+            ended: AttemptOutcome::Committed { outputs, .. },
             usage,
             ..
         },
@@ -337,7 +350,12 @@ fn outputs_are_divided_and_placed_as_the_workflow_says() {
 
 #[test]
 fn what_does_not_fit_fails_whole() {
-    let start = start(Partition::Entries, Distribution::Single, 1, 60 * MB);
+    let start = start(
+        VersionPartitioning::Entries,
+        Distribution::Single,
+        1,
+        60 * MB,
+    );
     let mut sim = Simulation::new(&start, estimates(even_entries(4, 12 * MB)));
     sim.perform(&fetch(0, &[0, 1], 0)).unwrap();
     let no_space = |e: &Event| matches!(e, Event::TransferFailed { failure, .. } if failure.kind == FailureKind::NoSpace);
@@ -348,7 +366,7 @@ fn what_does_not_fit_fails_whole() {
     sim.perform(&run(&[0], 1)).unwrap();
     let (_, event) = sim.next(None).unwrap();
     assert!(
-        matches!(event, Event::Ended { ended: Ended::Failed { failure, .. }, .. } if failure.kind == FailureKind::NoSpace)
+        matches!(event, Event::Ended { ended: AttemptOutcome::Failed { failure, .. }, .. } if failure.kind == FailureKind::NoSpace)
     );
     assert_eq!(sim.used(spot(0)), 50 * MB);
     let bytes = 100 * MB;
@@ -364,7 +382,7 @@ fn what_does_not_fit_fails_whole() {
     assert!(matches!(
         sim.next(None).unwrap().1,
         Event::Ended {
-            ended: Ended::Committed { .. },
+            ended: AttemptOutcome::Committed { .. },
             ..
         }
     ));
@@ -373,7 +391,7 @@ fn what_does_not_fit_fails_whole() {
 
 #[test]
 fn what_no_engine_may_order_is_an_error() {
-    let start = start(Partition::Whole, Distribution::Single, 1, 1 << 40);
+    let start = start(VersionPartitioning::Whole, Distribution::Single, 1, 1 << 40);
     let mut sim = Simulation::new(&start, estimates(vec![]));
     let wrong = |sim: &mut Simulation, action: Action, says: &str| {
         let error = sim.perform(&action).unwrap_err().to_string();
@@ -399,7 +417,7 @@ fn what_no_engine_may_order_is_an_error() {
     .unwrap();
     let (_, event) = sim.next(None).unwrap();
     assert!(
-        matches!(event, Event::Ended { ended: Ended::Failed { failure, .. }, .. } if failure.kind == FailureKind::Cancelled)
+        matches!(event, Event::Ended { ended: AttemptOutcome::Failed { failure, .. }, .. } if failure.kind == FailureKind::Cancelled)
     );
     sim.perform(&evict).unwrap();
     assert!(matches!(sim.next(None).unwrap().1, Event::Evicted { .. }));
@@ -408,7 +426,7 @@ fn what_no_engine_may_order_is_an_error() {
 
 #[test]
 fn cores_are_never_overcommitted() {
-    let mut start = start(Partition::Whole, Distribution::Single, 1, 1 << 40);
+    let mut start = start(VersionPartitioning::Whole, Distribution::Single, 1, 1 << 40);
     start.workflow.steps[0].cores = 2;
     let mut sim = Simulation::new(&start, estimates(vec![]));
     sim.perform(&fetch(0, &[0], 0)).unwrap();
@@ -434,7 +452,7 @@ fn cores_are_never_overcommitted() {
 
 #[test]
 fn reuse_brings_what_is_still_held() {
-    let mut start = start(Partition::Whole, Distribution::Single, 1, 1 << 40);
+    let mut start = start(VersionPartitioning::Whole, Distribution::Single, 1, 1 << 40);
     let mut info = source_parts().remove(0);
     info.key = StoreKey("old".into());
     // The earlier run counted datasets otherwise.
@@ -466,7 +484,12 @@ fn reuse_brings_what_is_still_held() {
 
 /// Drives a fixed schedule and tells what happened.
 fn story(seed: u64) -> Vec<String> {
-    let start = start(Partition::Entries, Distribution::Single, 1, 1 << 40);
+    let start = start(
+        VersionPartitioning::Entries,
+        Distribution::Single,
+        1,
+        1 << 40,
+    );
     let faults = FaultPlan {
         seed,
         transfer_failure_probability: 0.4,
@@ -516,7 +539,7 @@ fn told(sim: &mut Simulation) -> (u64, String) {
     let what = match event {
         Event::TransferFailed { failure, .. } => format!("failed {:?}", failure.kind),
         Event::Ended {
-            ended: Ended::Failed { failure, .. },
+            ended: AttemptOutcome::Failed { failure, .. },
             ..
         } => format!("ended {:?}", failure.kind),
         Event::NodeLost { node, .. } => format!("lost {node}"),
@@ -531,7 +554,12 @@ fn told(sim: &mut Simulation) -> (u64, String) {
 #[test]
 fn a_lost_node_ends_what_is_under_way_with_it_and_keeps_what_it_is_told_to() {
     for (keeps, left) in [(Keeps::All, 1), (Keeps::Nothing, 0)] {
-        let start = start(Partition::Whole, Distribution::Broadcast, 2, 1 << 40);
+        let start = start(
+            VersionPartitioning::Whole,
+            Distribution::Broadcast,
+            2,
+            1 << 40,
+        );
         let mut sim = Simulation::new(&start, estimates(even_entries(1, 9)));
         for node in 0..2 {
             sim.perform(&fetch(node, &[0], node as u32)).unwrap();
@@ -571,7 +599,7 @@ fn a_lost_node_ends_what_is_under_way_with_it_and_keeps_what_it_is_told_to() {
 
 #[test]
 fn slow_links_slow_what_moves_and_only_as_long_as_they_are() {
-    let start = start(Partition::Whole, Distribution::Single, 1, 1 << 40);
+    let start = start(VersionPartitioning::Whole, Distribution::Single, 1, 1 << 40);
     let mut sim = Simulation::new(&start, estimates(vec![]));
     // 10 ms of latency, 50 MB at 100 MB/s: half of it at a tenth of the rate.
     sim.slow_links(260_000_000, 260_000_000 + 10 * SECOND, 10);
@@ -584,7 +612,7 @@ fn slow_links_slow_what_moves_and_only_as_long_as_they_are() {
 
 #[test]
 fn a_step_that_hangs_ends_with_its_time_and_not_when_faults_are_over() {
-    let mut start = start(Partition::Whole, Distribution::Single, 1, 1 << 40);
+    let mut start = start(VersionPartitioning::Whole, Distribution::Single, 1, 1 << 40);
     start.workflow.steps[0].time = Some(20 * SECOND);
     let faults = FaultPlan {
         hang_probability: 1.0,

@@ -6,9 +6,9 @@ use std::path::Path;
 use tarn_seal::ring::KeyRing;
 use tarn_slurm::conf::{includes, value, with, without};
 use tarn_spec::site::{ReadOptions, parse_machine, read_workload};
-use tarn_spec::{Script, parse, parse_job, parse_scripts, step_jobs};
+use tarn_spec::{SbatchScript, parse, parse_job, parse_scripts, step_jobs};
 use tarn_types::manifest::Manifest;
-use tarn_types::named::{Named, Whose};
+use tarn_types::named::{NamedDataset, Whose};
 use tarn_types::units::{parse_rate, parse_size, parse_time};
 
 const FOLDER: &str = "/home/ann/flow";
@@ -28,7 +28,7 @@ pub(crate) fn workflow(bytes: &[u8]) {
         return;
     };
     for job in &jobs {
-        let script = Script {
+        let script = SbatchScript {
             name: "job",
             text: &job.script,
         };
@@ -44,7 +44,7 @@ pub(crate) fn workflows() -> Vec<Vec<u8>> {
 
 pub(crate) fn job(bytes: &[u8]) {
     let Some(text) = text(bytes) else { return };
-    let script = Script { name: "job", text };
+    let script = SbatchScript { name: "job", text };
     for chained in [false, true] {
         if let Err(rejected) = parse_job(&script, Path::new(FOLDER), chained) {
             assert!(!rejected.problems().is_empty());
@@ -61,9 +61,9 @@ pub(crate) fn scripts(bytes: &[u8]) {
     let Some(text) = text(bytes) else { return };
     let texts = text.split('\0').take(4).enumerate();
     let named: Vec<(String, &str)> = texts.map(|(at, text)| (format!("{at}.sh"), text)).collect();
-    let scripts: Vec<Script<'_>> = named
+    let scripts: Vec<SbatchScript<'_>> = named
         .iter()
-        .map(|(name, text)| Script { name, text })
+        .map(|(name, text)| SbatchScript { name, text })
         .collect();
     let _ = parse_scripts(&scripts, Path::new(FOLDER));
 }
@@ -119,7 +119,7 @@ pub(crate) fn unit_texts() -> Vec<Vec<u8>> {
 /// What names a dataset, or somebody, is written as it was read.
 pub(crate) fn names(bytes: &[u8]) {
     let Some(text) = text(bytes) else { return };
-    if let Ok(named) = text.parse::<Named>() {
+    if let Ok(named) = text.parse::<NamedDataset>() {
         assert_eq!(named.to_string(), text);
     }
     if let Ok(whose) = text.parse::<Whose>() {
@@ -145,7 +145,7 @@ pub(crate) fn key_rings() -> Vec<Vec<u8>> {
 
 /// What an arena's slot says of its objects.
 pub(crate) fn checkpoint(bytes: &[u8]) {
-    let _ = tarn_checkpoint_core::Manifest::decode(bytes, 1 << 30);
+    let _ = tarn_checkpoint_core::RankManifest::decode(bytes, 1 << 30);
 }
 
 /// What is written into Slurm's files can be taken out again.

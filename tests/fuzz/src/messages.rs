@@ -22,18 +22,18 @@ fn site_message<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
 
 /// Between the controller, its nodes, and who asks it.
 pub(crate) fn site(bytes: &[u8]) {
-    site_message::<site::Ask>(bytes);
-    site_message::<site::Said>(bytes);
+    site_message::<site::ControllerRequest>(bytes);
+    site_message::<site::ControllerReply>(bytes);
     site_message::<site::Greeting>(bytes);
-    site_message::<site::Welcome>(bytes);
-    site_message::<site::Command>(bytes);
+    site_message::<site::NodeWelcome>(bytes);
+    site_message::<site::NumberedOrder>(bytes);
     site_message::<site::Report>(bytes);
 }
 
 /// Between a node's tarnd and its workers, which are users'.
 pub(crate) fn worker(bytes: &[u8]) {
     site_message::<site::Work>(bytes);
-    site_message::<site::Worked>(bytes);
+    site_message::<site::WorkResult>(bytes);
     site_message::<site::Holding>(bytes);
 }
 
@@ -49,21 +49,21 @@ pub(crate) fn site_seeds() -> Vec<Vec<u8>> {
 
 /// Between a run and its allocation's nodes.
 pub(crate) fn node(bytes: &[u8]) {
-    let _ = node::decode::<node::Told>(bytes);
-    let _ = node::decode::<node::News>(bytes);
-    let _ = node::decode::<node::Call>(bytes);
-    let _ = node::decode::<node::Answer>(bytes);
+    let _ = node::decode::<node::NodeCommand>(bytes);
+    let _ = node::decode::<node::NodeNotification>(bytes);
+    let _ = node::decode::<node::NodeRequest>(bytes);
+    let _ = node::decode::<node::NodeReply>(bytes);
 }
 
 /// Between tarnd and the programs of its node.
 pub(crate) fn local(bytes: &[u8]) {
-    let _ = local::decode::<local::Request>(bytes);
+    let _ = local::decode::<local::LocalRequest>(bytes);
     let _ = local::decode::<local::Reply>(bytes);
 }
 
 pub(crate) fn local_seeds() -> Vec<Vec<u8>> {
     let mut seeds = vec![Vec::new()];
-    let hello = local::Request::Hello {
+    let hello = local::LocalRequest::Hello {
         oldest: local::OLDEST,
         newest: local::VERSION,
         job: None,
@@ -77,8 +77,8 @@ pub(crate) fn local_seeds() -> Vec<Vec<u8>> {
 
 /// Between tarnds.
 pub(crate) fn peer(bytes: &[u8]) {
-    let _ = local::unpack::<local::Ask>(bytes);
-    let _ = local::unpack::<local::Said>(bytes);
+    let _ = local::unpack::<local::PeerTarndRequest>(bytes);
+    let _ = local::unpack::<local::PeerTarndReply>(bytes);
 }
 
 pub(crate) fn peer_seeds() -> Vec<Vec<u8>> {
@@ -92,17 +92,17 @@ pub(crate) fn data(bytes: &[u8]) {
     let _ = bytes
         .first_chunk()
         .map(|byte| hello::Verdict::decode(*byte));
-    let _ = bytes.first_chunk().map(data::Answer::decode);
+    let _ = bytes.first_chunk().map(data::ReadReplyHeader::decode);
     let _ = bytes.first_chunk().map(data::Window::decode_head);
-    let _ = data::Asked::decode(bytes);
-    let _ = data::Call::decode(bytes);
+    let _ = data::DataRequest::decode(bytes);
+    let _ = data::DataCall::decode(bytes);
 }
 
 /// What asks for bytes of other nodes' partitions.
 pub(crate) fn storage(bytes: &[u8]) {
-    let _ = bytes.first_chunk().map(storage::Ask::decode);
+    let _ = bytes.first_chunk().map(storage::StorageRequest::decode);
     let _ = bytes
         .first_chunk()
-        .map(|bytes| storage::Answer::decode(*bytes));
+        .map(|bytes| storage::StorageReply::decode(*bytes));
     let _ = storage::Offer::decode(bytes);
 }

@@ -3,16 +3,26 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use tarn_proto::node::{Answer, Call, Start, Started, VERSION, decode, encode};
-use tarn_sessions::{Handler, News, Refused, RunKeys, Server, Talk, Timeouts};
+use tarn_proto::node::{
+    NodeReply, NodeRequest, NodeStartInput, NodeStartReport, VERSION, decode, encode,
+};
+use tarn_sessions::{
+    NotificationSender, RunKeys, SessionHandler, SessionOpenError, SessionServer, SessionTimeouts,
+    Talk,
+};
 
 /// What it speaks.
 const OLD: u32 = VERSION - 1;
 
 struct Elder;
 
-impl Handler for Elder {
-    fn opened(&self, _: &str, _: &str, _: News) -> Result<(Vec<u8>, Box<dyn Talk>), Refused> {
+impl SessionHandler for Elder {
+    fn opened(
+        &self,
+        _: &str,
+        _: &str,
+        _: NotificationSender,
+    ) -> Result<(Vec<u8>, Box<dyn Talk>), SessionOpenError> {
         Ok((Vec::new(), Box::new(Self)))
     }
 }
@@ -20,34 +30,35 @@ impl Handler for Elder {
 impl Talk for Elder {
     fn call(&self, request: Vec<u8>) -> Vec<u8> {
         let why = match decode(&request) {
-            Ok(Call::Measure { version, tarn, .. }) => format!(
+            Ok(NodeRequest::Measure { version, tarn, .. }) => format!(
                 "its tarnd 0.0.9 speaks version {OLD} of the messages about a run, tarn {tarn} version {version}; use the same release of tarn on all nodes"
             ),
             Ok(_) => "it was not asked for its version first".to_owned(),
             Err(e) => e.to_string(),
         };
-        encode(Answer::Failed(why)).unwrap_or_default()
+        encode(NodeReply::Failed(why)).unwrap_or_default()
     }
 
-    fn told(&self, _: Vec<u8>) {}
+    fn handle_command(&self, _: Vec<u8>) {}
 }
 
 fn main() -> anyhow::Result<()> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
-    let start: Start = serde_json::from_str(&line)?;
+    let start: NodeStartInput = serde_json::from_str(&line)?;
     let keys: RunKeys = serde_json::from_value(start.keys)?;
     let [control, data] = [
         TcpListener::bind("0.0.0.0:0")?,
         TcpListener::bind("0.0.0.0:0")?,
     ];
     let node = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
-    let started = Started {
+    let started = NodeStartReport {
         node: node.trim().to_owned(),
         control: control.local_addr()?.port(),
         data: data.local_addr()?.port(),
     };
-    let _server = Server::start(control, &keys, Timeouts::default(), Arc::new(Elder))?;
+    let _server =
+        SessionServer::start(control, &keys, SessionTimeouts::default(), Arc::new(Elder))?;
     println!("{}", serde_json::to_string(&started)?);
     // As tarnd does, it ends with its input.
     while std::io::stdin().read_line(&mut line)? > 0 {}

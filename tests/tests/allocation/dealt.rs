@@ -3,7 +3,7 @@
 use super::pieces::shim;
 use super::{Fixture, LATER, SOON, TIER, left_on};
 use tarn_tests::fixture;
-use tarn_tests::slurm::{Cluster, said, wait_until};
+use tarn_tests::slurm::{Cluster, run_for_output, wait_until};
 
 fn cluster(nodes: usize) -> Option<Cluster> {
     fixture::cluster(nodes, &["tarn", "tarnd", "examples/dealt"], &[], &[])
@@ -203,7 +203,7 @@ fn tarn_is_killed_and_its_pieces_are_made_anew() {
     let running = fixture.start("-N2 -n16", "./job.sh");
     begins(&fixture, 1);
     let before = [pieces_on(&cluster, 1), pieces_on(&cluster, 2)];
-    said(&mut cluster.command("root", &["pkill", "-KILL", "-x", "tarn"])).expect("pkill");
+    run_for_output(&mut cluster.command("root", &["pkill", "-KILL", "-x", "tarn"])).expect("pkill");
     let ended = || fixture.path("status").exists();
     let waited = wait_until("its end", SOON, ended);
     waited.unwrap_or_else(|e| panic!("{e:#}"));

@@ -69,15 +69,15 @@ fn transfers(fixture: &Fixture<'_>, run: &str) -> Vec<(String, u64, f64)> {
 fn nodes_read_from_an_object_store_and_deliver_there() {
     let Some(cluster) = cluster(3) else { return };
     let store = Objects::start(&cluster);
-    store.says(&["bucket", "books"]);
+    store.client_output(&["bucket", "books"]);
     let mut wanted = String::new();
     let mut put = vec!["put".to_owned(), "books".to_owned()];
     for n in 10..22 {
         put.extend([format!("in/f{n}"), format!("piece {n}\n")]);
         wanted.push_str(&format!("PIECE {n}\n"));
     }
-    store.says(&put.iter().map(String::as_str).collect::<Vec<_>>());
-    store.says(&["fill", "books", "in/large", &LARGE.to_string()]);
+    store.client_output(&put.iter().map(String::as_str).collect::<Vec<_>>());
+    store.client_output(&["fill", "books", "in/large", &LARGE.to_string()]);
     let fixture = Fixture::new(&cluster, "alice", BOOKS);
     // What the run will read is known, and so is what is not there, before a node does anything.
     let plan = format!("{} tarn plan {TIER} wf.toml", store.variables());
@@ -97,13 +97,17 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
         store.variables()
     );
     let said = fixture.run("-N3 -n24", &run);
-    assert_eq!(store.says(&["get", "books", "out/text"]), wanted, "{said}");
     assert_eq!(
-        store.says(&["get", "books", "out/nodes"]),
+        store.client_output(&["get", "books", "out/text"]),
+        wanted,
+        "{said}"
+    );
+    assert_eq!(
+        store.client_output(&["get", "books", "out/nodes"]),
         "node1\nnode2\nnode3\n"
     );
     // What has no letters is as it was.
-    let sum = |key| store.says(&["sum", "books", key]);
+    let sum = |key| store.client_output(&["sum", "books", key]);
     assert_eq!(sum("out/large"), sum("in/large"));
     assert_eq!(
         store.keys("books", "out/"),
@@ -133,9 +137,9 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
     let again = format!("{} tarn run {TIER} wf.toml", store.variables());
     let said = fixture.run("-N2 -n16", &again);
     assert!(said.contains("0 run, 14 unchanged"), "{said}");
-    store.says(&["put", "books", "in/f10", "another\n"]);
+    store.client_output(&["put", "books", "in/f10", "another\n"]);
     fixture.run("-N2 -n16", &again);
-    let text = store.says(&["get", "books", "out/text"]);
+    let text = store.client_output(&["get", "books", "out/text"]);
     assert_eq!(text, wanted.replace("PIECE 10", "ANOTHER"));
     // Nothing that tarn keeps has the secret.
     let found = fixture.shell(&format!(
@@ -149,9 +153,9 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
 fn nodes_stage_through_an_object_store() {
     let Some(cluster) = cluster(2) else { return };
     let store = Objects::start(&cluster);
-    store.says(&["bucket", "through"]);
-    store.says(&["put", "through", "in/f10", "one\n", "in/f11", "two\n"]);
-    store.says(&["fill", "through", "in/large", &LARGE.to_string()]);
+    store.client_output(&["bucket", "through"]);
+    store.client_output(&["put", "through", "in/f10", "one\n", "in/f11", "two\n"]);
+    store.client_output(&["fill", "through", "in/large", &LARGE.to_string()]);
     let external = "name = \"books\"\nexternal = \"s3://through/ext/\"";
     let through = BOOKS
         .replace("name = \"books\"", external)
@@ -162,7 +166,7 @@ fn nodes_stage_through_an_object_store() {
         store.variables()
     );
     let said = fixture.run("-N2 -n16", &run);
-    let text = store.says(&["get", "through", "out/text"]);
+    let text = store.client_output(&["get", "through", "out/text"]);
     assert_eq!(text, "ONE\nTWO\n", "{said}");
     let moved = transfers(&fixture, "books-1");
     for kind in ["external-in", "external-out"] {
@@ -193,7 +197,7 @@ out = ["end"]
 fn a_delivery_to_an_object_store_is_interrupted() {
     let Some(cluster) = cluster(3) else { return };
     let store = Objects::start(&cluster);
-    store.says(&["bucket", "slow"]);
+    store.client_output(&["bucket", "slow"]);
     let fixture = Fixture::new(&cluster, "alice", SLOW);
     let wanted = fixture.shell("seq -f %07g 3000000 | md5sum | cut -d ' ' -f 1");
     let slow = format!(
@@ -207,7 +211,11 @@ fn a_delivery_to_an_object_store_is_interrupted() {
         assert!(store.keys("slow", "out/.tarn-upload").len() == 1);
     };
     let is_whole = |said: &str| {
-        assert_eq!(store.says(&["sum", "slow", "out/large"]), wanted, "{said}");
+        assert_eq!(
+            store.client_output(&["sum", "slow", "out/large"]),
+            wanted,
+            "{said}"
+        );
         let keys = ["out/.tarn-manifest", "out/large", "out/small"];
         assert_eq!(store.keys("slow", "out/"), keys, "{said}");
         // The upload that was interrupted has ended.
@@ -244,7 +252,10 @@ fn a_delivery_to_an_object_store_is_interrupted() {
     let (status, said) = running.end();
     assert_eq!(status, Some(0), "{said}");
     is_whole(&said);
-    assert_eq!(store.says(&["get", "slow", "out/small"]), "smaller\n");
+    assert_eq!(
+        store.client_output(&["get", "slow", "out/small"]),
+        "smaller\n"
+    );
     let other = SLOW.replace("seq -f %07g 3000000", "seq -f %07g 3000001");
     fixture.write("wf.toml", &other);
     let wanted = fixture.shell("seq -f %07g 3000001 | md5sum | cut -d ' ' -f 1");
@@ -267,7 +278,11 @@ fn a_delivery_to_an_object_store_is_interrupted() {
             .contains(&"out/.tarn-manifest".to_owned())
     );
     let said = fixture.run("-N2 -n16", &format!("{} tarn resume", store.variables()));
-    assert_eq!(store.says(&["sum", "slow", "out/large"]), wanted, "{said}");
+    assert_eq!(
+        store.client_output(&["sum", "slow", "out/large"]),
+        wanted,
+        "{said}"
+    );
     assert!(store.uploads("slow").is_empty(), "{said}");
     assert_eq!(store.keys("slow", "out/.tarn").len(), 1, "{said}");
 }

@@ -4,7 +4,7 @@ use super::{Fixture, LATER, SOON, TIER, cluster};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
-use tarn_tests::slurm::{said, wait_until};
+use tarn_tests::slurm::{run_for_output, wait_until};
 
 /// A process outside of Slurm, until this is dropped.
 struct Server(Child);
@@ -60,7 +60,7 @@ out = ["made"]
 fn the_external_store_hangs() {
     let Some(cluster) = cluster(2) else { return };
     let fixture = Fixture::new(&cluster, "alice", HANGING);
-    said(&mut cluster.command("alice", &["mkdir", "work/store"])).expect("mkdir");
+    run_for_output(&mut cluster.command("alice", &["mkdir", "work/store"])).expect("mkdir");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster/hanging-store.py");
     std::fs::copy(script, cluster.shared().join("store.py")).expect("a copy");
     let words = [
@@ -113,7 +113,7 @@ fn the_external_store_hangs() {
 fn the_external_store_is_mute() {
     let Some(cluster) = cluster(1) else { return };
     let fixture = Fixture::new(&cluster, "alice", HANGING);
-    said(&mut cluster.command("alice", &["mkdir", "work/store"])).expect("mkdir");
+    run_for_output(&mut cluster.command("alice", &["mkdir", "work/store"])).expect("mkdir");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster/hanging-store.py");
     std::fs::copy(script, cluster.shared().join("store.py")).expect("a copy");
     let store = "/shared/home/alice/work/store";

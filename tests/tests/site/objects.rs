@@ -46,9 +46,9 @@ fn is_held(site: &Site, job: &str, says: &str) {
 fn jobs_read_from_an_object_store_and_deliver_there() {
     let Some(site) = Site::up(2) else { return };
     let store = Objects::start(&site.cluster);
-    store.says(&["bucket", "site"]);
+    store.client_output(&["bucket", "site"]);
     let words = ["books/a", "a\n", "books/sub b", "b\n", "more.txt", "more\n"];
-    store.says(&[&["put", "site"], &words[..]].concat());
+    store.client_output(&[&["put", "site"], &words[..]].concat());
     keep(&site, "alice", "credentials", &profile("default", SECRET));
     let config = format!("[default]\nendpoint_url = {}\n", store.endpoint);
     keep(&site, "alice", "config", &config);
@@ -58,24 +58,27 @@ fn jobs_read_from_an_object_store_and_deliver_there() {
     let result = |wanted: &str| {
         site.wait("the result is outside", || {
             store.keys("site", "counts/") == ["counts/.tarn-manifest", "counts/all"]
-                && store.says(&["get", "site", "counts/all"]) == wanted
+                && store.client_output(&["get", "site", "counts/all"]) == wanted
         });
     };
     result("a\nb\nmore\n");
     // The next job of the workflow looks at the sources again; the result is the workflow's own, and replaced.
-    store.says(&["put", "site", "books/a", "c\n"]);
+    store.client_output(&["put", "site", "books/a", "c\n"]);
     let second = submitted(&site, "alice", COUNT);
     site.wait_for(&second, "COMPLETED");
     result("c\nb\nmore\n");
     let read = site.why("alice", &second);
     assert!(!read.contains("cannot"), "{read}");
     // What somebody else has put there is not.
-    store.says(&["put", "site", "counts/all", "mine\n"]);
+    store.client_output(&["put", "site", "counts/all", "mine\n"]);
     let third = submitted(&site, "alice", COUNT);
     site.wait("the reason is told", || {
         site.why("alice", &third).contains("`all`")
     });
-    assert_eq!(store.says(&["get", "site", "counts/all"]), "mine\n");
+    assert_eq!(
+        store.client_output(&["get", "site", "counts/all"]),
+        "mine\n"
+    );
     site.root(&["scancel", "--hurry", &third]);
     // Nothing of what the site keeps or writes has a secret.
     let places = "/shared/controller /shared/controller.log /shared/site-node* /shared/audit-node* /var/log/slurm /run/slurmctld";
@@ -87,8 +90,8 @@ fn jobs_read_from_an_object_store_and_deliver_there() {
 fn who_has_no_keys_or_wrong_ones_is_told() {
     let Some(site) = Site::up(1) else { return };
     let store = Objects::start(&site.cluster);
-    store.says(&["bucket", "site"]);
-    store.says(&["put", "site", "books/a", "a\n", "more.txt", "more\n"]);
+    store.client_output(&["bucket", "site"]);
+    store.client_output(&["put", "site", "books/a", "a\n", "more.txt", "more\n"]);
     // The site has a store of its own, which users need not name.
     let kill = ["pkill", "-KILL", "-x", "tarnd"];
     site.cluster.node(1).exec("root", &kill).expect("pkill");
@@ -169,7 +172,7 @@ seq -f %07g 3000000 > $TARN_end/large
 fn a_delivery_of_a_job_that_is_interrupted_goes_on() {
     let Some(site) = Site::up(1) else { return };
     let store = Objects::start(&site.cluster);
-    store.says(&["bucket", "site"]);
+    store.client_output(&["bucket", "site"]);
     keep(&site, "alice", "credentials", &profile("default", SECRET));
     let kill = ["pkill", "-KILL", "-x", "tarnd"];
     let options = format!(
@@ -191,7 +194,10 @@ fn a_delivery_of_a_job_that_is_interrupted_goes_on() {
         store.keys("site", "end/") == ["end/.tarn-manifest", "end/large"]
     });
     let wanted = site.alice(&["sh", "-c", "seq -f %07g 3000000 | md5sum | cut -d ' ' -f 1"]);
-    assert_eq!(store.says(&["sum", "site", "end/large"]).trim(), wanted);
+    assert_eq!(
+        store.client_output(&["sum", "site", "end/large"]).trim(),
+        wanted
+    );
     assert!(store.uploads("site").is_empty());
     site.wait_for(&job, "COMPLETED");
 }

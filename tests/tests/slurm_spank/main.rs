@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use tarn_tests::slurm::{said, wait_until};
+use tarn_tests::slurm::{run_for_output, wait_until};
 use tarn_tests::tree;
 
 #[test]
@@ -284,10 +284,10 @@ fn job_files_are_parsed_whatever_they_hold() {
         "-o",
     ]);
     cc.arg(&program).arg(sources.join("tests/jobfile.c"));
-    said(cc.arg(sources.join("jobfile.c"))).unwrap_or_else(|e| panic!("cc: {e:#}"));
+    run_for_output(cc.arg(sources.join("jobfile.c"))).unwrap_or_else(|e| panic!("cc: {e:#}"));
     let rounds = std::env::var("TARN_ROUNDS").unwrap_or_else(|_| "100000".to_owned());
     for seed in ["1", "2"] {
-        let out = said(Command::new(Path::new(&program)).args([seed, &rounds]));
+        let out = run_for_output(Command::new(Path::new(&program)).args([seed, &rounds]));
         eprintln!(
             "seed {seed}: {}",
             out.unwrap_or_else(|e| panic!("{e:#}")).trim()

@@ -11,12 +11,12 @@ use tarn_sys::beneath::Root;
 /// What has arrived of a tree. The copy tells it (it is the `arrivals` of its `CopyJob`), and the data server waits for it.
 #[derive(Debug, Default)]
 pub struct Arriving {
-    state: Mutex<State>,
+    state: Mutex<ArrivalState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ArrivalState {
     /// The folder in which it grows. The descriptor follows it when it is published by a rename.
     root: Option<Arc<Root>>,
     /// Stretches that are there, by file: sorted, none touching the next. Copies work in order, so there are few.
@@ -24,7 +24,7 @@ struct State {
     ended: Option<bool>,
 }
 
-impl State {
+impl ArrivalState {
     fn has(&self, path: &[u8], offset: u64, len: u64) -> bool {
         let Some(stretches) = self.files.get(path) else {
             return false;
@@ -54,7 +54,7 @@ impl Arriving {
 
     /// Waits for a stretch of a file, for at most `timeout`.
     pub(crate) fn wait(&self, path: &[u8], offset: u64, len: u64, timeout: Duration) -> Waited {
-        let missing = |s: &mut State| s.ended.is_none() && !s.has(path, offset, len);
+        let missing = |s: &mut ArrivalState| s.ended.is_none() && !s.has(path, offset, len);
         let waited = self
             .changed
             .wait_timeout_while(lock(&self.state), timeout, missing);
@@ -67,7 +67,7 @@ impl Arriving {
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut ArrivalState)) {
         change(&mut lock(&self.state));
         self.changed.notify_all();
     }
@@ -78,9 +78,9 @@ impl Arrivals for Arriving {
         // Where it cannot be opened, readers wait until the copy ends, and are refused then.
         let root = Root::open(staging).ok().map(Arc::new);
         self.change(|state| {
-            *state = State {
+            *state = ArrivalState {
                 root,
-                ..State::default()
+                ..ArrivalState::default()
             };
         });
     }

@@ -1,7 +1,7 @@
 //! A peer, and its trees as sources of copies.
 
 use crate::stream::Stream;
-use crate::transport::Way;
+use crate::transport::ContentTransport;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::io::{self, Read, Write};
@@ -9,14 +9,16 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, PeerStream, PeerTree, Watch};
-use tarn_proto::data::{Answer, Call, MAX_REPLY, MAX_TEXT, Malformed, PROOF_BYTES, Status, Tree};
-use tarn_stream::{Key, Outcome, Says, Session, Wire, connect};
+use tarn_proto::data::{
+    DataCall, MAX_REPLY, MAX_TEXT, Malformed, PROOF_BYTES, ReadReplyHeader, ReadStatus, Tree,
+};
+use tarn_stream::{HandshakeOutcome, Key, Says, Session, Wire, connect};
 use tarn_types::event::FailureKind;
 use tarn_types::stream::{RunId, StreamKeys};
 
 /// How long a client waits for what.
 #[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
+pub struct DataClientTimeouts {
     /// For a connection.
     pub connect: Duration,
     /// For the next byte, while some are due.
@@ -29,7 +31,7 @@ pub struct Timeouts {
     pub arrival: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for DataClientTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(5),
@@ -50,7 +52,7 @@ pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// A peer's data server, as this node sees it.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct DataClient {
     /// The node's name, for messages.
     pub node: String,
     /// Where its server listens.
@@ -62,12 +64,12 @@ pub struct Client {
     /// The run's key.
     pub key: Key,
     /// How long to wait.
-    pub timeout: Timeouts,
+    pub timeout: DataClientTimeouts,
     /// How content is asked for.
-    pub way: Way,
+    pub way: ContentTransport,
 }
 
-impl Client {
+impl DataClient {
     /// A tree of the peer. Nothing is asked yet.
     pub fn tree(self: &Arc<Self>, tree: Tree) -> RemoteTree {
         RemoteTree {
@@ -89,9 +91,9 @@ impl Client {
     ///
     /// # Errors
     /// `Io` when the peer cannot be reached, or is not who it should be; `Cancelled` when `watch` says stop.
-    pub fn line(&self, watch: &dyn Watch) -> Result<Line, MoverError> {
+    pub fn line(&self, watch: &dyn Watch) -> Result<CallStream, MoverError> {
         let (wire, session) = self.connect(watch)?;
-        Ok(Line {
+        Ok(CallStream {
             wire,
             session,
             calls: 0,
@@ -104,7 +106,7 @@ impl Client {
     /// As of [`Self::call`].
     pub fn call_on(
         &self,
-        line: &mut Line,
+        line: &mut CallStream,
         body: &[u8],
         watch: &dyn Watch,
     ) -> Result<Vec<u8>, MoverError> {
@@ -112,7 +114,7 @@ impl Client {
         line.calls = number.wrapping_add(1);
         let proof = secret.sign(Says::Call, number, body);
         let proof = proof.map_err(|e| self.failed(&e.to_string()))?;
-        let call = Call {
+        let call = DataCall {
             number,
             proof,
             body,
@@ -125,17 +127,17 @@ impl Client {
         wire.write_all(&bytes).map_err(lost)?;
         wire.flush().map_err(lost)?;
         let answer = loop {
-            let mut head = [0; Answer::BYTES];
+            let mut head = [0; ReadReplyHeader::BYTES];
             self.receive(wire, &mut head, watch)?;
-            let answer = Answer::decode(&head).map_err(wrong)?;
+            let answer = ReadReplyHeader::decode(&head).map_err(wrong)?;
             if (answer.request, answer.item) != (number, 0) {
                 return Err(self.failed("it answered what was not asked"));
             }
-            if answer.status != Status::Wait {
+            if answer.status != ReadStatus::Wait {
                 break answer;
             }
         };
-        if answer.status != Status::Content {
+        if answer.status != ReadStatus::Content {
             // `Answer::decode` has checked the bound.
             let mut text = vec![0; (answer.len as usize).min(MAX_TEXT)];
             self.receive(wire, &mut text, watch)?;
@@ -272,12 +274,12 @@ impl Client {
         socket.set_read_timeout(Some(LOOK)).map_err(unreachable)?;
         socket.set_write_timeout(Some(LOOK)).map_err(unreachable)?;
         match outcome {
-            Outcome::Ready(session) => {
+            HandshakeOutcome::Ready(session) => {
                 let wire = Wire::new(socket, session.keys.as_ref()).map_err(unreachable)?;
                 Ok(Tried::Ready(wire, session))
             }
-            Outcome::Busy => Ok(Tried::Later(Later::Busy)),
-            Outcome::NoVersion => Err(self.failed(
+            HandshakeOutcome::Busy => Ok(Tried::Later(Later::Busy)),
+            HandshakeOutcome::NoVersion => Err(self.failed(
                 "it speaks another version of the data plane, or one of both is older and the other wants its streams sealed; use the same version of tarn on all nodes",
             )),
         }
@@ -286,14 +288,14 @@ impl Client {
 
 /// A stream that is kept for calls.
 #[derive(Debug)]
-pub struct Line {
+pub struct CallStream {
     wire: Wire,
     session: Session,
     /// So many calls were made on it.
     calls: u32,
 }
 
-impl Line {
+impl CallStream {
     /// The stream itself, once the peer has given it over to storage memory, and what it is sealed with.
     ///
     /// # Errors
@@ -341,7 +343,7 @@ pub(crate) fn stopped() -> MoverError {
 /// A tree of a peer.
 #[derive(Debug, Clone)]
 pub struct RemoteTree {
-    pub(crate) client: Arc<Client>,
+    pub(crate) client: Arc<DataClient>,
     pub(crate) tree: Tree,
 }
 

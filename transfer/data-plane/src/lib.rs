@@ -17,16 +17,18 @@ mod stream;
 mod transport;
 
 pub use arriving::Arriving;
-pub use client::{Client, Line, MAX_ADDRESSES, RemoteTree, Timeouts};
-pub use far::{Far, result};
-pub use probe::Probe;
-pub use replica_registry::{Called, MakeTarget, Part, Refusal, Registry, ReplicaRegistry, Served};
-pub use rma::{Bare, BareWindow, LIBRARY, Rma, library};
-pub use server::{Counts, Limits, Server};
+pub use client::{CallStream, DataClient, DataClientTimeouts, MAX_ADDRESSES, RemoteTree};
+pub use far::{RemoteStorage, result};
+pub use probe::LinkProbe;
+pub use replica_registry::{
+    Called, MakeTarget, Registry, RegistryError, ReplicaRegistry, Served, ServedFileExtent,
+};
+pub use rma::{BareWindow, LIBRARY, RawWindowClient, Rma, library};
+pub use server::{DataServer, DataServerCounts, Limits};
 pub use tarn_proto::data::Tree;
 pub use tarn_stream::{Key, Wire};
 pub use tarn_types::stream::{RunId, StreamKeys};
-pub use transport::{Transport, Way};
+pub use transport::{ContentTransport, Transport};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,8 +1,8 @@
 //! How fast a peer's bytes come: the link between two nodes is measured, without a file at either end.
 
-use crate::client::{Client, RemoteTree};
+use crate::client::{DataClient, RemoteTree};
 use crate::stream::Stream;
-use crate::transport::Way;
+use crate::transport::ContentTransport;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, PeerStream, Piece, Watch};
@@ -15,7 +15,7 @@ const CHUNK: usize = 64 << 10;
 
 /// How a link is measured.
 #[derive(Debug, Clone, Copy)]
-pub struct Probe {
+pub struct LinkProbe {
     /// Streams at once: as many as a copy has.
     pub streams: usize,
     /// For so long bytes are read.
@@ -27,23 +27,23 @@ pub struct Probe {
 }
 
 /// The end of a probe's timeout.
-struct Until(Instant);
+struct ProbeDeadline(Instant);
 
-impl Watch for Until {
+impl Watch for ProbeDeadline {
     fn stopped(&self) -> bool {
         Instant::now() >= self.0
     }
 }
 
-impl Client {
+impl DataClient {
     /// Bytes a second that come from the peer over streams at this moment.
     ///
     /// # Errors
     /// When it cannot be reached, does not know the run, or takes too long.
-    pub fn rate(&self, probe: &Probe) -> Result<u64, MoverError> {
-        let watch = Until(Instant::now() + probe.timeout);
+    pub fn rate(&self, probe: &LinkProbe) -> Result<u64, MoverError> {
+        let watch = ProbeDeadline(Instant::now() + probe.timeout);
         let way = match &self.way {
-            Way::Windows(_) => Way::Clear,
+            ContentTransport::Windows(_) => ContentTransport::Clear,
             way => way.clone(),
         };
         let plain = Arc::new(Self {
@@ -63,9 +63,9 @@ impl Client {
 
     fn rate_within(
         &self,
-        probe: &Probe,
+        probe: &LinkProbe,
         tree: &RemoteTree,
-        watch: &Until,
+        watch: &ProbeDeadline,
     ) -> Result<u64, MoverError> {
         let streams = probe.streams.max(1);
         let most = probe.most / streams as u64;

@@ -23,14 +23,14 @@ pub enum Served {
     /// It is being copied here.
     Arriving(Arc<Arriving>),
     /// A single file: a stretch of what is open.
-    Part(Part),
+    Part(ServedFileExtent),
     /// It is not there any more.
     Gone,
 }
 
 /// A stretch of a file that stands for a tree with this one file in it.
 #[derive(Debug, Clone)]
-pub struct Part {
+pub struct ServedFileExtent {
     /// What is read.
     pub fd: Arc<OwnedFd>,
     /// What the file is called in the tree.
@@ -43,7 +43,7 @@ pub struct Part {
 
 /// Why a tree may not be read: a sentence for whoever asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal(pub String);
+pub struct RegistryError(pub String);
 
 /// Makes what a stream is given over to, in that stream's own thread. Who keeps the socket can end the stream by it.
 pub type MakeTarget = Box<dyn FnOnce(&TcpStream) -> io::Result<Box<dyn Target>> + Send>;
@@ -70,27 +70,29 @@ pub trait Registry: Send + Sync {
     ///
     /// # Errors
     /// When there is none of that name, or it may not be read.
-    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, Refusal>;
+    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, RegistryError>;
 
     /// Answers a call of whoever knows the key of `run`; may take its time, until it is cancelled: then nobody waits for
     /// the answer any more.
     ///
     /// # Errors
     /// When nothing can be asked here.
-    fn call(&self, run: &RunId, body: &[u8], control: &Control) -> Result<Called, Refusal> {
+    fn call(&self, run: &RunId, body: &[u8], control: &Control) -> Result<Called, RegistryError> {
         let _ = (run, body, control);
-        Err(Refusal("nothing but files can be asked for here".into()))
+        Err(RegistryError(
+            "nothing but files can be asked for here".into(),
+        ))
     }
 }
 
 /// A registry in memory: runs, and each run's trees. It grows with what is offered, and shrinks with what is withdrawn.
 #[derive(Debug, Default)]
 pub struct ReplicaRegistry {
-    runs: Mutex<HashMap<RunId, Run>>,
+    runs: Mutex<HashMap<RunId, RegisteredRun>>,
 }
 
 #[derive(Debug)]
-struct Run {
+struct RegisteredRun {
     key: Key,
     trees: HashMap<Tree, Served>,
 }
@@ -104,7 +106,7 @@ impl ReplicaRegistry {
     /// Lets whoever knows `key` read what is offered to `run`.
     pub fn admit(&self, run: RunId, key: Key) {
         let trees = HashMap::new();
-        lock(&self.runs).insert(run, Run { key, trees });
+        lock(&self.runs).insert(run, RegisteredRun { key, trees });
     }
 
     /// Forgets a run and what was offered to it.
@@ -146,12 +148,12 @@ impl Registry for ReplicaRegistry {
         lock(&self.runs).get(run).map(|run| run.key.clone())
     }
 
-    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, Refusal> {
+    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, RegistryError> {
         let runs = lock(&self.runs);
         let served = runs.get(run).and_then(|run| run.trees.get(tree));
         served.cloned().ok_or_else(|| {
             let name = String::from_utf8_lossy(tree.name());
-            Refusal(format!(
+            RegistryError(format!(
                 "`{}` is not offered here to this run",
                 name.escape_debug()
             ))

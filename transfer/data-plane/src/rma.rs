@@ -10,12 +10,12 @@ mod ranks;
 mod shared;
 mod shim;
 
-pub use bare::{Bare, BareWindow};
+pub use bare::{BareWindow, RawWindowClient};
 pub(crate) use lane::Lane;
-pub(crate) use shim::Way;
+pub(crate) use shim::RmaDirection;
 
 use crate::lock;
-use shim::{Endpoint, Flight, Opening, Shim};
+use shim::{FileWindow, RmaEndpoint, RmaOperation, Shim};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -89,7 +89,7 @@ fn source(provider: &str, at: IpAddr) -> Option<IpAddr> {
 
 /// What an endpoint is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Side {
+enum EndpointRole {
     /// Windows are open there, and of tarnd's nodes those of others are read.
     Shows,
     /// A rank reads and writes the windows of others: it is closed when something is given up.
@@ -103,7 +103,7 @@ pub struct Rma {
     provider: String,
     /// As `--transport` has it.
     named: String,
-    domains: Mutex<BTreeMap<(IpAddr, Side), Arc<Domain>>>,
+    domains: Mutex<BTreeMap<(IpAddr, EndpointRole), Arc<Domain>>>,
     given_up: AtomicBool,
     /// It is part of a program that is not tarn's.
     guest: bool,
@@ -171,17 +171,17 @@ impl Rma {
         &self.provider
     }
 
-    fn endpoint(&self, at: Option<IpAddr>) -> Result<Endpoint, String> {
+    fn endpoint(&self, at: Option<IpAddr>) -> Result<RmaEndpoint, String> {
         let _handlers = self.guest.then(Handlers::keep);
-        on_stack(|| Endpoint::open(&self.shim, &self.provider, at))
+        on_stack(|| RmaEndpoint::open(&self.shim, &self.provider, at))
     }
 
     /// The endpoint at an address of this host, if there can be one.
     pub(crate) fn domain(&self, at: IpAddr) -> Option<Arc<Domain>> {
-        self.domain_at(at, Side::Shows).ok()
+        self.domain_at(at, EndpointRole::Shows).ok()
     }
 
-    fn domain_at(&self, at: IpAddr, side: Side) -> Result<Arc<Domain>, String> {
+    fn domain_at(&self, at: IpAddr, side: EndpointRole) -> Result<Arc<Domain>, String> {
         if self.given_up.load(Ordering::Relaxed) {
             return Err("libfabric is not used any more".into());
         }
@@ -233,7 +233,7 @@ impl Drop for Rma {
 
 /// An endpoint, who makes it work, and whom it knows.
 pub(crate) struct Domain {
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<RmaEndpoint>,
     name: Box<[u8]>,
     peers: Mutex<HashMap<Box<[u8]>, u64>>,
     pump: Mutex<Pump>,
@@ -296,10 +296,10 @@ impl Domain {
         file: BorrowedFd<'_>,
         stretch: (u64, u64),
         rights: (bool, Option<BorrowedFd<'_>>),
-    ) -> io::Result<(Opened, Window)> {
+    ) -> io::Result<(ServedWindow, Window)> {
         let user = self.user()?;
         let (opening, window) = self.window(file, stretch, rights)?;
-        let opened = Opened {
+        let opened = ServedWindow {
             _opening: opening,
             _user: user,
         };
@@ -312,7 +312,7 @@ impl Domain {
         file: BorrowedFd<'_>,
         stretch: (u64, u64),
         rights: (bool, Option<BorrowedFd<'_>>),
-    ) -> io::Result<(Opening, Window)> {
+    ) -> io::Result<(FileWindow, Window)> {
         // Nobody finds it by guessing, where the provider lets one choose.
         let secret = random()?;
         let wanted = u64::from_le_bytes(std::array::from_fn(|i| secret[i]));
@@ -344,13 +344,13 @@ impl Domain {
 }
 
 /// A window that is open.
-pub(crate) struct Opened {
-    _opening: Opening,
+pub(crate) struct ServedWindow {
+    _opening: FileWindow,
     _user: User,
 }
 
 /// A peer's window being read, from its beginning to its end.
-pub(crate) struct Reading {
+pub(crate) struct WindowReader {
     domain: Arc<Domain>,
     _user: User,
     peer: u64,
@@ -358,13 +358,13 @@ pub(crate) struct Reading {
     key: u64,
     /// Bytes that are not asked for yet.
     left: u64,
-    flights: VecDeque<(Arc<Flight>, usize)>,
+    flights: VecDeque<(Arc<RmaOperation>, usize)>,
     landed: Vec<u8>,
     unread: std::ops::Range<usize>,
     spare: Vec<Vec<u8>>,
 }
 
-impl Reading {
+impl WindowReader {
     /// `spare` is memory of an earlier one.
     pub(crate) fn new(
         domain: &Arc<Domain>,
@@ -419,7 +419,7 @@ impl Reading {
             match self
                 .domain
                 .endpoint
-                .begin(Way::Read, self.peer, at, landing, len)
+                .begin(RmaDirection::Read, self.peer, at, landing, len)
             {
                 Ok(flight) => {
                     self.flights.push_back((flight, len));

@@ -2,9 +2,9 @@
 
 use crate::arriving::Waited;
 use crate::far;
-use crate::replica_registry::{Called, MakeTarget, Part, Refusal, Served};
-use crate::rma::{Domain, Opened};
-use crate::server::Shared;
+use crate::replica_registry::{Called, MakeTarget, RegistryError, Served, ServedFileExtent};
+use crate::rma::{Domain, ServedWindow};
+use crate::server::DataServerContext;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
@@ -16,9 +16,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tarn_ports::Control;
 use tarn_proto::data::{
-    Answer, Asked, Call, Item, MAX_REPLY, MAX_TEXT, Malformed, Request, Status, Tree,
+    DataCall, DataRequest, FileRange, MAX_REPLY, MAX_TEXT, Malformed, ReadReplyHeader, ReadRequest,
+    ReadStatus, Tree,
 };
-use tarn_stream::{End, Incoming, Outgoing, Says, Secret, Session, halves, read_exact_at};
+use tarn_stream::{Incoming, Outgoing, Says, Secret, Session, StreamEnd, halves, read_exact_at};
 use tarn_sys::beneath::Root;
 use tarn_types::stream::RunId;
 
@@ -38,14 +39,14 @@ const NOISE: usize = 256 << 10;
 const REQUESTS: usize = 16 << 10;
 
 /// What is known of the file that was opened last: the pieces of a file come one after the other.
-struct Open {
+struct LastOpenFile {
     path: Arc<[u8]>,
     fd: OwnedFd,
     size: u64,
 }
 
 /// An item that cannot be sent, and why.
-struct Unable(Status, String);
+struct Unable(ReadStatus, String);
 
 pub(crate) struct Answering<'a> {
     requests: BufReader<Incoming<&'a TcpStream>>,
@@ -56,22 +57,22 @@ pub(crate) struct Answering<'a> {
     secret: Secret,
     /// Calls so far.
     calls: u32,
-    shared: &'a Shared,
+    shared: &'a DataServerContext,
     out: Vec<u8>,
-    open: Option<Open>,
+    open: Option<LastOpenFile>,
     /// Where windows are opened, once one has been asked for.
     domain: Option<Arc<Domain>>,
     /// By request and item.
-    windows: Vec<((u32, u32), Opened)>,
+    windows: Vec<((u32, u32), ServedWindow)>,
 }
 
 impl<'a> Answering<'a> {
     pub(crate) fn new(
         (socket, number): (&'a TcpStream, u64),
         (run, session): (RunId, Session),
-        shared: &'a Shared,
+        shared: &'a DataServerContext,
     ) -> io::Result<Self> {
-        let (incoming, answers) = halves(socket, session.keys.as_ref(), End::Server)?;
+        let (incoming, answers) = halves(socket, session.keys.as_ref(), StreamEnd::Server)?;
         Ok(Self {
             requests: BufReader::with_capacity(REQUESTS, incoming),
             answers,
@@ -80,7 +81,7 @@ impl<'a> Answering<'a> {
             secret: session.secret,
             calls: 0,
             shared,
-            out: Vec::with_capacity(GATHER + TOGETHER as usize + Answer::BYTES),
+            out: Vec::with_capacity(GATHER + TOGETHER as usize + ReadReplyHeader::BYTES),
             open: None,
             domain: None,
             windows: Vec::new(),
@@ -100,11 +101,11 @@ impl<'a> Answering<'a> {
             self.socket()
                 .set_read_timeout(Some(self.shared.limits.idle))?;
             self.requests.read_exact(&mut head)?;
-            body.resize(Request::length(head).map_err(invalid)?, 0);
+            body.resize(ReadRequest::length(head).map_err(invalid)?, 0);
             self.socket()
                 .set_read_timeout(Some(self.shared.limits.stall))?;
             self.requests.read_exact(&mut body)?;
-            if let Some(call) = Call::decode(&body).map_err(invalid)? {
+            if let Some(call) = DataCall::decode(&body).map_err(invalid)? {
                 let given_over = self.call(&call)?;
                 self.flush(false)?;
                 match given_over {
@@ -112,12 +113,12 @@ impl<'a> Answering<'a> {
                     None => continue,
                 }
             }
-            match Asked::decode(&body).map_err(invalid)? {
-                Asked::Read(request) => {
+            match DataRequest::decode(&body).map_err(invalid)? {
+                DataRequest::Read(request) => {
                     self.answer(&request)?;
                     self.flush(false)?;
                 }
-                Asked::Release { request, item } => {
+                DataRequest::Release { request, item } => {
                     self.windows.retain(|(of, _)| *of != (request, item));
                 }
             }
@@ -125,7 +126,7 @@ impl<'a> Answering<'a> {
     }
 
     /// Answers a call; the peer gets a sign of life now and then.
-    fn call(&mut self, call: &Call<'_>) -> io::Result<Option<MakeTarget>> {
+    fn call(&mut self, call: &DataCall<'_>) -> io::Result<Option<MakeTarget>> {
         let number = self.calls;
         self.calls += 1;
         if call.number != number {
@@ -151,7 +152,7 @@ impl<'a> Answering<'a> {
                     Err(RecvTimeoutError::Timeout) => {}
                 }
                 self.out
-                    .extend_from_slice(&head(number, Status::Wait, 0).encode());
+                    .extend_from_slice(&head(number, ReadStatus::Wait, 0).encode());
                 let sent = self.flush(false);
                 if sent.is_err() || shared.stop.load(Ordering::Relaxed) {
                     control.cancel.store(true, Ordering::Relaxed);
@@ -165,24 +166,27 @@ impl<'a> Answering<'a> {
                 true => (Ok(reply), Some(make)),
                 false => {
                     let text = "so many streams to partitions are open here that there is no space for one more: close some";
-                    (Err(Refusal(text.into())), None)
+                    (Err(RegistryError(text.into())), None)
                 }
             },
             Err(why) => (Err(why), None),
         };
         let (status, reply) = match replied {
-            Ok(reply) if reply.len() <= MAX_REPLY => (Status::Content, reply),
-            Ok(_) => (Status::Refused, b"the answer is longer than allowed".into()),
+            Ok(reply) if reply.len() <= MAX_REPLY => (ReadStatus::Content, reply),
+            Ok(_) => (
+                ReadStatus::Refused,
+                b"the answer is longer than allowed".into(),
+            ),
             Err(why) => {
                 let mut text = why.0.into_bytes();
                 text.truncate(MAX_TEXT);
-                (Status::Refused, text)
+                (ReadStatus::Refused, text)
             }
         };
-        given_over = given_over.filter(|_| status == Status::Content);
+        given_over = given_over.filter(|_| status == ReadStatus::Content);
         self.out
             .extend_from_slice(&head(number, status, reply.len() as u64).encode());
-        if status == Status::Content {
+        if status == ReadStatus::Content {
             let proof = secret.sign(Says::Reply, number, &reply)?;
             self.out.extend_from_slice(&proof);
         }
@@ -204,7 +208,7 @@ impl<'a> Answering<'a> {
         far::serve((requests, answers), &mut *target, rma.map(Arc::as_ref))
     }
 
-    fn answer(&mut self, request: &Request) -> io::Result<()> {
+    fn answer(&mut self, request: &ReadRequest) -> io::Result<()> {
         if request.tree == Tree::Probe {
             return self.probed(request);
         }
@@ -219,10 +223,10 @@ impl<'a> Answering<'a> {
             self.domain = rma.domain(self.socket().local_addr()?.ip());
         }
         for (at, item) in request.items.iter().enumerate() {
-            let answer = Answer {
+            let answer = ReadReplyHeader {
                 request: request.number,
                 item: at as u32,
-                status: Status::Content,
+                status: ReadStatus::Content,
                 len: item.len,
             };
             let root = match &served {
@@ -241,8 +245,8 @@ impl<'a> Answering<'a> {
                     }
                     continue;
                 }
-                Ok(Served::Gone) => Err(Unable(Status::Gone, "nothing of it".into())),
-                Err(refusal) => Err(Unable(Status::Refused, refusal.0.clone())),
+                Ok(Served::Gone) => Err(Unable(ReadStatus::Gone, "nothing of it".into())),
+                Err(refusal) => Err(Unable(ReadStatus::Refused, refusal.0.clone())),
             };
             let sent = match root {
                 Ok(root) => self.item(&root, item, answer, windows)?,
@@ -260,16 +264,16 @@ impl<'a> Answering<'a> {
     }
 
     /// Answers who measures the link.
-    fn probed(&mut self, request: &Request) -> io::Result<()> {
+    fn probed(&mut self, request: &ReadRequest) -> io::Result<()> {
         // Not zeros: what is between may pack those.
         let noise: Vec<u8> = (0..NOISE as u32)
             .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
             .collect();
         for (at, item) in (0..).zip(&request.items) {
-            let answer = Answer {
+            let answer = ReadReplyHeader {
                 request: request.number,
                 item: at,
-                status: Status::Content,
+                status: ReadStatus::Content,
                 len: item.len,
             };
             if item.len > MAX_PIECE {
@@ -289,15 +293,15 @@ impl<'a> Answering<'a> {
         Ok(())
     }
 
-    fn count(&self, item: &Item) {
+    fn count(&self, item: &FileRange) {
         let counters = &self.shared.counters;
         counters.bytes.fetch_add(item.len, Ordering::Relaxed);
         counters.items.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn unable(&mut self, answer: Answer, Unable(status, text): &Unable) {
+    fn unable(&mut self, answer: ReadReplyHeader, Unable(status, text): &Unable) {
         let text = &text.as_bytes()[..text.len().min(MAX_TEXT)];
-        let answer = Answer {
+        let answer = ReadReplyHeader {
             status: *status,
             len: text.len() as u64,
             ..answer
@@ -309,7 +313,7 @@ impl<'a> Answering<'a> {
     /// Waits for an item of a tree that is still being copied here; the peer gets a sign of life now and then.
     fn await_arrival(
         &mut self,
-        answer: Answer,
+        answer: ReadReplyHeader,
         wait: impl Fn(Duration) -> Waited,
     ) -> io::Result<Result<Arc<Root>, Unable>> {
         let until = Instant::now() + self.shared.limits.arrival;
@@ -319,19 +323,19 @@ impl<'a> Answering<'a> {
                 Waited::There(root) => return Ok(Ok(root)),
                 Waited::Failed => {
                     let text = "the copy of it to this node has failed".to_owned();
-                    return Ok(Err(Unable(Status::Failed, text)));
+                    return Ok(Err(Unable(ReadStatus::Failed, text)));
                 }
                 Waited::NotYet if self.shared.stop.load(Ordering::Relaxed) => {
                     return Err(io::Error::from(io::ErrorKind::ConnectionAborted));
                 }
                 Waited::NotYet if Instant::now() >= until => {
                     let text = "it has not arrived at this node in time".to_owned();
-                    return Ok(Err(Unable(Status::Failed, text)));
+                    return Ok(Err(Unable(ReadStatus::Failed, text)));
                 }
                 Waited::NotYet if timeout.is_zero() => {}
                 Waited::NotYet => {
-                    let wait = Answer {
-                        status: Status::Wait,
+                    let wait = ReadReplyHeader {
+                        status: ReadStatus::Wait,
                         len: 0,
                         ..answer
                     };
@@ -348,25 +352,25 @@ impl<'a> Answering<'a> {
     fn item(
         &mut self,
         root: &Root,
-        item: &Item,
-        answer: Answer,
+        item: &FileRange,
+        answer: ReadReplyHeader,
         windows: bool,
     ) -> io::Result<Result<(), Unable>> {
         if self.open.as_ref().is_none_or(|open| open.path != item.path) {
             match open(root, &item.path) {
                 Ok((fd, size)) => {
                     let path = Arc::clone(&item.path);
-                    self.open = Some(Open { path, fd, size });
+                    self.open = Some(LastOpenFile { path, fd, size });
                 }
                 Err(unable) => return Ok(Err(unable)),
             }
         }
         let Some(open) = &self.open else {
-            return Ok(Err(Unable(Status::Failed, "it is not open".into())));
+            return Ok(Err(Unable(ReadStatus::Failed, "it is not open".into())));
         };
         if item.offset + item.len > open.size {
             let text = format!("it has {} bytes", open.size);
-            return Ok(Err(Unable(Status::Shorter, text)));
+            return Ok(Err(Unable(ReadStatus::Shorter, text)));
         }
         if windows
             && item.len > TOGETHER
@@ -375,8 +379,8 @@ impl<'a> Answering<'a> {
             && let Ok((opened, window)) =
                 domain.open(open.fd.as_fd(), (item.offset, item.len), (false, None))
         {
-            let head = Answer {
-                status: Status::Window,
+            let head = ReadReplyHeader {
+                status: ReadStatus::Window,
                 ..answer
             };
             self.out.extend_from_slice(&head.encode());
@@ -413,8 +417,8 @@ impl<'a> Answering<'a> {
     }
 }
 
-fn head(request: u32, status: Status, len: u64) -> Answer {
-    Answer {
+fn head(request: u32, status: ReadStatus, len: u64) -> ReadReplyHeader {
+    ReadReplyHeader {
         request,
         item: 0,
         status,
@@ -424,20 +428,25 @@ fn head(request: u32, status: Status, len: u64) -> Answer {
 
 fn too_long() -> Unable {
     let text = format!("at most {MAX_PIECE} bytes of it are sent at a time");
-    Unable(Status::Refused, text)
+    Unable(ReadStatus::Refused, text)
 }
 
 /// Reads an item of a file that is open. It is read whole before its head is sent: what cannot be read is told.
-fn part_of(part: &Part, item: &Item, answer: Answer, out: &mut Vec<u8>) -> Result<(), Unable> {
+fn part_of(
+    part: &ServedFileExtent,
+    item: &FileRange,
+    answer: ReadReplyHeader,
+    out: &mut Vec<u8>,
+) -> Result<(), Unable> {
     if item.path[..] != part.name[..] {
-        return Err(Unable(Status::Gone, "there is one file only".into()));
+        return Err(Unable(ReadStatus::Gone, "there is one file only".into()));
     }
     if item.len > MAX_PIECE {
         return Err(too_long());
     }
     if item.offset + item.len > part.length {
         let text = format!("it has {} bytes", part.length);
-        return Err(Unable(Status::Shorter, text));
+        return Err(Unable(ReadStatus::Shorter, text));
     }
     let start = out.len();
     out.extend_from_slice(&answer.encode());
@@ -450,23 +459,23 @@ fn part_of(part: &Part, item: &Item, answer: Answer, out: &mut Vec<u8>) -> Resul
 fn open(root: &Root, path: &[u8]) -> Result<(OwnedFd, u64), Unable> {
     let unable = |errno: Errno| {
         let status = match errno {
-            Errno::NOENT | Errno::NOTDIR | Errno::STALE => Status::Gone,
-            Errno::LOOP | Errno::XDEV | Errno::INVAL | Errno::NAMETOOLONG => Status::Refused,
-            _ => Status::Failed,
+            Errno::NOENT | Errno::NOTDIR | Errno::STALE => ReadStatus::Gone,
+            Errno::LOOP | Errno::XDEV | Errno::INVAL | Errno::NAMETOOLONG => ReadStatus::Refused,
+            _ => ReadStatus::Failed,
         };
         Unable(status, io::Error::from(errno).to_string())
     };
     let fd = root.file(path).map_err(unable)?;
     let status = fstat(&fd).map_err(unable)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-        return Err(Unable(Status::Refused, "it is no file".into()));
+        return Err(Unable(ReadStatus::Refused, "it is no file".into()));
     }
     Ok((fd, u64::try_from(status.st_size).unwrap_or(0)))
 }
 
 fn fill(fd: &OwnedFd, out: &mut [u8], offset: u64) -> Result<(), Unable> {
     read_exact_at(fd, out, offset).map_err(|e| match e.kind() {
-        io::ErrorKind::UnexpectedEof => Unable(Status::Shorter, "it has become shorter".into()),
-        _ => Unable(Status::Failed, e.to_string()),
+        io::ErrorKind::UnexpectedEof => Unable(ReadStatus::Shorter, "it has become shorter".into()),
+        _ => Unable(ReadStatus::Failed, e.to_string()),
     })
 }

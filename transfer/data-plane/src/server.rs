@@ -6,7 +6,7 @@
 use crate::lock;
 use crate::replica_registry::Registry;
 use crate::serve::Answering;
-use crate::transport::Way;
+use crate::transport::ContentTransport;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ impl Default for Limits {
 
 /// What a server has done since it was started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct DataServerCounts {
     /// Bytes of content that were sent.
     pub bytes: u64,
     /// Items that were answered with content.
@@ -78,7 +78,7 @@ pub struct Counts {
 }
 
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct DataServerCounters {
     pub(crate) bytes: AtomicU64,
     pub(crate) items: AtomicU64,
     pub(crate) windows: AtomicU64,
@@ -86,18 +86,18 @@ pub(crate) struct Counters {
     refused: AtomicU64,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct DataServerContext {
     pub(crate) registry: Arc<dyn Registry>,
-    pub(crate) way: Way,
+    pub(crate) way: ContentTransport,
     pub(crate) limits: Limits,
     pub(crate) stop: AtomicBool,
-    pub(crate) counters: Counters,
-    live: Mutex<Live>,
+    pub(crate) counters: DataServerCounters,
+    live: Mutex<ConnectionTable>,
     fewer: Condvar,
 }
 
 #[derive(Default)]
-struct Live {
+struct ConnectionTable {
     next: u64,
     /// By number: the oldest first.
     connections: BTreeMap<u64, Connection>,
@@ -122,7 +122,7 @@ enum ConnectionState {
     SentAway,
 }
 
-impl Live {
+impl ConnectionTable {
     fn count(&self, state: ConnectionState) -> usize {
         let all = self.connections.values();
         all.filter(|c| c.state == state).count()
@@ -144,7 +144,7 @@ impl Live {
     }
 
     /// Makes room for another stranger.
-    fn make_room(&mut self) {
+    fn evict_pending(&mut self) {
         if self.count(ConnectionState::Unproven) < STRANGERS {
             return;
         }
@@ -158,10 +158,10 @@ impl Live {
     }
 }
 
-impl Shared {
+impl DataServerContext {
     /// Whether another connection may be accepted; waits a moment when it may not.
     fn can_accept(&self) -> bool {
-        let full = |live: &mut Live| live.count(ConnectionState::SentAway) >= SENT_AWAY;
+        let full = |live: &mut ConnectionTable| live.count(ConnectionState::SentAway) >= SENT_AWAY;
         let waited = self.fewer.wait_timeout_while(lock(&self.live), PAUSE, full);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
@@ -186,7 +186,7 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl DataServerContext {
     /// A stream is given over to storage memory, if there is room: such streams stay open for as long as programs want.
     pub(crate) fn give_over(&self, number: u64) -> bool {
         let mut live = lock(&self.live);
@@ -203,14 +203,14 @@ impl Shared {
 }
 
 /// A running server. Dropping it closes all streams and ends its threads.
-pub struct Server {
+pub struct DataServer {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<DataServerContext>,
     wake: Option<PipeWriter>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-impl Server {
+impl DataServer {
     /// Starts a server at an address; port 0 takes a free one.
     ///
     /// # Errors
@@ -219,18 +219,18 @@ impl Server {
         at: impl ToSocketAddrs,
         registry: Arc<dyn Registry>,
         limits: Limits,
-        way: Way,
+        way: ContentTransport,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (wakened, wake) = io::pipe()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DataServerContext {
             registry,
             way,
             limits,
             stop: AtomicBool::new(false),
-            counters: Counters::default(),
+            counters: DataServerCounters::default(),
             live: Mutex::default(),
             fewer: Condvar::new(),
         });
@@ -253,10 +253,10 @@ impl Server {
     }
 
     /// What it has done.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> DataServerCounts {
         let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let counters = &self.shared.counters;
-        Counts {
+        DataServerCounts {
             bytes: of(&counters.bytes),
             items: of(&counters.items),
             windows: of(&counters.windows),
@@ -271,7 +271,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for DataServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         drop(self.wake.take());
@@ -292,7 +292,7 @@ impl Drop for Server {
     }
 }
 
-fn accept_all(listener: &TcpListener, wakened: &PipeReader, shared: &Arc<Shared>) {
+fn accept_all(listener: &TcpListener, wakened: &PipeReader, shared: &Arc<DataServerContext>) {
     while !shared.stop.load(Ordering::Relaxed) {
         let mut waiting = [
             PollFd::new(listener, PollFlags::IN),
@@ -318,7 +318,7 @@ fn accept_all(listener: &TcpListener, wakened: &PipeReader, shared: &Arc<Shared>
 }
 
 /// Gives a connection a thread.
-fn begin(socket: TcpStream, from: IpAddr, shared: &Arc<Shared>) -> io::Result<()> {
+fn begin(socket: TcpStream, from: IpAddr, shared: &Arc<DataServerContext>) -> io::Result<()> {
     let connection = Connection {
         from,
         socket: socket.try_clone()?,
@@ -326,7 +326,7 @@ fn begin(socket: TcpStream, from: IpAddr, shared: &Arc<Shared>) -> io::Result<()
     };
     let number = {
         let mut live = lock(&shared.live);
-        live.make_room();
+        live.evict_pending();
         let number = live.next;
         live.next += 1;
         live.connections.insert(number, connection);
@@ -352,13 +352,13 @@ fn begin(socket: TcpStream, from: IpAddr, shared: &Arc<Shared>) -> io::Result<()
     Ok(())
 }
 
-fn end(number: u64, shared: &Shared) {
+fn end(number: u64, shared: &DataServerContext) {
     lock(&shared.live).connections.remove(&number);
     shared.fewer.notify_all();
 }
 
 /// A connection from its handshake to its end. An error: what came was no handshake or no request.
-fn stream(socket: &TcpStream, number: u64, shared: &Shared) -> io::Result<()> {
+fn stream(socket: &TcpStream, number: u64, shared: &DataServerContext) -> io::Result<()> {
     // Accepted sockets may inherit it.
     socket.set_nonblocking(false)?;
     socket.set_nodelay(true)?;

@@ -1,13 +1,15 @@
 //! A client's stream: requests go out ahead of their answers, answers are checked against what was asked.
 
 use crate::client::{RemoteTree, stopped};
-use crate::rma::{Domain, Reading};
+use crate::rma::{Domain, WindowReader};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, PeerStream, Piece, Watch};
-use tarn_proto::data::{Answer, Builder, MAX_TEXT, Malformed, Status, Window, release};
+use tarn_proto::data::{
+    Builder, MAX_TEXT, Malformed, ReadReplyHeader, ReadStatus, Window, release,
+};
 use tarn_stream::Wire;
 use tarn_types::event::FailureKind;
 
@@ -27,7 +29,7 @@ const STALE: Duration = Duration::from_secs(30);
 
 /// What must come next.
 #[derive(Debug, Clone, Copy)]
-struct Expected {
+struct ExpectedReply {
     request: u32,
     item: u32,
     len: u64,
@@ -42,7 +44,7 @@ pub(crate) struct Stream<'a> {
     buffer: Box<[u8]>,
     /// What of the buffer has not been read.
     unread: std::ops::Range<usize>,
-    expected: VecDeque<Expected>,
+    expected: VecDeque<ExpectedReply>,
     unsent: VecDeque<Vec<u8>>,
     /// Bytes of the requests that were sent and not answered to the end.
     in_flight: VecDeque<usize>,
@@ -53,7 +55,7 @@ pub(crate) struct Stream<'a> {
     /// Where windows are read, if they can be.
     domain: Option<Arc<Domain>>,
     /// The window in which the item is, its request and its place there.
-    window: Option<(Reading, u32, u32)>,
+    window: Option<(WindowReader, u32, u32)>,
     /// Memory of windows that were read.
     spare: Vec<Vec<u8>>,
 }
@@ -156,7 +158,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Learns where the window is.
-    fn open_window(&mut self, answer: Answer) -> Result<()> {
+    fn open_window(&mut self, answer: ReadReplyHeader) -> Result<()> {
         let mut head = [0; Window::HEAD];
         self.receive(&mut head)?;
         let (name, from, key) = Window::decode_head(&head);
@@ -171,7 +173,7 @@ impl<'a> Stream<'a> {
             return Err(self.garbage("a window"));
         };
         let spare = std::mem::take(&mut self.spare);
-        match Reading::new(domain, &window, answer.len, spare) {
+        match WindowReader::new(domain, &window, answer.len, spare) {
             Ok(reading) => self.window = Some((reading, answer.request, answer.item)),
             Err(e) => return Err(self.without_rma(&e)),
         }
@@ -271,13 +273,13 @@ impl<'a> Stream<'a> {
         };
         let until = Instant::now() + self.tree.client.timeout.arrival;
         let answer = loop {
-            let mut head = [0; Answer::BYTES];
+            let mut head = [0; ReadReplyHeader::BYTES];
             self.receive(&mut head)?;
-            let answer = Answer::decode(&head).map_err(|m| self.garbage(m.0))?;
+            let answer = ReadReplyHeader::decode(&head).map_err(|m| self.garbage(m.0))?;
             if (answer.request, answer.item) != (expected.request, expected.item) {
                 return Err(self.garbage("the answer to another request"));
             }
-            if answer.status != Status::Wait {
+            if answer.status != ReadStatus::Wait {
                 break answer;
             }
             if self.watch.stopped() {
@@ -287,13 +289,13 @@ impl<'a> Stream<'a> {
                 return Err(self.failed("the file has not arrived there in time"));
             }
         };
-        if !matches!(answer.status, Status::Content | Status::Window) {
+        if !matches!(answer.status, ReadStatus::Content | ReadStatus::Window) {
             return Err(self.refused(answer));
         }
         if answer.len != expected.len {
             return Err(self.garbage("an item of another length"));
         }
-        if answer.status == Status::Window {
+        if answer.status == ReadStatus::Window {
             self.open_window(answer)?;
         }
         self.left = answer.len;
@@ -304,7 +306,7 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    fn refused(&mut self, answer: Answer) -> MoverError {
+    fn refused(&mut self, answer: ReadReplyHeader) -> MoverError {
         // `Answer::decode` has checked the bound.
         let mut text = vec![0; (answer.len as usize).min(MAX_TEXT)];
         if let Err(e) = self.receive(&mut text) {
@@ -314,12 +316,12 @@ impl<'a> Stream<'a> {
         let text = text.escape_debug();
         let node = &self.tree.client.node;
         let (kind, what) = match answer.status {
-            Status::Gone => (FailureKind::SourceChanged, "it is not there any more"),
-            Status::Shorter => (
+            ReadStatus::Gone => (FailureKind::SourceChanged, "it is not there any more"),
+            ReadStatus::Shorter => (
                 FailureKind::SourceChanged,
                 "it is shorter than in its manifest",
             ),
-            Status::Refused => (FailureKind::Io, "it may not be read"),
+            ReadStatus::Refused => (FailureKind::Io, "it may not be read"),
             _ => (FailureKind::Io, "it cannot be read there"),
         };
         MoverError::new(
@@ -349,7 +351,7 @@ impl PeerStream for Stream<'_> {
                     .map_err(wrong)?
             {
                 rest = after;
-                self.expected.push_back(Expected {
+                self.expected.push_back(ExpectedReply {
                     request: self.number,
                     item,
                     len: piece.len,

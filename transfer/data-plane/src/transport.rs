@@ -53,13 +53,13 @@ impl Transport {
     ///
     /// # Errors
     /// When libfabric's library is not there or does not know the provider.
-    pub fn way(&self) -> Result<Way, String> {
+    pub fn way(&self) -> Result<ContentTransport, String> {
         match self {
-            Self::Tcp => Ok(Way::Clear),
-            Self::Sealed => Ok(Way::Sealed),
+            Self::Tcp => Ok(ContentTransport::Clear),
+            Self::Sealed => Ok(ContentTransport::Sealed),
             Self::Libfabric(provider) => {
                 let library = library().map_err(|e| format!("tarn does not find itself: {e}"))?;
-                Rma::load(&library, provider).map(Way::Windows)
+                Rma::load(&library, provider).map(ContentTransport::Windows)
             }
         }
     }
@@ -67,7 +67,7 @@ impl Transport {
 
 /// How a client asks for content, or a server gives it.
 #[derive(Debug, Clone, Default)]
-pub enum Way {
+pub enum ContentTransport {
     /// Over streams, as it is; sealed where the other end wants that.
     #[default]
     Clear,
@@ -77,7 +77,7 @@ pub enum Way {
     Windows(Arc<Rma>),
 }
 
-impl Way {
+impl ContentTransport {
     pub(crate) fn is_sealed(&self) -> bool {
         matches!(self, Self::Sealed)
     }

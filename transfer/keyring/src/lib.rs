@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 /// Why a user's file of keys cannot be used. It never quotes what is in it.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
+pub enum KeyFileError {
     /// There is none.
     #[error("there is no key of yours at {}; `tarn key new` makes one", .0.display())]
     Missing(PathBuf),
@@ -63,20 +63,23 @@ pub enum KeyError {
     },
 }
 
-fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyError {
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyFileError {
     let path = path.to_path_buf();
-    move |source| KeyError::Io { what, path, source }
+    move |source| KeyFileError::Io { what, path, source }
 }
 
 /// Where the user's keys are: `tarn/key` in the folder of configurations.
 ///
 /// # Errors
 /// [`KeyError::Homeless`].
-pub fn user_file() -> Result<PathBuf, KeyError> {
+pub fn user_file() -> Result<PathBuf, KeyFileError> {
     let folder = |name: &str| std::env::var_os(name).filter(|v| Path::new(v).is_absolute());
     let config = folder("XDG_CONFIG_HOME").map(PathBuf::from);
     let config = config.or_else(|| Some(PathBuf::from(folder("HOME")?).join(".config")));
-    Ok(config.ok_or(KeyError::Homeless)?.join("tarn").join("key"))
+    Ok(config
+        .ok_or(KeyFileError::Homeless)?
+        .join("tarn")
+        .join("key"))
 }
 
 /// Whether a variable asks for encryption. What is neither 1 nor 0 is refused: taken for 0, it would leave in clear what somebody wants
@@ -84,12 +87,12 @@ pub fn user_file() -> Result<PathBuf, KeyError> {
 ///
 /// # Errors
 /// [`KeyError::Switch`].
-pub fn asked(name: &'static str) -> Result<bool, KeyError> {
+pub fn read_switch(name: &'static str) -> Result<bool, KeyFileError> {
     let value = std::env::var_os(name).unwrap_or_default();
     match value.as_encoded_bytes() {
         b"" | b"0" => Ok(false),
         b"1" => Ok(true),
-        _ => Err(KeyError::Switch {
+        _ => Err(KeyFileError::Switch {
             name,
             value: value.to_string_lossy().into_owned(),
         }),
@@ -100,7 +103,7 @@ pub fn asked(name: &'static str) -> Result<bool, KeyError> {
 ///
 /// # Errors
 /// As of [`user_file`] and [`read`].
-pub fn of_user() -> Result<KeyRing, KeyError> {
+pub fn of_user() -> Result<KeyRing, KeyFileError> {
     read(&user_file()?)
 }
 
@@ -108,22 +111,22 @@ pub fn of_user() -> Result<KeyRing, KeyError> {
 ///
 /// # Errors
 /// When there is none, others could read it, or it holds anything else.
-pub fn read(path: &Path) -> Result<KeyRing, KeyError> {
+pub fn read(path: &Path) -> Result<KeyRing, KeyFileError> {
     let mut options = OpenOptions::new();
     // A pipe that is put there must not stop us.
     let flags = rustix::fs::OFlags::NONBLOCK.bits();
     let opened = options.read(true).custom_flags(flags as i32).open(path);
     let file = opened.map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => KeyError::Missing(path.into()),
+        io::ErrorKind::NotFound => KeyFileError::Missing(path.into()),
         _ => io_error("open", path)(e),
     })?;
     let meta = file.metadata().map_err(io_error("examine", path))?;
     if !meta.is_file() || meta.uid() != rustix::process::geteuid().as_raw() {
-        return Err(KeyError::Foreign(path.into()));
+        return Err(KeyFileError::Foreign(path.into()));
     }
     let mode = meta.mode() & 0o7777;
     if mode & 0o077 != 0 {
-        return Err(KeyError::Open {
+        return Err(KeyFileError::Open {
             path: path.into(),
             mode,
         });
@@ -133,7 +136,7 @@ pub fn read(path: &Path) -> Result<KeyRing, KeyError> {
     let most = MAX_BYTES as u64 + 1;
     let read = file.take(most).read_to_string(&mut text);
     read.map_err(io_error("read", path))?;
-    let content = |source| KeyError::Content {
+    let content = |source| KeyFileError::Content {
         path: path.into(),
         source,
     };
@@ -147,16 +150,16 @@ pub fn read(path: &Path) -> Result<KeyRing, KeyError> {
 ///
 /// # Errors
 /// [`KeyError::Exists`] unless it may `replace` what is there.
-pub fn write(path: &Path, keys: &KeyRing, replace: bool) -> Result<(), KeyError> {
+pub fn write(path: &Path, keys: &KeyRing, replace: bool) -> Result<(), KeyFileError> {
     if !replace && path.symlink_metadata().is_ok() {
-        return Err(KeyError::Exists(path.into()));
+        return Err(KeyFileError::Exists(path.into()));
     }
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(io_error("create", folder))?;
     }
     let text = keys.text();
     publish(path, text.as_bytes(), replace).map_err(|e| match e.kind() {
-        io::ErrorKind::AlreadyExists => KeyError::Exists(path.into()),
+        io::ErrorKind::AlreadyExists => KeyFileError::Exists(path.into()),
         _ => io_error("write", path)(e),
     })
 }

@@ -3,15 +3,15 @@
 use crate::error::{Result, corrupt, show, show_path};
 use crate::finish::{link_files, seal};
 use crate::gather::{Against, Gathered, compare, conflict, gather, name_of};
-use crate::job::{Goal, Job};
+use crate::job::{Goal, TreeOperation};
 use crate::meta::times;
 use crate::progress::path_of;
 use crate::publish::{exists, publish, sync};
 use crate::remove::{remove, sweep};
 use crate::resume::{discard, prepare};
-use crate::target::Target;
+use crate::target::CopyTarget;
 use crate::throttle::Limiter;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 use rustix::fs::{AtFlags, utimensat};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) fn copy(
         return Err(exists(&job.dest));
     }
     let sources = job.sources.iter().enumerate();
-    let open = |(at, source)| Tree::of(source).map_err(|e| e.of_source(at));
+    let open = |(at, source)| SourceTree::of(source).map_err(|e| e.of_source(at));
     let trees = sources.map(open).collect::<Result<Vec<_>>>()?;
     check_conflicts(job, &trees)?;
     let streams = job
@@ -58,7 +58,7 @@ pub(crate) fn copy(
 
 fn attempts(
     job: &CopyJob,
-    trees: &[Tree<'_>],
+    trees: &[SourceTree<'_>],
     control: &Control,
     threads: usize,
     limiter: Option<Arc<Limiter>>,
@@ -87,7 +87,7 @@ fn attempts(
 }
 
 /// Finds conflicts before anything is copied, where all manifests are known.
-fn check_conflicts(job: &CopyJob, trees: &[Tree<'_>]) -> Result<()> {
+fn check_conflicts(job: &CopyJob, trees: &[SourceTree<'_>]) -> Result<()> {
     let whole = |s: &&tarn_ports::CopySource| s.only.is_none();
     let known: Vec<&Manifest> = job
         .sources
@@ -108,7 +108,7 @@ fn check_conflicts(job: &CopyJob, trees: &[Tree<'_>]) -> Result<()> {
 
 fn attempt(
     job: &CopyJob,
-    trees: &[Tree<'_>],
+    trees: &[SourceTree<'_>],
     control: &Control,
     threads: usize,
     limiter: Option<Arc<Limiter>>,
@@ -121,11 +121,11 @@ fn attempt(
     }
     let manifests = job.sources.iter().map(|s| s.manifest.as_ref());
     let whole = manifests.map(|m| Some(m?.bytes())).sum();
-    let mut target = Target::new(&job.staging, job.verify, job.sync, limiter, earlier, whole)?;
+    let mut target = CopyTarget::new(&job.staging, job.verify, job.sync, limiter, earlier, whole)?;
     target.arrivals = job.arrivals.clone();
     target.seal = job.seal.clone();
     let clashed = Arc::clone(&target.clash);
-    let outcome = Job::new(trees, Goal::Copy(Box::new(target)), control, threads).run();
+    let outcome = TreeOperation::new(trees, Goal::Copy(Box::new(target)), control, threads).run();
     *clash = resumed && clashed.load(Ordering::Relaxed);
     let (output, goal) = outcome?;
     let Goal::Copy(target) = goal else {
@@ -166,7 +166,7 @@ fn attempt(
     })
 }
 
-fn unite<'m>(trees: &[Tree<'_>], found: &'m Gathered) -> Result<Cow<'m, Manifest>> {
+fn unite<'m>(trees: &[SourceTree<'_>], found: &'m Gathered) -> Result<Cow<'m, Manifest>> {
     if let [one] = &found.manifests[..] {
         return Ok(Cow::Borrowed(one));
     }
@@ -177,7 +177,7 @@ fn unite<'m>(trees: &[Tree<'_>], found: &'m Gathered) -> Result<Cow<'m, Manifest
 }
 
 /// Every entry that was not made because something was there must have been made by another source.
-fn check_taken(trees: &[Tree<'_>], found: &Gathered, target: &Target) -> Result<()> {
+fn check_taken(trees: &[SourceTree<'_>], found: &Gathered, target: &CopyTarget) -> Result<()> {
     for (tree, path) in &found.taken {
         let others = found
             .manifests
@@ -203,7 +203,7 @@ fn check_taken(trees: &[Tree<'_>], found: &Gathered, target: &Target) -> Result<
 }
 
 /// Hard links, leftovers, times of merged files, folders.
-fn complete(target: &Target, found: &Gathered, merged: &Manifest, resumed: bool) -> Result<()> {
+fn complete(target: &CopyTarget, found: &Gathered, merged: &Manifest, resumed: bool) -> Result<()> {
     for links in &found.links {
         link_files(target, links)?;
     }
@@ -234,13 +234,14 @@ fn complete(target: &Target, found: &Gathered, merged: &Manifest, resumed: bool)
 /// Reads the destination again, from the device where it has reached one, and compares.
 fn read_back(
     job: &CopyJob,
-    target: &Target,
+    target: &CopyTarget,
     merged: &Manifest,
     control: &Control,
     threads: usize,
 ) -> Result<()> {
-    let trees = [Tree::open(&job.staging)?.sealed_with(job.seal.as_ref())];
-    let (output, _) = Job::new(&trees, Goal::Digest { read_back: true }, control, threads).run()?;
+    let trees = [SourceTree::open(&job.staging)?.sealed_with(job.seal.as_ref())];
+    let (output, _) =
+        TreeOperation::new(&trees, Goal::Digest { read_back: true }, control, threads).run()?;
     let found = gather(&trees, output)?;
     let mut expected = Cow::Borrowed(merged);
     if target.lost_xattrs.load(Ordering::Relaxed) {
@@ -257,7 +258,7 @@ fn read_back(
     compare(&trees[0], &found.manifests[0], &expected, Against::Replica)
 }
 
-fn lost(target: &Target) -> Vec<String> {
+fn lost(target: &CopyTarget) -> Vec<String> {
     let xattrs = target.lost_xattrs.load(Ordering::Relaxed);
     let sentence = || {
         format!(

@@ -1,9 +1,9 @@
 //! Emptying a folder, however deep or wide what is in it, and whoever has made that: a bounded number of folders is open, nothing is
 //! kept of a tree but where one is in it, and no link is followed.
 
-use crate::error::{Result, Side, failed};
-use crate::meta::Status;
-use crate::remove::Way;
+use crate::error::{ErrorSide, Result, failed};
+use crate::meta::FileStatus;
+use crate::remove::RemovalMethod;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, chmodat, fchmod, fstat, openat,
@@ -19,17 +19,17 @@ const TRIES: usize = 4;
 /// What is moved to the top is called so, and by a number.
 const MOVED: &str = ".tarn-deep.";
 
-type Sys<T> = std::result::Result<T, Errno>;
+type ErrnoResult<T> = std::result::Result<T, Errno>;
 
 /// Empties a folder that is open. Its files go by their names alone.
 ///
 /// # Errors
 /// When something in it cannot be removed.
 pub fn clear(folder: &OwnedFd) -> Result<()> {
-    let cleared = empty_all(folder, Way::Unlink);
+    let cleared = empty_all(folder, RemovalMethod::Unlink);
     cleared.map_err(|(at, e)| {
         let at = String::from_utf8_lossy(&at).into_owned();
-        failed(Side::Dest, "remove", &at, e)
+        failed(ErrorSide::Dest, "remove", &at, e)
     })
 }
 
@@ -37,8 +37,8 @@ pub fn clear(folder: &OwnedFd) -> Result<()> {
 type Stuck = (Box<[u8]>, Errno);
 
 /// Empties a folder.
-pub(crate) fn empty_all(top: &impl AsFd, way: Way) -> std::result::Result<(), Stuck> {
-    let mut work = Work {
+pub(crate) fn empty_all(top: &impl AsFd, way: RemovalMethod) -> std::result::Result<(), Stuck> {
+    let mut work = FolderEmptier {
         top,
         way,
         next: 0,
@@ -61,18 +61,18 @@ const FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-struct Work<'a, T> {
+struct FolderEmptier<'a, T> {
     top: &'a T,
-    way: Way,
+    way: RemovalMethod,
     next: u64,
     /// Something was moved to the top since that was emptied last.
     moved: bool,
     stuck: Option<Box<[u8]>>,
 }
 
-impl<T: AsFd> Work<'_, T> {
+impl<T: AsFd> FolderEmptier<'_, T> {
     /// Empties a folder, which lies in those of `above`.
-    fn empty(&mut self, folder: &OwnedFd, above: &mut Vec<Box<[u8]>>) -> Sys<()> {
+    fn empty(&mut self, folder: &OwnedFd, above: &mut Vec<Box<[u8]>>) -> ErrnoResult<()> {
         for entry in Dir::read_from(folder)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
@@ -101,13 +101,13 @@ impl<T: AsFd> Work<'_, T> {
         name: &[u8],
         known: FileType,
         above: &mut Vec<Box<[u8]>>,
-    ) -> Sys<()> {
+    ) -> ErrnoResult<()> {
         let is_plain = !matches!(known, FileType::Directory | FileType::Unknown)
-            && (known != FileType::RegularFile || self.way == Way::Unlink);
+            && (known != FileType::RegularFile || self.way == RemovalMethod::Unlink);
         if is_plain {
             return unlinkat(folder, name, AtFlags::empty());
         }
-        let status = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?;
+        let status = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from)?;
         if status.kind != FileType::Directory {
             return self.way.remove(folder, name, &status);
         }
@@ -129,7 +129,7 @@ impl<T: AsFd> Work<'_, T> {
     }
 
     /// Moves a folder to the top, from where it is gone down into again.
-    fn move_up(&mut self, folder: &OwnedFd, name: &[u8]) -> Sys<()> {
+    fn move_up(&mut self, folder: &OwnedFd, name: &[u8]) -> ErrnoResult<()> {
         // Only who may write to a folder may move it.
         drop(opened(folder, name)?);
         loop {
@@ -161,7 +161,7 @@ impl<T: AsFd> Work<'_, T> {
 
 /// Opens a folder, whose owner gets the right to list and change it. What belongs to somebody else cannot be changed, but may still be
 /// open to us.
-fn opened(folder: &OwnedFd, name: &[u8]) -> Sys<OwnedFd> {
+fn opened(folder: &OwnedFd, name: &[u8]) -> ErrnoResult<OwnedFd> {
     let open = || openat(folder, name, FOLDER, Mode::empty());
     let inner = match open() {
         Err(Errno::ACCESS) => {
@@ -174,7 +174,7 @@ fn opened(folder: &OwnedFd, name: &[u8]) -> Sys<OwnedFd> {
         }
         other => other?,
     };
-    if Status::from(fstat(&inner)?).mode & 0o700 != 0o700 {
+    if FileStatus::from(fstat(&inner)?).mode & 0o700 != 0o700 {
         let _ = fchmod(&inner, Mode::RWXU);
     }
     Ok(inner)

@@ -12,7 +12,7 @@ pub(crate) type Result<T> = std::result::Result<T, MoverError>;
 /// Which end of a movement an error came from: a missing source was changed by somebody, a missing
 /// destination is an error of another kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum ErrorSide {
     Source,
     Dest,
 }
@@ -36,7 +36,7 @@ pub(crate) fn show_in(root: &Path, relative: &[u8]) -> String {
 }
 
 /// An error of a system call on `path`; `doing` is a verb such as `read`.
-pub(crate) fn failed(side: Side, doing: &str, path: &str, errno: Errno) -> MoverError {
+pub(crate) fn failed(side: ErrorSide, doing: &str, path: &str, errno: Errno) -> MoverError {
     let (kind, remedy) = match (errno, side) {
         (Errno::NOSPC | Errno::DQUOT, _) => (
             FailureKind::NoSpace,
@@ -46,16 +46,16 @@ pub(crate) fn failed(side: Side, doing: &str, path: &str, errno: Errno) -> Mover
             FailureKind::NoSpace,
             "raise the file size limit (`ulimit -f`) or choose another place",
         ),
-        (Errno::NOENT, Side::Source) if looks_like_pattern(path) => (
+        (Errno::NOENT, ErrorSide::Source) if looks_like_pattern(path) => (
             FailureKind::SourceChanged,
             "paths are not patterns: as the `source` of a dataset name the folder, and a file of it as `in = [\"DATASET/FILE\"]`",
         ),
-        (Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR, Side::Source) => (
+        (Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR, ErrorSide::Source) => (
             FailureKind::SourceChanged,
             "check the path; if it was there, it vanished or was replaced while it was read, or this node does not see it: run again \
              when nobody changes it, with the data on a file system that all nodes mount",
         ),
-        (Errno::LOOP | Errno::XDEV, Side::Source) => (
+        (Errno::LOOP | Errno::XDEV, ErrorSide::Source) => (
             FailureKind::Escape,
             "a folder or file was replaced by a symbolic link; tarn does not follow links inside a tree",
         ),

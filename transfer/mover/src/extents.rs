@@ -1,13 +1,13 @@
 //! Where a sparse file has data.
 
-use crate::meta::Status;
+use crate::meta::FileStatus;
 use rustix::fd::AsFd;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use tarn_types::bounds::MAX_EXTENTS;
 
 /// Data extents (offset, length); empty for a file without holes.
-pub(crate) fn of(fd: impl AsFd, status: &Status) -> Result<Box<[(u64, u64)]>, Errno> {
+pub(crate) fn of(fd: impl AsFd, status: &FileStatus) -> Result<Box<[(u64, u64)]>, Errno> {
     if !status.may_have_holes() {
         return Ok(Box::default());
     }

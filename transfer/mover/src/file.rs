@@ -5,12 +5,12 @@ use crate::error::{Result, changed, corrupt};
 use crate::extents;
 use crate::job::{Goal, OpenFolder};
 use crate::large::Large;
-use crate::meta::{Status, xattrs};
-use crate::progress::{Identity, record};
+use crate::meta::{FileStatus, xattrs};
+use crate::progress::{SourceFileIdentity, record};
 use crate::remove::remove_file;
-use crate::scan::{Folder, Task, Worker};
-use crate::sealed::{self, Broken, Sealing};
-use crate::target::{Created, Target};
+use crate::scan::{ScanFolder, ScanTask, Worker};
+use crate::sealed::{self, FileSealing, SealedReadError};
+use crate::target::{CopyTarget, Created};
 use crate::tree::special;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise, openat};
@@ -40,18 +40,18 @@ pub(crate) enum Content {
 }
 
 /// An open source file.
-pub(crate) struct Source {
+pub(crate) struct OpenSourceFile {
     pub(crate) tree: u32,
     /// In the result.
     pub(crate) path: Box<[u8]>,
     pub(crate) from: Content,
-    pub(crate) status: Status,
+    pub(crate) status: FileStatus,
     pub(crate) xattrs: Box<[Xattr]>,
     /// Its hash is known and neither size nor time have changed since: it need not be read to be known.
     pub(crate) known: Option<Hash>,
 }
 
-impl Source {
+impl OpenSourceFile {
     /// What opens it, if it is sealed.
     pub(crate) fn cipher(&self) -> Option<&FileCipher> {
         match &self.from {
@@ -82,7 +82,7 @@ pub(crate) enum Sink {
     /// Nowhere: it is only read.
     Nowhere,
     /// Into this file; its mode is still to be set, or not; it is sealed, or not.
-    File(OwnedFd, bool, Option<Box<Sealing>>),
+    File(OwnedFd, bool, Option<Box<FileSealing>>),
 }
 
 impl Worker<'_> {
@@ -114,7 +114,9 @@ impl Worker<'_> {
         } else {
             if !others.is_empty() && self.job.threads > 1 {
                 let others = std::mem::take(others);
-                self.job.queue.push(Task::Files(Arc::clone(folder), others));
+                self.job
+                    .queue
+                    .push(ScanTask::Files(Arc::clone(folder), others));
             }
             let extents = self.extents(&source)?;
             let sink = self.sink(folder.dest.as_ref(), &source)?;
@@ -123,7 +125,7 @@ impl Worker<'_> {
         }
     }
 
-    fn list_file(&mut self, folder: &Folder, name: &[u8], path: Box<[u8]>) -> Result<()> {
+    fn list_file(&mut self, folder: &ScanFolder, name: &[u8], path: Box<[u8]>) -> Result<()> {
         let status = self.status(folder, name, &path)?;
         if status.kind != FileType::RegularFile {
             return Err(changed(
@@ -150,9 +152,9 @@ impl Worker<'_> {
     /// Where a listed file has data: only one with holes is opened for that, and one that cannot be is taken for full.
     fn listed_extents(
         &self,
-        folder: &Folder,
+        folder: &ScanFolder,
         name: &[u8],
-        status: &Status,
+        status: &FileStatus,
         path: &[u8],
     ) -> Result<Box<[(u64, u64)]>> {
         if !status.may_have_holes() {
@@ -167,7 +169,12 @@ impl Worker<'_> {
     }
 
     /// Opens a file; `None` when it is another name of one that was seen.
-    fn open(&mut self, folder: &Folder, name: &[u8], path: Box<[u8]>) -> Result<Option<Source>> {
+    fn open(
+        &mut self,
+        folder: &ScanFolder,
+        name: &[u8],
+        path: Box<[u8]>,
+    ) -> Result<Option<OpenSourceFile>> {
         let tree = &self.job.trees[folder.tree as usize];
         if let Some(limiter) = self.job.target().and_then(|t| t.limiter.as_ref()) {
             limiter.file(self.job.control)?;
@@ -177,15 +184,15 @@ impl Worker<'_> {
         let fd = openat(&folder.source, name, flags, Mode::empty())
             .map_err(|e| self.unreadable(folder.tree, "open", &path, e))?;
         let mut status =
-            Status::of(&fd).map_err(|e| self.unreadable(folder.tree, "examine", &path, e))?;
+            FileStatus::of(&fd).map_err(|e| self.unreadable(folder.tree, "examine", &path, e))?;
         if status.kind != FileType::RegularFile {
             return Err(special(&tree.show(&path), status.kind));
         }
         let mut cipher = None;
         if let Some(key) = &tree.sealed {
             let opened = sealed::open(key, &fd, status.size).map_err(|e| match e {
-                Broken::Io(errno) => self.unreadable(folder.tree, "read", &path, errno),
-                Broken::Seal(e) => sealed::refused(&tree.show(&path), e),
+                SealedReadError::Io(errno) => self.unreadable(folder.tree, "read", &path, errno),
+                SealedReadError::Seal(e) => sealed::refused(&tree.show(&path), e),
             })?;
             status = status.with_size(opened.length());
             cipher = Some(opened);
@@ -215,7 +222,7 @@ impl Worker<'_> {
             }) if *size == status.size && *mtime == status.mtime => *hash,
             _ => None,
         };
-        Ok(Some(Source {
+        Ok(Some(OpenSourceFile {
             tree: folder.tree,
             path,
             from: match cipher {
@@ -228,7 +235,7 @@ impl Worker<'_> {
         }))
     }
 
-    fn extents(&self, source: &Source) -> Result<Box<[(u64, u64)]>> {
+    fn extents(&self, source: &OpenSourceFile) -> Result<Box<[(u64, u64)]>> {
         let Content::File(fd) = &source.from else {
             return Ok(Box::default());
         };
@@ -239,9 +246,9 @@ impl Worker<'_> {
     /// The hash of a file that an earlier attempt has copied whole; its attributes are set again.
     pub(crate) fn all_there(
         &self,
-        target: &Target,
+        target: &CopyTarget,
         dest: Option<&OwnedFd>,
-        source: &Source,
+        source: &OpenSourceFile,
     ) -> Result<Option<Hash>> {
         let (Some(copied), Some(dest)) = (target.copied(source), dest) else {
             return Ok(None);
@@ -263,7 +270,7 @@ impl Worker<'_> {
     }
 
     /// Opens the destination of a file.
-    pub(crate) fn sink(&mut self, dest: Option<&OwnedFd>, source: &Source) -> Result<Sink> {
+    pub(crate) fn sink(&mut self, dest: Option<&OwnedFd>, source: &OpenSourceFile) -> Result<Sink> {
         let (Some(target), Some(dest)) = (self.job.target(), dest) else {
             return Ok(Sink::Nowhere);
         };
@@ -292,8 +299,8 @@ impl Worker<'_> {
     /// What an earlier attempt left of this file: opened if it is a part of the same, removed if not.
     fn half_done(
         &self,
-        target: &Target,
-        source: &Source,
+        target: &CopyTarget,
+        source: &OpenSourceFile,
         dest: &OwnedFd,
         name: &[u8],
     ) -> Result<Option<OwnedFd>> {
@@ -321,7 +328,7 @@ impl Worker<'_> {
     }
 
     /// Fills the buffer with `len` bytes of a file from `offset` on. One that grows is noticed by its status afterwards.
-    pub(crate) fn read(&mut self, source: &Source, offset: u64, len: usize) -> Result<()> {
+    pub(crate) fn read(&mut self, source: &OpenSourceFile, offset: u64, len: usize) -> Result<()> {
         if let Some(cipher) = source.cipher() {
             return self.read_sealed(source, cipher, offset);
         }
@@ -342,7 +349,7 @@ impl Worker<'_> {
     }
 
     /// Fills the buffer with the next `len` bytes that a peer sends.
-    pub(crate) fn take(&mut self, source: &Source, len: usize) -> Result<()> {
+    pub(crate) fn take(&mut self, source: &OpenSourceFile, len: usize) -> Result<()> {
         let Some((_, stream)) = &mut self.stream else {
             return Err(crate::error::cancelled());
         };
@@ -354,7 +361,7 @@ impl Worker<'_> {
     }
 
     /// Stores a file whose whole content is in the buffer.
-    pub(crate) fn small(&mut self, dest: Option<&OwnedFd>, source: Source) -> Result<()> {
+    pub(crate) fn small(&mut self, dest: Option<&OwnedFd>, source: OpenSourceFile) -> Result<()> {
         let len = source.status.size as usize;
         let skip_hash = source.known.filter(|_| self.trusts_hashes());
         let chunk = (len > 0).then(|| content::chunk(&self.buffer[..len]));
@@ -371,7 +378,7 @@ impl Worker<'_> {
                     .map_err(|e| target.failed("write", &source.path, e))?,
             }
             target.finish(fd, &source.path, &source.status, &source.xattrs, *set_mode)?;
-            let identity = Identity::from(&source.status);
+            let identity = SourceFileIdentity::from(&source.status);
             record(
                 &mut self.records,
                 source.tree,
@@ -395,7 +402,7 @@ impl Worker<'_> {
 
     /// Whether the source is still what it was when it was opened. A changed ctime alone may be a new hard link
     /// (views are made of them): then the content decides. What came from a peer must have the hash it was promised with.
-    pub(crate) fn check_unchanged(&mut self, source: &Source, hash: Hash) -> Result<()> {
+    pub(crate) fn check_unchanged(&mut self, source: &OpenSourceFile, hash: Hash) -> Result<()> {
         let fd = match &source.from {
             Content::File(fd) | Content::Sealed(fd, _) => fd,
             Content::Peer(promised, _) if promised.is_none_or(|promised| promised == hash) => {
@@ -406,8 +413,8 @@ impl Worker<'_> {
                 return Err(corrupt(&path, "does not match its hash"));
             }
         };
-        let mut after =
-            Status::of(fd).map_err(|e| self.unreadable(source.tree, "examine", &source.path, e))?;
+        let mut after = FileStatus::of(fd)
+            .map_err(|e| self.unreadable(source.tree, "examine", &source.path, e))?;
         if matches!(source.from, Content::Sealed(..)) {
             // No content has a length that no sealed file has.
             after.size = tarn_seal::file::content_len(after.size).unwrap_or(u64::MAX);
@@ -426,7 +433,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn hash_again(&mut self, source: &Source) -> Result<Hash> {
+    fn hash_again(&mut self, source: &OpenSourceFile) -> Result<Hash> {
         let mut chunks = Vec::new();
         for at in 0..content::chunks(source.status.size) {
             self.job.queue.check(self.job.control)?;
@@ -444,7 +451,12 @@ impl Worker<'_> {
     }
 
     /// Records a file that an earlier attempt has copied whole.
-    pub(crate) fn was_there(&mut self, source: Source, hash: Hash, extents: Box<[(u64, u64)]>) {
+    pub(crate) fn was_there(
+        &mut self,
+        source: OpenSourceFile,
+        hash: Hash,
+        extents: Box<[(u64, u64)]>,
+    ) {
         let size = source.status.size;
         self.tally.done += size;
         self.output.resumed += size;
@@ -453,7 +465,7 @@ impl Worker<'_> {
     }
 
     /// Records a file that has been read.
-    pub(crate) fn done(&mut self, source: Source, hash: Hash, extents: Box<[(u64, u64)]>) {
+    pub(crate) fn done(&mut self, source: OpenSourceFile, hash: Hash, extents: Box<[(u64, u64)]>) {
         let tree = source.tree;
         self.found(tree, source.entry(hash, extents));
     }

@@ -1,16 +1,16 @@
 //! The last things of a copy: hard links, and what folders get once nothing more is put into them.
 
 use crate::error::Result;
-use crate::gather::Link;
+use crate::gather::HardLink;
 use crate::meta::{set_mode_and_time, set_xattrs};
-use crate::target::Target;
+use crate::target::CopyTarget;
 use rustix::fs::{AtFlags, linkat};
 use rustix::io::Errno;
 use tarn_sys::beneath::Root;
 use tarn_types::manifest::{Entry, Manifest};
 
 /// Makes the further names of files.
-pub(crate) fn link_files(target: &Target, links: &[Link]) -> Result<()> {
+pub(crate) fn link_files(target: &CopyTarget, links: &[HardLink]) -> Result<()> {
     for (path, first) in links {
         let error = |e| target.failed("link", path, e);
         let (from, from_name) = target.root.holder(first).map_err(error)?;

@@ -1,10 +1,10 @@
 //! From what the threads found to manifests: sorted, hard links numbered, everything checked that needs the whole.
 
 use crate::error::{Result, changed, show, show_path};
-use crate::job::Output;
+use crate::job::WorkerOutput;
 use crate::links;
-use crate::meta::Status;
-use crate::tree::{Origin, Tree};
+use crate::meta::FileStatus;
+use crate::tree::{SourceTree, TreeOrigin};
 use rustix::fs::{AtFlags, CWD, statat};
 use std::collections::HashMap;
 use tarn_ports::MoverError;
@@ -13,12 +13,12 @@ use tarn_types::manifest::{Entry, EntryKind, Manifest};
 use tarn_types::merge::Conflict;
 
 /// A further name of a file: its path and the path that the content has.
-pub(crate) type Link = (Box<[u8]>, Box<[u8]>);
+pub(crate) type HardLink = (Box<[u8]>, Box<[u8]>);
 
 /// What an operation found, by tree.
 pub(crate) struct Gathered {
     pub(crate) manifests: Vec<Manifest>,
-    pub(crate) links: Vec<Vec<Link>>,
+    pub(crate) links: Vec<Vec<HardLink>>,
     /// Entries that were not made because something of that name was there: (tree, path).
     pub(crate) taken: Vec<(u32, Box<[u8]>)>,
     pub(crate) bytes: u64,
@@ -26,10 +26,10 @@ pub(crate) struct Gathered {
 }
 
 /// Makes manifests and checks that no folder has changed since it was listed and no link leads out.
-pub(crate) fn gather(trees: &[Tree<'_>], output: Output) -> Result<Gathered> {
+pub(crate) fn gather(trees: &[SourceTree<'_>], output: WorkerOutput) -> Result<Gathered> {
     check_folders(trees, &output)?;
     let mut manifests: Vec<Manifest> = trees.iter().map(|_| Manifest::default()).collect();
-    let mut links: Vec<Vec<Link>> = trees.iter().map(|_| Vec::new()).collect();
+    let mut links: Vec<Vec<HardLink>> = trees.iter().map(|_| Vec::new()).collect();
     for (tree, entry) in output.found {
         manifests[tree as usize].entries.push(entry);
     }
@@ -56,13 +56,15 @@ pub(crate) fn gather(trees: &[Tree<'_>], output: Output) -> Result<Gathered> {
 }
 
 /// Refuses a folder whose time is not what it was: entries came or went.
-fn check_folders(trees: &[Tree<'_>], output: &Output) -> Result<()> {
+fn check_folders(trees: &[SourceTree<'_>], output: &WorkerOutput) -> Result<()> {
     for folder in &output.folders {
         let (at, path, mtime, real) = (&folder.tree, &folder.path, &folder.mtime, &folder.real);
         let tree = &trees[*at as usize];
         let now = match (real, &tree.origin) {
-            (Some(real), _) => statat(CWD, real, AtFlags::SYMLINK_NOFOLLOW).map(Status::from),
-            (None, Origin::Folder(root)) => root.folder(tree.relative(path)).and_then(Status::of),
+            (Some(real), _) => statat(CWD, real, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from),
+            (None, TreeOrigin::Folder(root)) => {
+                root.folder(tree.relative(path)).and_then(FileStatus::of)
+            }
             (None, _) => continue,
         };
         match now {
@@ -81,7 +83,7 @@ fn check_folders(trees: &[Tree<'_>], output: &Output) -> Result<()> {
 }
 
 /// Adds the further names of files and numbers their groups.
-fn add_links(manifest: &mut Manifest, links: &[Link]) -> Result<()> {
+fn add_links(manifest: &mut Manifest, links: &[HardLink]) -> Result<()> {
     if links.is_empty() {
         return Ok(());
     }
@@ -134,7 +136,7 @@ pub(crate) enum Against {
 
 /// Compares what was found with what a tree must be. Times are compared only where no hash says more.
 pub(crate) fn compare(
-    tree: &Tree<'_>,
+    tree: &SourceTree<'_>,
     found: &Manifest,
     expected: &Manifest,
     against: Against,
@@ -165,7 +167,7 @@ pub(crate) fn compare(
         .map_or(Ok(()), |is| Err(extra(tree, is, against)))
 }
 
-fn extra(tree: &Tree<'_>, is: &Entry, against: Against) -> MoverError {
+fn extra(tree: &SourceTree<'_>, is: &Entry, against: Against) -> MoverError {
     mismatch(
         tree,
         &is.path,
@@ -227,7 +229,13 @@ fn differs(is: &Entry, want: &Entry) -> Option<(&'static str, Blame)> {
     ))
 }
 
-fn mismatch(tree: &Tree<'_>, path: &[u8], how: &str, blame: Blame, against: Against) -> MoverError {
+fn mismatch(
+    tree: &SourceTree<'_>,
+    path: &[u8],
+    how: &str,
+    blame: Blame,
+    against: Against,
+) -> MoverError {
     match (against, blame) {
         (Against::Source, Blame::Changed) => changed(&tree.show(path), how),
         _ => crate::error::corrupt(&tree.show(path), how),
@@ -235,7 +243,7 @@ fn mismatch(tree: &Tree<'_>, path: &[u8], how: &str, blame: Blame, against: Agai
 }
 
 /// The names of a job's sources, for messages.
-pub(crate) fn name_of<'a>(trees: &'a [Tree<'_>]) -> impl Fn(usize) -> String + 'a {
+pub(crate) fn name_of<'a>(trees: &'a [SourceTree<'_>]) -> impl Fn(usize) -> String + 'a {
     |at| {
         trees
             .get(at)

@@ -2,10 +2,10 @@
 
 use crate::error::Result;
 use crate::large::{Large, is_shared};
-use crate::queue::{Queue, lock};
-use crate::scan::{Folder, Task, Worker};
-use crate::target::Target;
-use crate::tree::{Origin, Tree};
+use crate::queue::{OperationQueue, lock};
+use crate::scan::{ScanFolder, ScanTask, Worker};
+use crate::target::CopyTarget;
+use crate::tree::{SourceTree, TreeOrigin};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -24,16 +24,16 @@ pub(crate) enum Goal {
         read_back: bool,
     },
     /// They are copied.
-    Copy(Box<Target>),
+    Copy(Box<CopyTarget>),
 }
 
 /// An operation.
-pub(crate) struct Job<'a> {
-    pub(crate) trees: &'a [Tree<'a>],
+pub(crate) struct TreeOperation<'a> {
+    pub(crate) trees: &'a [SourceTree<'a>],
     pub(crate) goal: Goal,
     pub(crate) control: &'a Control,
     pub(crate) threads: usize,
-    pub(crate) queue: Queue<Task, Large>,
+    pub(crate) queue: OperationQueue<ScanTask, Large>,
     pub(crate) firsts: Mutex<Firsts>,
     /// Entries found, to keep within the bound.
     pub(crate) entries: AtomicU64,
@@ -65,7 +65,7 @@ pub(crate) struct Listed {
 
 /// What a thread found.
 #[derive(Default)]
-pub(crate) struct Output {
+pub(crate) struct WorkerOutput {
     /// Entries by tree.
     pub(crate) found: Vec<(u32, Entry)>,
     /// Further names of files, and the names they were first found under.
@@ -80,7 +80,7 @@ pub(crate) struct Output {
     pub(crate) resumed: u64,
 }
 
-impl Output {
+impl WorkerOutput {
     fn absorb(&mut self, mut other: Self) {
         self.found.append(&mut other.found);
         self.linked.append(&mut other.linked);
@@ -92,9 +92,9 @@ impl Output {
     }
 }
 
-impl<'a> Job<'a> {
+impl<'a> TreeOperation<'a> {
     pub(crate) fn new(
-        trees: &'a [Tree<'a>],
+        trees: &'a [SourceTree<'a>],
         goal: Goal,
         control: &'a Control,
         threads: usize,
@@ -104,7 +104,7 @@ impl<'a> Job<'a> {
             goal,
             control,
             threads,
-            queue: Queue::new(Vec::new()),
+            queue: OperationQueue::new(Vec::new()),
             firsts: Mutex::default(),
             entries: AtomicU64::new(0),
             linked: Mutex::default(),
@@ -113,19 +113,19 @@ impl<'a> Job<'a> {
     }
 
     /// Runs to the end on all threads, this one among them.
-    pub(crate) fn run(self) -> Result<(Output, Goal)> {
+    pub(crate) fn run(self) -> Result<(WorkerOutput, Goal)> {
         for (at, tree) in self.trees.iter().enumerate().rev() {
             let tree_at = at as u32;
             match &tree.origin {
-                Origin::Folder(_) => {
-                    let task = Task::Folder(tree_at, tree.prefix.clone(), None);
+                TreeOrigin::Folder(_) => {
+                    let task = ScanTask::Folder(tree_at, tree.prefix.clone(), None);
                     self.queue.push(task);
                 }
-                Origin::Single { .. } => self.queue.push(Task::Single(tree_at)),
-                Origin::Peer(_) => self.queue.push(Task::Peer(tree_at)),
+                TreeOrigin::Single { .. } => self.queue.push(ScanTask::Single(tree_at)),
+                TreeOrigin::Peer(_) => self.queue.push(ScanTask::Peer(tree_at)),
             }
         }
-        let all = Mutex::new(Output::default());
+        let all = Mutex::new(WorkerOutput::default());
         let work = || {
             let mut worker = Worker::new(&self);
             self.queue.work(self.control, |work| worker.perform(work));
@@ -133,8 +133,7 @@ impl<'a> Job<'a> {
             worker.output.found.sort_by(by_path);
             lock(&all).absorb(worker.output);
         };
-        let from_store =
-            |t: &Tree<'_>| matches!(t.origin, Origin::Peer(peer) if peer.streams().is_some());
+        let from_store = |t: &SourceTree<'_>| matches!(t.origin, TreeOrigin::Peer(peer) if peer.streams().is_some());
         let stack = match self.trees.iter().any(from_store) {
             true => crate::objects::STACK,
             false => 256 << 10,
@@ -158,7 +157,7 @@ impl<'a> Job<'a> {
     /// Threads that have something to do: a file alone that is not split is one thread's.
     fn useful(&self) -> usize {
         match (self.trees, &self.goal) {
-            ([tree], goal) if matches!(tree.origin, Origin::Single { .. }) => {
+            ([tree], goal) if matches!(tree.origin, TreeOrigin::Single { .. }) => {
                 let small = tree.expected.is_some_and(|m| !is_shared(m.bytes()));
                 if small || matches!(goal, Goal::List) {
                     1
@@ -193,7 +192,7 @@ impl<'a> Job<'a> {
     }
 
     /// The destination, when there is one.
-    pub(crate) fn target(&self) -> Option<&Target> {
+    pub(crate) fn target(&self) -> Option<&CopyTarget> {
         match &self.goal {
             Goal::Copy(target) => Some(target),
             _ => None,
@@ -201,7 +200,7 @@ impl<'a> Job<'a> {
     }
 }
 
-impl Watch for Job<'_> {
+impl Watch for TreeOperation<'_> {
     fn stopped(&self) -> bool {
         self.queue.check(self.control).is_err()
     }
@@ -213,4 +212,4 @@ fn by_path(a: &(u32, Entry), b: &(u32, Entry)) -> std::cmp::Ordering {
 }
 
 /// A folder that stays open while its files are worked on.
-pub(crate) type OpenFolder = std::sync::Arc<Folder>;
+pub(crate) type OpenFolder = std::sync::Arc<ScanFolder>;

@@ -3,11 +3,11 @@
 use crate::content::{self, CHUNK, ChunkHash, ChunkHasher, PIECE, ZEROS};
 use crate::error::{Result, changed};
 use crate::extents;
-use crate::file::{Content, Sink, Source, write_full};
-use crate::progress::{Identity, record};
+use crate::file::{Content, OpenSourceFile, Sink, write_full};
+use crate::progress::{SourceFileIdentity, record};
 use crate::queue::lock;
 use crate::scan::Worker;
-use crate::target::Target;
+use crate::target::CopyTarget;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, copy_file_range, ftruncate, ioctl_ficlone, open};
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ pub(crate) fn is_shared(size: u64) -> bool {
 
 /// A file that is being copied.
 pub(crate) struct Large {
-    pub(crate) source: Source,
+    pub(crate) source: OpenSourceFile,
     pub(crate) sink: Sink,
     extents: Box<[(u64, u64)]>,
     /// Its content has been asked for already, on the stream of the thread that begins it.
@@ -46,7 +46,7 @@ pub(crate) struct Large {
 }
 
 impl Large {
-    pub(crate) fn new(source: Source, sink: Sink, extents: Box<[(u64, u64)]>) -> Self {
+    pub(crate) fn new(source: OpenSourceFile, sink: Sink, extents: Box<[(u64, u64)]>) -> Self {
         let chunks = content::chunks(source.status.size);
         Self {
             hashes: Mutex::new(vec![0; chunks as usize]),
@@ -126,7 +126,7 @@ impl Worker<'_> {
 
     /// Shares blocks with the source instead of copying, where the file system can. Only a file whose hash is
     /// known and which has not changed since: nothing is read. Not under a limit, which plays a slow store.
-    fn reflink(&self, target: &Target, large: &Large) -> bool {
+    fn reflink(&self, target: &CopyTarget, large: &Large) -> bool {
         let no_reflink = &self.job.trees[large.source.tree as usize].no_reflink;
         let (Sink::File(fd, _, None), Content::File(from)) = (&large.sink, &large.source.from)
         else {
@@ -186,7 +186,7 @@ impl Worker<'_> {
             lock(&large.hashes)[first as usize..last as usize].copy_from_slice(&hashes);
             if let (Some(target), Sink::File(fd, ..)) = (self.job.target(), &large.sink) {
                 if !self.copies_unread(large) {
-                    let identity = Identity::from(&large.source.status);
+                    let identity = SourceFileIdentity::from(&large.source.status);
                     record(
                         &mut self.records,
                         large.source.tree,

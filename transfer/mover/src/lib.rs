@@ -38,12 +38,12 @@ pub use deep::clear;
 
 use error::Result;
 use gather::{Against, compare, gather};
-use job::{Goal, Job};
-use objects::Place;
+use job::{Goal, TreeOperation};
+use objects::StoreLocation;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_ports::{
-    Control, CopyJob, CopyReport, CopySource, Delivery, Follow, Mover, MoverError, ObjectStore,
+    Control, CopyJob, CopyReport, CopySource, DeliveryJob, Follow, Mover, MoverError, ObjectStore,
     PeerTree, TreeCapabilities,
 };
 use tarn_types::event::FailureKind;
@@ -51,7 +51,7 @@ use tarn_types::key::DataKey;
 use tarn_types::manifest::Manifest;
 use tarn_types::object::is_object;
 use throttle::{Limiter, Limiters};
-use tree::Tree;
+use tree::SourceTree;
 
 /// The most threads that one operation uses by default: more did not copy faster from memory to memory.
 const DEFAULT_THREADS: usize = 4;
@@ -97,7 +97,7 @@ impl Trees {
         self
     }
 
-    fn place(&self, path: &Path) -> Option<Result<Place<'_>>> {
+    fn place(&self, path: &Path) -> Option<Result<StoreLocation<'_>>> {
         objects::place(self.store.as_ref(), path)
     }
 
@@ -161,7 +161,7 @@ impl Trees {
     /// As for [`Mover::deliver`].
     pub fn deliver_limited(
         &self,
-        job: &Delivery,
+        job: &DeliveryJob,
         control: &Control,
         limiter: Option<Arc<Limiter>>,
     ) -> Result<CopyReport> {
@@ -185,7 +185,7 @@ impl Trees {
         follow: Follow,
         control: &Control,
     ) -> Result<Manifest> {
-        let tree = Tree::following(root, follow)?;
+        let tree = SourceTree::following(root, follow)?;
         self.read_tree(tree, Goal::List, control)
             .map(|(_, found)| found)
     }
@@ -199,7 +199,7 @@ impl Trees {
     }
 
     /// A place in a store.
-    fn object(&self, at: &Path) -> Result<Place<'_>> {
+    fn object(&self, at: &Path) -> Result<StoreLocation<'_>> {
         self.place(at).unwrap_or_else(|| {
             let text = format!("`{}` is no place in an object store", at.display());
             Err(MoverError::new(FailureKind::Io, text))
@@ -207,9 +207,9 @@ impl Trees {
     }
 
     /// A tree of a store, to be put.
-    fn dest(&self, dest: &Path) -> Result<Place<'_>> {
+    fn dest(&self, dest: &Path) -> Result<StoreLocation<'_>> {
         let place = self.object(dest)?;
-        Ok(Place {
+        Ok(StoreLocation {
             at: place.at.tree(),
             ..place
         })
@@ -227,18 +227,18 @@ impl Trees {
         root: &Path,
         goal: Goal,
         control: &Control,
-    ) -> Result<(Tree<'static>, Manifest)> {
-        self.read_tree(Tree::open(root)?, goal, control)
+    ) -> Result<(SourceTree<'static>, Manifest)> {
+        self.read_tree(SourceTree::open(root)?, goal, control)
     }
 
     fn read_tree(
         &self,
-        tree: Tree<'static>,
+        tree: SourceTree<'static>,
         goal: Goal,
         control: &Control,
-    ) -> Result<(Tree<'static>, Manifest)> {
+    ) -> Result<(SourceTree<'static>, Manifest)> {
         let trees = [tree];
-        let (output, _) = Job::new(&trees, goal, control, self.threads).run()?;
+        let (output, _) = TreeOperation::new(&trees, goal, control, self.threads).run()?;
         let found = gather(&trees, output)?.manifests.pop().unwrap_or_default();
         let [tree] = trees;
         Ok((tree, found))
@@ -282,7 +282,7 @@ impl Mover for Trees {
         if let Some(place) = self.place(root) {
             return objects::digest(&place?, Some(key), control);
         }
-        let tree = Tree::open(root)?.sealed_with(Some(key));
+        let tree = SourceTree::open(root)?.sealed_with(Some(key));
         let goal = Goal::Digest { read_back: false };
         self.read_tree(tree, goal, control).map(|(_, found)| found)
     }
@@ -315,7 +315,7 @@ impl Mover for Trees {
         objects::check(&self.dest(dest)?, owner, control)
     }
 
-    fn deliver(&self, job: &Delivery, control: &Control) -> Result<CopyReport> {
+    fn deliver(&self, job: &DeliveryJob, control: &Control) -> Result<CopyReport> {
         let limiter = self.external_limit(job.rate, job.latency);
         self.deliver_limited(job, control, limiter)
     }

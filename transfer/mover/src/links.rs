@@ -1,12 +1,12 @@
 //! Symbolic links: copied as links, but never one that leads out of its tree. In a source such a link stands for what it points
 //! to: a farm of links to where the data is, a dataset of git-annex or DVC.
 
-use crate::error::{Result, Side, failed, show, show_path};
+use crate::error::{ErrorSide, Result, failed, show, show_path};
 use crate::job::OpenFolder;
-use crate::meta::Status;
+use crate::meta::FileStatus;
 use crate::queue::lock;
-use crate::scan::{Folder, Task, Worker};
-use crate::tree::{Origin, special};
+use crate::scan::{ScanFolder, ScanTask, Worker};
+use crate::tree::{TreeOrigin, special};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 use std::os::unix::ffi::OsStrExt;
@@ -21,7 +21,7 @@ use tarn_types::manifest::{EntryKind, Manifest};
 
 /// A folder that a link of a source points to.
 #[derive(Debug, Clone)]
-pub(crate) struct Linked {
+pub(crate) struct LinkedFolder {
     /// Where it lies.
     pub(crate) real: PathBuf,
     /// The path of the link in the result: what leads out of there leads out.
@@ -36,7 +36,7 @@ pub(crate) struct Linked {
 /// any memory.
 const MAX_REPEATED: u64 = 64 << 20;
 
-impl Linked {
+impl LinkedFolder {
     /// A folder in this one.
     pub(crate) fn child(&self, name: &[u8]) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl Worker<'_> {
             None => path,
         };
         // The source itself is a link.
-        let single = matches!(tree.origin, Origin::Single { .. }) && folder.linked.is_none();
+        let single = matches!(tree.origin, TreeOrigin::Single { .. }) && folder.linked.is_none();
         let stays = match tree.expected.and_then(|m| m.find(path)) {
             // It was listed, perhaps as a part of a larger tree.
             Some(entry) => matches!(entry.kind, EntryKind::Symlink(_)),
@@ -116,8 +116,8 @@ impl Worker<'_> {
                 MoverError::new(FailureKind::Io, text)
             }
         })?;
-        let status = statat(CWD, &real, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
-        let status = status.map_err(|e| failed(Side::Source, "examine", &shown, e))?;
+        let status = statat(CWD, &real, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from);
+        let status = status.map_err(|e| failed(ErrorSide::Source, "examine", &shown, e))?;
         match status.kind {
             FileType::RegularFile => self.follow_file(folder, path, &real)?,
             FileType::Directory => {
@@ -126,7 +126,7 @@ impl Worker<'_> {
                 way.extend(above.and_then(std::result::Result::ok));
                 let at = path.into();
                 let again = false;
-                let linked = Linked {
+                let linked = LinkedFolder {
                     real,
                     at,
                     way,
@@ -144,7 +144,7 @@ impl Worker<'_> {
 
     fn follow_file(&mut self, folder: &OpenFolder, path: &[u8], real: &Path) -> Result<()> {
         let tree = &self.job.trees[folder.tree as usize];
-        let failed = |e: rustix::io::Errno| failed(Side::Source, "open", &tree.show(path), e);
+        let failed = |e: rustix::io::Errno| failed(ErrorSide::Source, "open", &tree.show(path), e);
         let (Some(above), Some(name)) = (real.parent(), real.file_name()) else {
             return Err(failed(rustix::io::Errno::NOENT));
         };
@@ -155,7 +155,7 @@ impl Worker<'_> {
             let errno = rustix::io::Errno::from_io_error(&e);
             failed(errno.unwrap_or(rustix::io::Errno::IO))
         })?;
-        let there = Arc::new(Folder {
+        let there = Arc::new(ScanFolder {
             tree: folder.tree,
             path: folder.path.clone(),
             source,
@@ -166,12 +166,12 @@ impl Worker<'_> {
     }
 
     /// Remembers a folder that a link leads to. `true`: it has been listed by another one.
-    pub(crate) fn is_again(&self, status: &Status) -> bool {
+    pub(crate) fn is_again(&self, status: &FileStatus) -> bool {
         !lock(&self.job.linked).insert((status.device, status.inode))
     }
 
     /// Counts names of folders that are listed again, to keep within the bound.
-    pub(crate) fn repeats(&self, folder: &Folder, bytes: usize) -> Result<()> {
+    pub(crate) fn repeats(&self, folder: &ScanFolder, bytes: usize) -> Result<()> {
         let bytes = bytes as u64;
         let all = self.job.repeated.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if all <= MAX_REPEATED {
@@ -185,7 +185,12 @@ impl Worker<'_> {
         Err(MoverError::new(FailureKind::Io, text))
     }
 
-    fn follow_folder(&mut self, folder: &Folder, target: &[u8], linked: Linked) -> Result<()> {
+    fn follow_folder(
+        &mut self,
+        folder: &ScanFolder,
+        target: &[u8],
+        linked: LinkedFolder,
+    ) -> Result<()> {
         let path = linked.at.clone();
         if linked.way.iter().any(|w| w.starts_with(&linked.real)) {
             let text = format!(
@@ -199,7 +204,7 @@ impl Worker<'_> {
             let (_, name) = split(&path);
             to.make_folder(dest.as_fd(), name, &path)?;
         }
-        let task = Task::Folder(folder.tree, path, Some(Box::new(linked)));
+        let task = ScanTask::Folder(folder.tree, path, Some(Box::new(linked)));
         self.job.queue.push(task);
         Ok(())
     }

@@ -13,7 +13,7 @@ pub(crate) const LINK_MODE: u32 = 0o777;
 
 /// What matters of a file's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Status {
+pub(crate) struct FileStatus {
     pub(crate) kind: FileType,
     pub(crate) device: u64,
     pub(crate) inode: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Status {
     pub(crate) ctime: i64,
 }
 
-impl Status {
+impl FileStatus {
     pub(crate) fn of(fd: impl AsFd) -> Result<Self, Errno> {
         fstat(fd).map(Self::from)
     }
@@ -58,7 +58,7 @@ impl Status {
     }
 }
 
-impl From<Stat> for Status {
+impl From<Stat> for FileStatus {
     // The fields' types differ between architectures.
     #[allow(clippy::unnecessary_cast)]
     fn from(s: Stat) -> Self {
@@ -164,7 +164,7 @@ pub(crate) fn set_xattrs(fd: impl AsFd, xattrs: &[Xattr]) -> Result<bool, Errno>
             Ok(()) => {}
             Err(Errno::NOTSUP | Errno::NOSYS | Errno::RANGE | Errno::TOOBIG) => return Ok(false),
             // A full attribute block of ext4 says "no space" though the file system has some.
-            Err(Errno::NOSPC) if room(&fd) => return Ok(false),
+            Err(Errno::NOSPC) if has_free_blocks(&fd) => return Ok(false),
             Err(errno) => return Err(errno),
         }
     }
@@ -172,7 +172,7 @@ pub(crate) fn set_xattrs(fd: impl AsFd, xattrs: &[Xattr]) -> Result<bool, Errno>
 }
 
 /// Whether the file system has room for at least some blocks.
-fn room(fd: impl AsFd) -> bool {
+fn has_free_blocks(fd: impl AsFd) -> bool {
     rustix::fs::fstatvfs(fd).is_ok_and(|s| s.f_bavail > 16)
 }
 

@@ -36,12 +36,12 @@ pub(crate) const STACK: usize = 1 << 20;
 const HELD: u64 = 256 << 20;
 
 /// A store, and what of it is meant.
-pub(crate) struct Place<'a> {
+pub(crate) struct StoreLocation<'a> {
     pub(crate) store: &'a Arc<dyn ObjectStore>,
     pub(crate) at: ObjectUrl,
 }
 
-impl Place<'_> {
+impl StoreLocation<'_> {
     /// An object of tarn's own, by its name in the tree.
     fn own(&self, name: &str) -> Result<ObjectUrl> {
         self.usable(self.at.at(name.as_bytes()))
@@ -67,7 +67,7 @@ impl Place<'_> {
 pub(crate) fn place<'a>(
     store: Option<&'a Arc<dyn ObjectStore>>,
     path: &Path,
-) -> Option<Result<Place<'a>>> {
+) -> Option<Result<StoreLocation<'a>>> {
     let at = ObjectUrl::of(path)?;
     let refused = |why: &dyn std::fmt::Display| {
         let text = format!("`{}` cannot be used: {why}", shown(path));
@@ -76,13 +76,13 @@ pub(crate) fn place<'a>(
     Some(match (at, store) {
         (Err(why), _) => Err(refused(&why)),
         (Ok(_), None) => Err(refused(&"nothing here speaks to object stores")),
-        (Ok(at), Some(store)) => Ok(Place { store, at }),
+        (Ok(at), Some(store)) => Ok(StoreLocation { store, at }),
     })
 }
 
 /// A source that lies in a store, as one that is fetched like a peer's.
 pub(crate) fn fetched(
-    place: &Place<'_>,
+    place: &StoreLocation<'_>,
     source: &CopySource,
     watch: &dyn Watch,
 ) -> Result<CopySource> {
@@ -113,7 +113,7 @@ pub(crate) fn fetched(
 }
 
 /// What a place holds, as a tree that is read like a peer's.
-pub(crate) fn as_peer(place: &Place<'_>, manifest: Manifest) -> Arc<dyn PeerTree> {
+pub(crate) fn as_peer(place: &StoreLocation<'_>, manifest: Manifest) -> Arc<dyn PeerTree> {
     Arc::new(ObjectTree::new(place, manifest))
 }
 
@@ -139,7 +139,7 @@ fn resized(mut manifest: Manifest, by: fn(u64) -> Option<u64>) -> Manifest {
 
 /// Reads all objects of a tree whole: its manifest with their hashes. Where they are sealed with a key it is that of their content.
 pub(crate) fn digest(
-    place: &Place<'_>,
+    place: &StoreLocation<'_>,
     key: Option<&Arc<DataKey>>,
     control: &Control,
 ) -> Result<Manifest> {

@@ -4,14 +4,14 @@
 use crate::content::{CHUNK, PIECE};
 use crate::error::{Result, cancelled};
 use crate::extents;
-use crate::file::{Content, MAX_FILE, Sink, Source};
+use crate::file::{Content, MAX_FILE, OpenSourceFile, Sink};
 use crate::job::Pointer;
 use crate::large::{Large, SHARED};
-use crate::meta::Status;
-use crate::scan::{Task, Worker};
+use crate::meta::FileStatus;
+use crate::scan::{ScanTask, Worker};
 use crate::sealed::header;
-use crate::target::Target;
-use crate::tree::{Origin, special};
+use crate::target::CopyTarget;
+use crate::tree::{TreeOrigin, special};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FileType;
 use std::collections::{HashMap, VecDeque};
@@ -77,10 +77,10 @@ impl<'a> Worker<'a> {
         // Taken from the end: the large ones first, and everything in the order of the names.
         small.reverse();
         if !small.is_empty() {
-            self.job.queue.push(Task::Fetch(at, small));
+            self.job.queue.push(ScanTask::Fetch(at, small));
         }
         for file in large.into_iter().rev() {
-            self.job.queue.push(Task::Fetch(at, vec![file]));
+            self.job.queue.push(ScanTask::Fetch(at, vec![file]));
         }
         Ok(())
     }
@@ -88,7 +88,7 @@ impl<'a> Worker<'a> {
     /// Fetches files of a peer's tree. What is asked for ahead stays with this thread; the others are given to threads
     /// that have nothing to do.
     pub(crate) fn fetch(&mut self, tree: u32, mut files: Vec<u32>) -> Result<()> {
-        let mut coming: VecDeque<Source> = VecDeque::new();
+        let mut coming: VecDeque<OpenSourceFile> = VecDeque::new();
         let mut bytes = 0;
         let mut done = 0usize;
         loop {
@@ -107,7 +107,7 @@ impl<'a> Worker<'a> {
             }
             if files.len() > 1 && self.job.queue.hungry() {
                 let half = files.split_off(files.len() / 2);
-                self.job.queue.push(Task::Fetch(tree, half));
+                self.job.queue.push(ScanTask::Fetch(tree, half));
             }
         }
     }
@@ -117,14 +117,14 @@ impl<'a> Worker<'a> {
         &mut self,
         tree: u32,
         files: &mut Vec<u32>,
-        coming: &mut VecDeque<Source>,
+        coming: &mut VecDeque<OpenSourceFile>,
         on_their_way: u64,
     ) -> Result<u64> {
         let Some(manifest) = self.job.trees[tree as usize].expected else {
             return Ok(0);
         };
         let ahead = match &self.job.trees[tree as usize].origin {
-            Origin::Peer(peer) if peer.streams().is_some() => 1,
+            TreeOrigin::Peer(peer) if peer.streams().is_some() => 1,
             _ => AHEAD_FILES,
         };
         let mut pieces: Vec<Piece<'a>> = Vec::new();
@@ -169,7 +169,7 @@ impl<'a> Worker<'a> {
     }
 
     /// A file of a peer's tree, as its manifest has it.
-    fn remote(&self, tree: u32, entry: &Entry) -> Result<Source> {
+    fn remote(&self, tree: u32, entry: &Entry) -> Result<OpenSourceFile> {
         let EntryKind::File {
             size,
             hash,
@@ -188,7 +188,7 @@ impl<'a> Worker<'a> {
             ));
         }
         let content = hash.map_or(0, |h| h.0);
-        let status = Status {
+        let status = FileStatus {
             kind: FileType::RegularFile,
             device: 0,
             // What tells this file from another of the same name: its content.
@@ -203,7 +203,7 @@ impl<'a> Worker<'a> {
             },
             mtime: entry.mtime,
         };
-        Ok(Source {
+        Ok(OpenSourceFile {
             tree,
             path: entry.path.clone(),
             from: Content::Peer(*hash, None),
@@ -226,7 +226,7 @@ impl<'a> Worker<'a> {
     /// counts.
     fn wanted(
         &self,
-        source: &Source,
+        source: &OpenSourceFile,
         extents: &[(u64, u64)],
         chunks: Range<u64>,
         goes_on: bool,
@@ -278,7 +278,7 @@ impl<'a> Worker<'a> {
     /// each as soon as that has.
     pub(crate) fn ask(
         &mut self,
-        source: &Source,
+        source: &OpenSourceFile,
         extents: &[(u64, u64)],
         chunks: Range<u64>,
         goes_on: bool,
@@ -300,7 +300,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Stores the next file that was asked for.
-    fn receive(&mut self, mut source: Source) -> Result<()> {
+    fn receive(&mut self, mut source: OpenSourceFile) -> Result<()> {
         self.unlock(&mut source)?;
         let Some(target) = self.job.target() else {
             return Ok(());
@@ -325,7 +325,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Begins a file that several threads may fetch.
-    fn fetch_large(&mut self, mut source: Source, extents: &[(u64, u64)]) -> Result<()> {
+    fn fetch_large(&mut self, mut source: OpenSourceFile, extents: &[(u64, u64)]) -> Result<()> {
         let Some(target) = self.job.target() else {
             return Ok(());
         };
@@ -351,7 +351,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn extents_of(&self, source: &Source) -> Box<[(u64, u64)]> {
+    fn extents_of(&self, source: &OpenSourceFile) -> Box<[(u64, u64)]> {
         let manifest = self.job.trees[source.tree as usize].expected;
         match manifest.and_then(|m| m.find(&source.path)).map(|e| &e.kind) {
             Some(EntryKind::File { extents, .. }) => self.data_of(source.tree, extents).into(),
@@ -361,7 +361,11 @@ impl<'a> Worker<'a> {
 
     /// The folder of the destination that holds `path`, and its last component. Files come in the order of their names, so
     /// the last folder is often the next.
-    fn holder<'p>(&mut self, target: &Target, path: &'p [u8]) -> Result<(Arc<OwnedFd>, &'p [u8])> {
+    fn holder<'p>(
+        &mut self,
+        target: &CopyTarget,
+        path: &'p [u8],
+    ) -> Result<(Arc<OwnedFd>, &'p [u8])> {
         let (above, name) = split(path);
         if let Some((_, fd)) = self
             .last_folder
@@ -381,7 +385,7 @@ impl<'a> Worker<'a> {
         let kept = self.stream.take().filter(|(to, _)| *to == tree);
         let stream = match (kept, &self.job.trees[tree as usize].origin) {
             (Some((_, stream)), _) => stream,
-            (None, Origin::Peer(peer)) => peer.open(self.job)?,
+            (None, TreeOrigin::Peer(peer)) => peer.open(self.job)?,
             (None, _) => return Err(cancelled()),
         };
         Ok(&mut *self.stream.insert((tree, stream)).1)

@@ -1,6 +1,6 @@
 //! What a file system can do: tried out, never guessed.
 
-use crate::error::{Result, Side, failed, show_path};
+use crate::error::{ErrorSide, Result, failed, show_path};
 use crate::remove::remove;
 use rustix::fd::OwnedFd;
 use rustix::fs::{
@@ -23,7 +23,7 @@ const NAMES: u32 = 64;
 
 /// Tries out what the file system of `folder` can do.
 pub(crate) fn capabilities(folder: &Path) -> Result<TreeCapabilities> {
-    let error = |e| failed(Side::Dest, "write", &show_path(folder), e);
+    let error = |e| failed(ErrorSide::Dest, "write", &show_path(folder), e);
     let (scratch, _lock) = scratch(folder).map_err(error)?;
     let found = Root::open(&scratch)
         .and_then(|root| probe(&root))

@@ -6,8 +6,8 @@
 //! (16 bytes each), the path. All little-endian. A torn record ends the list.
 
 use crate::content::{self, ChunkHash};
-use crate::error::{Result, Side, failed, show_path};
-use crate::meta::Status;
+use crate::error::{ErrorSide, Result, failed, show_path};
+use crate::meta::FileStatus;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -21,15 +21,15 @@ const MAX_RECORD: usize = FIXED + tarn_types::bounds::MAX_PATH_BYTES + 16 * 4096
 
 /// The source file that chunks were copied from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct SourceFileIdentity {
     size: u64,
     mtime: i64,
     ctime: i64,
     inode: u64,
 }
 
-impl From<&Status> for Identity {
-    fn from(s: &Status) -> Self {
+impl From<&FileStatus> for SourceFileIdentity {
+    fn from(s: &FileStatus) -> Self {
         Self {
             size: s.size,
             mtime: s.mtime,
@@ -41,13 +41,13 @@ impl From<&Status> for Identity {
 
 /// What an earlier attempt copied of one file.
 #[derive(Debug, Clone)]
-pub(crate) struct Copied {
-    pub(crate) identity: Identity,
+pub(crate) struct FileCopyRecord {
+    pub(crate) identity: SourceFileIdentity,
     /// The hashes of the chunks that were copied.
     pub(crate) chunks: BTreeMap<u64, ChunkHash>,
 }
 
-impl Copied {
+impl FileCopyRecord {
     /// Bytes of the file.
     pub(crate) fn size(&self) -> u64 {
         self.identity.size
@@ -55,11 +55,11 @@ impl Copied {
 }
 
 /// Everything an earlier attempt copied, by tree and path.
-pub(crate) type Earlier = HashMap<(u32, Box<[u8]>), Copied>;
+pub(crate) type Earlier = HashMap<(u32, Box<[u8]>), FileCopyRecord>;
 
 /// The list, open for appending. Several threads append whole records.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct CopyProgressLog {
     file: std::fs::File,
     path: PathBuf,
 }
@@ -71,14 +71,14 @@ pub(crate) fn path_of(staging: &Path) -> PathBuf {
     name.into()
 }
 
-impl Progress {
+impl CopyProgressLog {
     /// Opens the list, making it when it is missing.
     pub(crate) fn open(staging: &Path) -> Result<Self> {
         let path = path_of(staging);
         let flags =
             OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = openat(CWD, &path, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|e| failed(Side::Dest, "create", &show_path(&path), e))?;
+            .map_err(|e| failed(ErrorSide::Dest, "create", &show_path(&path), e))?;
         Ok(Self {
             file: fd.into(),
             path,
@@ -89,7 +89,7 @@ impl Progress {
     pub(crate) fn append(&self, records: &[u8]) -> Result<()> {
         (&self.file).write_all(records).map_err(|e| {
             let errno = rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO);
-            failed(Side::Dest, "write", &show_path(&self.path), errno)
+            failed(ErrorSide::Dest, "write", &show_path(&self.path), errno)
         })
     }
 }
@@ -99,7 +99,7 @@ pub(crate) fn record(
     out: &mut Vec<u8>,
     tree: u32,
     path: &[u8],
-    of: Identity,
+    of: SourceFileIdentity,
     first: u64,
     hashes: &[ChunkHash],
 ) {
@@ -160,7 +160,7 @@ fn add(earlier: &mut Earlier, body: &[u8]) -> Option<()> {
         let at = 4 + 8 * i;
         Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?))
     };
-    let identity = Identity {
+    let identity = SourceFileIdentity {
         size: word(0)?,
         mtime: word(1)? as i64,
         ctime: word(2)? as i64,
@@ -173,7 +173,7 @@ fn add(earlier: &mut Earlier, body: &[u8]) -> Option<()> {
     if first.checked_add(count)? > content::chunks(identity.size) {
         return None;
     }
-    let fresh = || Copied {
+    let fresh = || FileCopyRecord {
         identity,
         chunks: BTreeMap::new(),
     };
@@ -197,7 +197,7 @@ mod tests {
     fn a_torn_list_is_read_up_to_the_tear() {
         let dir = tempfile::tempdir().unwrap();
         let staging = dir.path().join("s");
-        let of = Identity {
+        let of = SourceFileIdentity {
             size: 3 << 20,
             mtime: -5,
             ctime: 7,
@@ -217,7 +217,7 @@ mod tests {
                 .collect();
             assert_eq!(got, expect, "{cut}");
         }
-        let progress = Progress::open(&dir.path().join("t")).unwrap();
+        let progress = CopyProgressLog::open(&dir.path().join("t")).unwrap();
         progress.append(&bytes).unwrap();
         let all = read(&dir.path().join("t"));
         let chunks = &all[&(1, (*b"a\nb").into())].chunks;
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn an_impossible_record_is_refused() {
         let mut earlier = Earlier::new();
-        let of = Identity {
+        let of = SourceFileIdentity {
             size: u64::MAX,
             mtime: 0,
             ctime: 0,

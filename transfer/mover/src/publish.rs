@@ -1,8 +1,8 @@
 //! Making a copy durable and visible: at once, or not at all.
 
-use crate::error::{Result, Side, failed, show_path};
+use crate::error::{ErrorSide, Result, failed, show_path};
 use crate::remove::remove;
-use crate::target::Target;
+use crate::target::CopyTarget;
 use rustix::fd::AsFd;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fsync, openat, renameat, renameat_with, syncfs};
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use tarn_types::manifest::{EntryKind, Manifest};
 const SYNC_EACH: u64 = 64;
 
 /// Makes files, folders and their names durable.
-pub(crate) fn sync(target: &Target, merged: &Manifest) -> Result<()> {
+pub(crate) fn sync(target: &CopyTarget, merged: &Manifest) -> Result<()> {
     let whole = |_| syncfs(&target.root);
     let synced = if merged.files() <= SYNC_EACH && merged.entries.len() as u64 <= 2 * SYNC_EACH {
         // A file that its owner may not open is synced with all others.
@@ -48,7 +48,7 @@ fn sync_each(root: &Root, merged: &Manifest) -> std::result::Result<(), Errno> {
 
 /// Renames the staging folder to `dest`; with `replace`, in exchange for what is there, which is then removed.
 pub(crate) fn publish(staging: &Path, dest: &Path, replace: bool, sync: bool) -> Result<()> {
-    let error = |errno| failed(Side::Dest, "publish", &show_path(dest), errno);
+    let error = |errno| failed(ErrorSide::Dest, "publish", &show_path(dest), errno);
     if let Some(above) = dest.parent().filter(|p| !p.as_os_str().is_empty()) {
         std::fs::create_dir_all(above)
             .map_err(|e| error(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;

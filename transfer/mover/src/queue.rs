@@ -10,7 +10,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct State<T, S> {
+struct OperationQueueState<T, S> {
     /// Last in, first out: what is deep in a tree is finished before what is wide, so few folders are open.
     tasks: Vec<T>,
     /// Work that several threads can share: large files, open on the thread that found them. At most one a
@@ -22,7 +22,7 @@ struct State<T, S> {
 }
 
 /// Something to do.
-pub(crate) enum Work<T, S> {
+pub(crate) enum OperationWork<T, S> {
     /// A task of this thread's own.
     Task(T),
     /// A share in another thread's work.
@@ -33,18 +33,18 @@ pub(crate) enum Work<T, S> {
 
 /// Tasks shared by the threads of an operation. The number of waiting tasks is bounded by the number of
 /// folders of the tree, which `MAX_ENTRIES` bounds.
-pub(crate) struct Queue<T, S> {
-    state: Mutex<State<T, S>>,
+pub(crate) struct OperationQueue<T, S> {
+    state: Mutex<OperationQueueState<T, S>>,
     changed: Condvar,
     failed: AtomicBool,
     /// Threads that have nothing to do.
     hungry: AtomicUsize,
 }
 
-impl<T, S> Queue<T, S> {
+impl<T, S> OperationQueue<T, S> {
     pub(crate) fn new(tasks: Vec<T>) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(OperationQueueState {
                 tasks,
                 shared: Vec::new(),
                 busy: 0,
@@ -89,11 +89,11 @@ impl<T, S> Queue<T, S> {
     pub(crate) fn work(
         &self,
         control: &Control,
-        mut perform: impl FnMut(Work<T, S>) -> Result<()>,
+        mut perform: impl FnMut(OperationWork<T, S>) -> Result<()>,
     ) {
         let mut idle = false;
         while let Some(work) = self.next(idle) {
-            idle = matches!(work, Work::Idle);
+            idle = matches!(work, OperationWork::Idle);
             if idle {
                 // It fails nothing, as nothing is done.
                 let _ = perform(work);
@@ -106,15 +106,18 @@ impl<T, S> Queue<T, S> {
 
     /// The next thing to do; while others may still add some, [`Work::Idle`] at first, and then it waits. `None` when all is
     /// done or has failed.
-    fn next(&self, idle: bool) -> Option<Work<T, S>> {
+    fn next(&self, idle: bool) -> Option<OperationWork<T, S>> {
         let mut state = lock(&self.state);
         loop {
             if state.failure.is_some() {
                 return None;
             }
             let work = match state.tasks.pop() {
-                Some(task) => Some(Work::Task(task)),
-                None => state.shared.last().map(|w| Work::Share(Arc::clone(w))),
+                Some(task) => Some(OperationWork::Task(task)),
+                None => state
+                    .shared
+                    .last()
+                    .map(|w| OperationWork::Share(Arc::clone(w))),
             };
             if work.is_some() {
                 state.busy += 1;
@@ -124,7 +127,7 @@ impl<T, S> Queue<T, S> {
                 return None;
             }
             if !idle {
-                return Some(Work::Idle);
+                return Some(OperationWork::Idle);
             }
             self.hungry.fetch_add(1, Ordering::Relaxed);
             state = self

@@ -1,9 +1,9 @@
 //! Removing trees, whatever their permissions; counting their blocks.
 
 use crate::deep::empty_all;
-use crate::error::{Result, Side, failed, show_in};
+use crate::error::{ErrorSide, Result, failed, show_in};
 use crate::extents;
-use crate::meta::Status;
+use crate::meta::FileStatus;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, chmodat, fdatasync, fstat, openat, statat, unlinkat,
@@ -17,12 +17,12 @@ use tarn_types::layout::ERASE;
 /// Bytes that are overwritten at once.
 const ZEROS: usize = 1 << 20;
 
-type Sys<T> = std::result::Result<T, Errno>;
+type RemovalResult<T> = std::result::Result<T, Errno>;
 
 /// Removes a tree; a missing one is not an error.
 pub(crate) fn remove(path: &Path) -> Result<()> {
-    let error = |at: &[u8], e| failed(Side::Dest, "remove", &show_in(path, at), e);
-    match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(Status::from) {
+    let error = |at: &[u8], e| failed(ErrorSide::Dest, "remove", &show_in(path, at), e);
+    match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from) {
         Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(error(b"", errno)),
         Ok(status) if status.kind != FileType::Directory => {
@@ -39,8 +39,8 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 }
 
 /// Removes a file in a folder that is open.
-pub(crate) fn remove_file(folder: &OwnedFd, name: &[u8]) -> Sys<()> {
-    let status = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?;
+pub(crate) fn remove_file(folder: &OwnedFd, name: &[u8]) -> RemovalResult<()> {
+    let status = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from)?;
     way_of(&of_descriptor(folder)).remove(folder, name, &status)
 }
 
@@ -51,7 +51,7 @@ fn of_descriptor(open: &impl AsFd) -> PathBuf {
 
 /// How files go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum RemovalMethod {
     /// Their names.
     Unlink,
     /// Their content before.
@@ -59,27 +59,27 @@ pub(crate) enum Way {
 }
 
 /// As whoever has a folder above wants it.
-fn way_of(path: &Path) -> Way {
+fn way_of(path: &Path) -> RemovalMethod {
     let marked = |folder: &Path| {
         let mark = statat(CWD, folder.join(ERASE), AtFlags::SYMLINK_NOFOLLOW);
-        mark.is_ok_and(|mark| Status::from(mark).kind == FileType::RegularFile)
+        mark.is_ok_and(|mark| FileStatus::from(mark).kind == FileType::RegularFile)
     };
     // Who has a folder open may name it by its descriptor.
     let real = path.canonicalize();
     let real = real.as_deref().unwrap_or(path);
     match real.ancestors().any(marked) {
-        true => Way::Erase,
-        false => Way::Unlink,
+        true => RemovalMethod::Erase,
+        false => RemovalMethod::Unlink,
     }
 }
 
-impl Way {
+impl RemovalMethod {
     pub(crate) fn remove<P: rustix::path::Arg + Copy>(
         self,
         at: impl AsFd,
         name: P,
-        status: &Status,
-    ) -> Sys<()> {
+        status: &FileStatus,
+    ) -> RemovalResult<()> {
         if self == Self::Erase && status.kind == FileType::RegularFile {
             match erase(&at, name) {
                 // What cannot be overwritten would stay for ever else: a medium without room that copies what is written, a program that
@@ -93,7 +93,7 @@ impl Way {
 }
 
 /// Overwrites what a file has, on its medium, unless it has another name still.
-fn erase<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> Sys<()> {
+fn erase<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> RemovalResult<()> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = || openat(&at, name, flags, Mode::empty());
     let file = match open() {
@@ -107,7 +107,7 @@ fn erase<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> Sys<()> {
         }
         opened => opened?,
     };
-    let status = Status::from(fstat(&file)?);
+    let status = FileStatus::from(fstat(&file)?);
     if status.kind != FileType::RegularFile || status.links > 1 {
         return Ok(());
     }
@@ -127,7 +127,7 @@ fn erase<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> Sys<()> {
     fdatasync(&file)
 }
 
-fn missing_is_fine(outcome: Sys<()>) -> Sys<()> {
+fn missing_is_fine(outcome: RemovalResult<()>) -> RemovalResult<()> {
     match outcome {
         Err(Errno::NOENT) => Ok(()),
         other => other,
@@ -136,13 +136,13 @@ fn missing_is_fine(outcome: Sys<()>) -> Sys<()> {
 
 /// Gives a folder's owner the right to list and change it. What belongs to somebody else cannot be changed, but
 /// may still be open to us: then what follows succeeds.
-fn open_up<P: rustix::path::Arg>(at: impl AsFd, name: P, status: &Status) {
+fn open_up<P: rustix::path::Arg>(at: impl AsFd, name: P, status: &FileStatus) {
     if status.mode & 0o700 != 0o700 {
         let _ = chmodat(at, name, Mode::RWXU, AtFlags::empty());
     }
 }
 
-enum Step {
+enum RemovalStep {
     /// Remove what a folder holds.
     Empty(Box<[u8]>),
     /// Then the folder.
@@ -153,31 +153,31 @@ enum Step {
 /// are opened by their path from the root, so that few are open however deep the tree.
 pub(crate) fn sweep(root: &Root, keep: impl Fn(&[u8], bool) -> bool) -> Result<()> {
     let way = way_of(&root.path);
-    let mut steps = vec![Step::Empty(Box::default())];
+    let mut steps = vec![RemovalStep::Empty(Box::default())];
     while let Some(step) = steps.pop() {
         let (path, outcome) = match step {
-            Step::Empty(path) => {
+            RemovalStep::Empty(path) => {
                 let outcome = empty((root, way), &path, &keep, &mut steps);
                 (path, outcome)
             }
-            Step::Folder(path) => {
+            RemovalStep::Folder(path) => {
                 let gone = root
                     .holder(&path)
                     .and_then(|(above, name)| unlinkat(above, name, AtFlags::REMOVEDIR));
                 (path, missing_is_fine(gone))
             }
         };
-        outcome.map_err(|e| failed(Side::Dest, "remove", &show_in(&root.path, &path), e))?;
+        outcome.map_err(|e| failed(ErrorSide::Dest, "remove", &show_in(&root.path, &path), e))?;
     }
     Ok(())
 }
 
 fn empty(
-    (root, way): (&Root, Way),
+    (root, way): (&Root, RemovalMethod),
     path: &[u8],
     keep: &impl Fn(&[u8], bool) -> bool,
-    steps: &mut Vec<Step>,
-) -> Sys<()> {
+    steps: &mut Vec<RemovalStep>,
+) -> RemovalResult<()> {
     let folder = root.folder(path)?;
     for entry in Dir::read_from(&folder)? {
         let entry = entry?;
@@ -188,11 +188,11 @@ fn empty(
         let below = join(path, name);
         let known = entry.file_type();
         let status = match known {
-            FileType::RegularFile if way == Way::Erase => {
-                Some(statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?)
+            FileType::RegularFile if way == RemovalMethod::Erase => {
+                Some(statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from)?)
             }
             FileType::Directory | FileType::Unknown => {
-                Some(statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?)
+                Some(statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from)?)
             }
             _ => None,
         };
@@ -200,9 +200,9 @@ fn empty(
             Some(status) if status.kind == FileType::Directory => {
                 open_up(&folder, name, &status);
                 if !keep(&below, true) {
-                    steps.push(Step::Folder(below.clone()));
+                    steps.push(RemovalStep::Folder(below.clone()));
                 }
-                steps.push(Step::Empty(below));
+                steps.push(RemovalStep::Empty(below));
             }
             _ if keep(&below, false) => {}
             Some(status) => missing_is_fine(way.remove(&folder, name, &status))?,
@@ -214,8 +214,8 @@ fn empty(
 
 /// Bytes of the blocks of a tree, hard links counted once.
 pub(crate) fn stored(path: &Path) -> Result<u64> {
-    let error = |at: &[u8], e| failed(Side::Source, "examine", &show_in(path, at), e);
-    let top = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+    let error = |at: &[u8], e| failed(ErrorSide::Source, "examine", &show_in(path, at), e);
+    let top = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from);
     let top = top.map_err(|e| error(b"", e))?;
     let mut bytes = top.blocks * 512;
     if top.kind != FileType::Directory {
@@ -232,7 +232,7 @@ pub(crate) fn stored(path: &Path) -> Result<u64> {
             if matches!(name, b"." | b"..") {
                 continue;
             }
-            let status = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+            let status = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from);
             let status = status.map_err(|e| error(&join(&at, name), e))?;
             if status.kind == FileType::Directory {
                 folders.push(join(&at, name));

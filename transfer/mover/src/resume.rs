@@ -1,13 +1,13 @@
 //! What an interrupted copy left in its staging folder: proven by hashing it again, or removed.
 
 use crate::content::{self, CHUNK, ChunkHash, ChunkHasher, PIECE};
-use crate::error::{Result, Side, cancelled, failed, show_path};
+use crate::error::{ErrorSide, Result, cancelled, failed, show_path};
 use crate::file::read_full;
-use crate::meta::Status;
-use crate::progress::{self, Copied, Earlier};
+use crate::meta::FileStatus;
+use crate::progress::{self, Earlier, FileCopyRecord};
 use crate::queue::lock;
 use crate::remove::{remove, sweep};
-use crate::sealed::{self, BUFFER, Broken};
+use crate::sealed::{self, BUFFER, SealedReadError};
 use rustix::fs::{FileType, Mode, OFlags, fchmod, openat};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -28,7 +28,7 @@ pub(crate) fn prepare(
 ) -> Result<Earlier> {
     let error = |e: std::io::Error| {
         let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
-        failed(Side::Dest, "create", &show_path(staging), errno)
+        failed(ErrorSide::Dest, "create", &show_path(staging), errno)
     };
     if let Some(above) = staging.parent() {
         std::fs::create_dir_all(above).map_err(error)?;
@@ -42,7 +42,7 @@ pub(crate) fn prepare(
         Err(e) => return Err(error(e)),
     }
     let root =
-        Root::open(staging).map_err(|e| failed(Side::Dest, "open", &show_path(staging), e))?;
+        Root::open(staging).map_err(|e| failed(ErrorSide::Dest, "open", &show_path(staging), e))?;
     let earlier = prove(&root, progress::read(staging), seal, control, threads)?;
     let kept: HashSet<&[u8]> = earlier.keys().map(|(_, path)| &**path).collect();
     // Folders may be wanted by what is kept; what is left over of them goes once all has arrived.
@@ -97,15 +97,15 @@ fn prove(
 fn prove_file(
     root: &Root,
     path: &[u8],
-    copied: &Copied,
+    copied: &FileCopyRecord,
     seal: Option<&DataKey>,
     buffer: &mut [u8],
-) -> std::result::Result<Option<Copied>, Errno> {
+) -> std::result::Result<Option<FileCopyRecord>, Errno> {
     let (above, name) = split(path);
     let folder = root.folder(above)?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = openat(folder, name, flags, Mode::empty())?;
-    let status = Status::of(&fd)?;
+    let status = FileStatus::of(&fd)?;
     let size = copied.size();
     let sealed = seal.and_then(|key| Some((key, tarn_seal::file::sealed_len(size)?)));
     if status.kind != FileType::RegularFile || status.size != sealed.map_or(size, |(_, len)| len) {
@@ -118,7 +118,7 @@ fn prove_file(
     };
     // It will be opened for writing; its own mode comes last.
     fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
-    let mut intact = Copied {
+    let mut intact = FileCopyRecord {
         identity: copied.identity,
         ..copied.clone()
     };
@@ -148,8 +148,8 @@ fn chunk_at(
                 match sealed::read(&fd, cipher, (start + offset as u64) / PIECE as u64, buffer) {
                     Ok(got) => got,
                     // Not written yet, or not as it was.
-                    Err(Broken::Seal(_)) => return Ok(None),
-                    Err(Broken::Io(errno)) => return Err(errno),
+                    Err(SealedReadError::Seal(_)) => return Ok(None),
+                    Err(SealedReadError::Io(errno)) => return Err(errno),
                 }
             }
         };

@@ -1,13 +1,13 @@
 //! Walking a tree: folders are listed, their files given out in batches.
 
-use crate::error::{Result, Side, failed};
-use crate::job::{Goal, Job, Listed, OpenFolder, Output, Pointer};
+use crate::error::{ErrorSide, Result, failed};
+use crate::job::{Goal, Listed, OpenFolder, Pointer, TreeOperation, WorkerOutput};
 use crate::large::Large;
-use crate::links::{self, Linked};
-use crate::meta::{LINK_MODE, Status, times, xattrs};
-use crate::queue::{Work, lock};
+use crate::links::{self, LinkedFolder};
+use crate::meta::{FileStatus, LINK_MODE, times, xattrs};
+use crate::queue::{OperationWork, lock};
 use crate::sealed::BUFFER;
-use crate::tree::{Origin, child, special};
+use crate::tree::{TreeOrigin, child, special};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, RawDir, readlinkat, statat, symlinkat, utimensat};
 use rustix::io::Errno;
@@ -26,9 +26,9 @@ const BATCH: usize = 64;
 const LISTING: usize = 32 << 10;
 
 /// Something for a thread to do.
-pub(crate) enum Task {
+pub(crate) enum ScanTask {
     /// List a folder of a tree (its path in the result), which is there by a link or not.
-    Folder(u32, Box<[u8]>, Option<Box<Linked>>),
+    Folder(u32, Box<[u8]>, Option<Box<LinkedFolder>>),
     /// Do these files of a folder.
     Files(OpenFolder, Vec<Box<[u8]>>),
     /// Do a tree that is one file or link.
@@ -40,7 +40,7 @@ pub(crate) enum Task {
 }
 
 /// An open folder.
-pub(crate) struct Folder {
+pub(crate) struct ScanFolder {
     pub(crate) tree: u32,
     /// Its path in the result.
     pub(crate) path: Box<[u8]>,
@@ -48,18 +48,18 @@ pub(crate) struct Folder {
     /// The same folder in the destination.
     pub(crate) dest: Option<OwnedFd>,
     /// It is there by a link.
-    pub(crate) linked: Option<Box<Linked>>,
+    pub(crate) linked: Option<Box<LinkedFolder>>,
 }
 
 /// A thread of a job.
 pub(crate) struct Worker<'a> {
-    pub(crate) job: &'a Job<'a>,
+    pub(crate) job: &'a TreeOperation<'a>,
     pub(crate) buffer: Vec<u8>,
     /// Progress records not written yet.
     pub(crate) records: Vec<u8>,
     /// Counts not passed on yet: threads that share a counter for every small file slow each other down.
-    pub(crate) tally: Tally,
-    pub(crate) output: Output,
+    pub(crate) tally: ScanTally,
+    pub(crate) output: WorkerOutput,
     /// To the peer of one tree: one at a time, so that no thread holds a stream while it waits for another.
     pub(crate) stream: Option<(u32, Box<dyn PeerStream + 'a>)>,
     /// Another opening of the large file that another thread has begun and this one takes part in.
@@ -70,7 +70,7 @@ pub(crate) struct Worker<'a> {
 
 /// What a thread has done since it last said so.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ScanTally {
     /// Bytes that are done.
     pub(crate) done: u64,
     /// Entries found.
@@ -78,28 +78,32 @@ pub(crate) struct Tally {
 }
 
 impl<'a> Worker<'a> {
-    pub(crate) fn new(job: &'a Job<'a>) -> Self {
+    pub(crate) fn new(job: &'a TreeOperation<'a>) -> Self {
         Self {
             job,
             buffer: vec![0; BUFFER],
             records: Vec::new(),
-            tally: Tally::default(),
-            output: Output::default(),
+            tally: ScanTally::default(),
+            output: WorkerOutput::default(),
             stream: None,
             own: None,
             last_folder: None,
         }
     }
 
-    pub(crate) fn perform(&mut self, work: Work<Task, Large>) -> Result<()> {
+    pub(crate) fn perform(&mut self, work: OperationWork<ScanTask, Large>) -> Result<()> {
         let (tree, done) = match work {
-            Work::Task(Task::Folder(tree, path, linked)) => (tree, self.folder(tree, path, linked)),
-            Work::Task(Task::Files(folder, names)) => (folder.tree, self.files(&folder, names)),
-            Work::Task(Task::Single(tree)) => (tree, self.single(tree)),
-            Work::Task(Task::Peer(tree)) => (tree, self.peer(tree)),
-            Work::Task(Task::Fetch(tree, files)) => (tree, self.fetch(tree, files)),
-            Work::Share(large) => (large.tree(), self.join(&large)),
-            Work::Idle => {
+            OperationWork::Task(ScanTask::Folder(tree, path, linked)) => {
+                (tree, self.folder(tree, path, linked))
+            }
+            OperationWork::Task(ScanTask::Files(folder, names)) => {
+                (folder.tree, self.files(&folder, names))
+            }
+            OperationWork::Task(ScanTask::Single(tree)) => (tree, self.single(tree)),
+            OperationWork::Task(ScanTask::Peer(tree)) => (tree, self.peer(tree)),
+            OperationWork::Task(ScanTask::Fetch(tree, files)) => (tree, self.fetch(tree, files)),
+            OperationWork::Share(large) => (large.tree(), self.join(&large)),
+            OperationWork::Idle => {
                 // A thread that waits for work must not keep one that waits for a stream from it.
                 self.stream = None;
                 return Ok(());
@@ -123,7 +127,9 @@ impl<'a> Worker<'a> {
             }
             if names.len() > 1 && self.job.queue.hungry() {
                 let half = names.split_off(names.len() / 2);
-                self.job.queue.push(Task::Files(Arc::clone(folder), half));
+                self.job
+                    .queue
+                    .push(ScanTask::Files(Arc::clone(folder), half));
             }
         }
         Ok(())
@@ -165,22 +171,28 @@ impl<'a> Worker<'a> {
         errno: Errno,
     ) -> MoverError {
         failed(
-            Side::Source,
+            ErrorSide::Source,
             doing,
             &self.job.trees[tree as usize].show(path),
             errno,
         )
     }
 
-    fn folder(&mut self, at: u32, path: Box<[u8]>, mut linked: Option<Box<Linked>>) -> Result<()> {
+    fn folder(
+        &mut self,
+        at: u32,
+        path: Box<[u8]>,
+        mut linked: Option<Box<LinkedFolder>>,
+    ) -> Result<()> {
         let tree = &self.job.trees[at as usize];
         let source = match (&linked, &tree.origin) {
             (Some(linked), _) => linked.open(),
-            (None, Origin::Folder(root)) => root.folder(tree.relative(&path)),
+            (None, TreeOrigin::Folder(root)) => root.folder(tree.relative(&path)),
             (None, _) => return Ok(()),
         };
         let source = source.map_err(|e| self.unreadable(at, "open the folder", &path, e))?;
-        let status = Status::of(&source).map_err(|e| self.unreadable(at, "examine", &path, e))?;
+        let status =
+            FileStatus::of(&source).map_err(|e| self.unreadable(at, "examine", &path, e))?;
         if let Some(linked) = &mut linked {
             linked.again = self.is_again(&status);
         }
@@ -214,7 +226,7 @@ impl<'a> Worker<'a> {
                 Some(fd.map_err(|e| target.failed("open the folder", &path, e))?)
             }
         };
-        let folder = Arc::new(Folder {
+        let folder = Arc::new(ScanFolder {
             tree: at,
             path,
             source,
@@ -257,7 +269,7 @@ impl<'a> Worker<'a> {
 
     fn kind(
         &self,
-        folder: &Folder,
+        folder: &ScanFolder,
         name: &[u8],
         path: &[u8],
         listed: FileType,
@@ -268,17 +280,24 @@ impl<'a> Worker<'a> {
         self.status(folder, name, path).map(|s| s.kind)
     }
 
-    pub(crate) fn status(&self, folder: &Folder, name: &[u8], path: &[u8]) -> Result<Status> {
-        let status = statat(&folder.source, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+    pub(crate) fn status(
+        &self,
+        folder: &ScanFolder,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<FileStatus> {
+        let status = statat(&folder.source, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from);
         status.map_err(|e| self.unreadable(folder.tree, "examine", path, e))
     }
 
-    fn subfolder(&mut self, folder: &Folder, name: &[u8], path: Box<[u8]>) -> Result<()> {
+    fn subfolder(&mut self, folder: &ScanFolder, name: &[u8], path: Box<[u8]>) -> Result<()> {
         if let (Some(target), Some(dest)) = (self.job.target(), &folder.dest) {
             target.make_folder(dest.as_fd(), name, &path)?;
         }
         let linked = folder.linked.as_ref().map(|l| Box::new(l.child(name)));
-        self.job.queue.push(Task::Folder(folder.tree, path, linked));
+        self.job
+            .queue
+            .push(ScanTask::Folder(folder.tree, path, linked));
         Ok(())
     }
 
@@ -334,7 +353,7 @@ impl<'a> Worker<'a> {
 
     fn single(&mut self, at: u32) -> Result<()> {
         let tree = &self.job.trees[at as usize];
-        let Origin::Single { holder, name } = &tree.origin else {
+        let TreeOrigin::Single { holder, name } = &tree.origin else {
             return Ok(());
         };
         if !tree.wants(&tree.prefix) {
@@ -352,7 +371,7 @@ impl<'a> Worker<'a> {
                     .map_err(|e| target.failed("open", b"", e))?,
             ),
         };
-        let folder = Arc::new(Folder {
+        let folder = Arc::new(ScanFolder {
             tree: at,
             path: Box::default(),
             source,
@@ -371,7 +390,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Remembers the first name of a file with several links. `false`: it has been seen, under `first`.
-    pub(crate) fn claim(&mut self, tree: u32, status: &Status, path: &[u8]) -> bool {
+    pub(crate) fn claim(&mut self, tree: u32, status: &FileStatus, path: &[u8]) -> bool {
         if status.links < 2 {
             return true;
         }

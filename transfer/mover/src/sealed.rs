@@ -2,10 +2,10 @@
 
 use crate::content::{self, PIECE};
 use crate::error::{Result, corrupt, show};
-use crate::file::{Content, Sink, Source, read_full, write_full};
+use crate::file::{Content, OpenSourceFile, Sink, read_full, write_full};
 use crate::large::Large;
 use crate::scan::Worker;
-use crate::target::Target;
+use crate::target::CopyTarget;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -21,7 +21,7 @@ const _: () = assert!(file::PIECE == PIECE);
 pub(crate) const BUFFER: usize = PIECE + TRAILER;
 
 /// How a file of the destination is sealed.
-pub(crate) struct Sealing {
+pub(crate) struct FileSealing {
     cipher: FileCipher,
     attempt: [u8; ATTEMPT],
     /// What an earlier attempt has left of it counts.
@@ -31,18 +31,18 @@ pub(crate) struct Sealing {
 }
 
 /// Why a sealed file cannot be read.
-pub(crate) enum Broken {
+pub(crate) enum SealedReadError {
     Io(Errno),
     Seal(SealError),
 }
 
-impl From<Errno> for Broken {
+impl From<Errno> for SealedReadError {
     fn from(errno: Errno) -> Self {
         Self::Io(errno)
     }
 }
 
-impl From<SealError> for Broken {
+impl From<SealError> for SealedReadError {
     fn from(error: SealError) -> Self {
         Self::Seal(error)
     }
@@ -53,7 +53,7 @@ pub(crate) fn open(
     key: &DataKey,
     fd: impl AsFd,
     size: u64,
-) -> std::result::Result<FileCipher, Broken> {
+) -> std::result::Result<FileCipher, SealedReadError> {
     let mut header = [0; HEADER];
     if read_full(fd, &mut header, 0)? < HEADER {
         return Err(SealError::Length.into());
@@ -71,7 +71,7 @@ fn read_raw(
     cipher: &FileCipher,
     piece: u64,
     buffer: &mut [u8],
-) -> std::result::Result<usize, Broken> {
+) -> std::result::Result<usize, SealedReadError> {
     let len = cipher.piece_len(piece) + TRAILER;
     match read_full(fd, &mut buffer[..len], file::offset(piece))? == len {
         true => Ok(len),
@@ -85,7 +85,7 @@ pub(crate) fn read(
     cipher: &FileCipher,
     piece: u64,
     buffer: &mut [u8],
-) -> std::result::Result<usize, Broken> {
+) -> std::result::Result<usize, SealedReadError> {
     let len = read_raw(fd, cipher, piece, buffer)?;
     Ok(cipher.open_piece(piece, &mut buffer[..len])?.len())
 }
@@ -112,11 +112,11 @@ impl Worker<'_> {
     /// How the destination of a file is sealed, if it is: its header is written, or the one of an earlier attempt goes on.
     pub(crate) fn sealing(
         &self,
-        target: &Target,
-        source: &Source,
+        target: &CopyTarget,
+        source: &OpenSourceFile,
         fd: &OwnedFd,
         there: bool,
-    ) -> Result<Option<Box<Sealing>>> {
+    ) -> Result<Option<Box<FileSealing>>> {
         let Some(key) = &target.seal else {
             return Ok(None);
         };
@@ -146,7 +146,7 @@ impl Worker<'_> {
         if !goes_on {
             write_full(fd, cipher.header(), 0).map_err(|e| failed("write", e))?;
         }
-        Ok(Some(Box::new(Sealing {
+        Ok(Some(Box::new(FileSealing {
             cipher,
             attempt,
             goes_on,
@@ -155,7 +155,7 @@ impl Worker<'_> {
     }
 
     /// Takes the header of a peer's sealed file, which is what its stream brings next.
-    pub(crate) fn unlock(&mut self, source: &mut Source) -> Result<()> {
+    pub(crate) fn unlock(&mut self, source: &mut OpenSourceFile) -> Result<()> {
         let Some(key) = self.job.trees[source.tree as usize].sealed.clone() else {
             return Ok(());
         };
@@ -176,7 +176,7 @@ impl Worker<'_> {
     }
 
     /// Reads a piece of a sealed source into the buffer's beginning as it lies there; its bytes with the trailer.
-    fn raw(&mut self, source: &Source, cipher: &FileCipher, piece: u64) -> Result<usize> {
+    fn raw(&mut self, source: &OpenSourceFile, cipher: &FileCipher, piece: u64) -> Result<usize> {
         let Content::Sealed(fd, _) = &source.from else {
             let len = cipher.piece_len(piece) + TRAILER;
             return self.take(source, len).map(|()| len);
@@ -189,7 +189,7 @@ impl Worker<'_> {
     /// Opens the piece that is in the buffer; its bytes of content.
     fn open_raw(
         &mut self,
-        source: &Source,
+        source: &OpenSourceFile,
         cipher: &FileCipher,
         piece: u64,
         raw: usize,
@@ -202,7 +202,7 @@ impl Worker<'_> {
     /// Reads the piece of content of a sealed file that begins at `offset`.
     pub(crate) fn read_sealed(
         &mut self,
-        source: &Source,
+        source: &OpenSourceFile,
         cipher: &FileCipher,
         offset: u64,
     ) -> Result<()> {
@@ -212,10 +212,12 @@ impl Worker<'_> {
     }
 
     /// Why a sealed source cannot be read.
-    fn not_opened(&self, source: &Source, broken: Broken) -> MoverError {
+    fn not_opened(&self, source: &OpenSourceFile, broken: SealedReadError) -> MoverError {
         match broken {
-            Broken::Io(errno) => self.unreadable(source.tree, "read", &source.path, errno),
-            Broken::Seal(e) => refused(&self.job.trees[source.tree as usize].show(&source.path), e),
+            SealedReadError::Io(errno) => self.unreadable(source.tree, "read", &source.path, errno),
+            SealedReadError::Seal(e) => {
+                refused(&self.job.trees[source.tree as usize].show(&source.path), e)
+            }
         }
     }
 
@@ -223,7 +225,7 @@ impl Worker<'_> {
     pub(crate) fn chunk_sealed(
         &mut self,
         large: &Large,
-        sealing: &Sealing,
+        sealing: &FileSealing,
         start: u64,
         len: usize,
     ) -> Result<content::ChunkHash> {
@@ -252,9 +254,9 @@ impl Worker<'_> {
     /// Seals the piece of `n` bytes that is in the buffer, and writes it.
     pub(crate) fn seal_piece(
         &mut self,
-        source: &Source,
+        source: &OpenSourceFile,
         sink: &Sink,
-        sealing: &Sealing,
+        sealing: &FileSealing,
         offset: u64,
         n: usize,
     ) -> Result<()> {
@@ -266,7 +268,13 @@ impl Worker<'_> {
         self.write_sealed(source, sink, offset, n + TRAILER)
     }
 
-    fn write_sealed(&self, source: &Source, sink: &Sink, offset: u64, len: usize) -> Result<()> {
+    fn write_sealed(
+        &self,
+        source: &OpenSourceFile,
+        sink: &Sink,
+        offset: u64,
+        len: usize,
+    ) -> Result<()> {
         let (Some(target), Sink::File(fd, ..)) = (self.job.target(), sink) else {
             return Ok(());
         };

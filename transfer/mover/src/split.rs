@@ -1,8 +1,8 @@
 //! Dividing a tree by renames only.
 
-use crate::error::{Result, Side, failed, show, show_in, show_path};
+use crate::error::{ErrorSide, Result, failed, show, show_in, show_path};
 use crate::finish::seal_one;
-use crate::meta::Status;
+use crate::meta::FileStatus;
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, RenameFlags, chmodat, mkdirat, renameat, renameat_with,
     statat, unlinkat,
@@ -15,11 +15,11 @@ use tarn_sys::beneath::{Root, split as split_path};
 use tarn_types::event::FailureKind;
 use tarn_types::manifest::{Entry, Manifest};
 
-type Sys<T> = std::result::Result<T, Errno>;
+type SplitResult<T> = std::result::Result<T, Errno>;
 
 /// Divides a tree. An earlier call that was interrupted is finished: what it moved is found where it was moved to.
 pub(crate) fn split(root: &Path, parts: &[(&Manifest, PathBuf)]) -> Result<()> {
-    let error = |e| failed(Side::Dest, "divide", &show_path(root), e);
+    let error = |e| failed(ErrorSide::Dest, "divide", &show_path(root), e);
     let source = match Root::open(root) {
         Ok(source) => Some(source),
         Err(Errno::NOENT) => None,
@@ -62,7 +62,7 @@ fn fill(
     let mut staging = dest.as_os_str().to_os_string();
     staging.push(".splitting");
     let staging = PathBuf::from(staging);
-    let error = |path: &[u8], e| failed(Side::Dest, "move", &show_in(&source.path, path), e);
+    let error = |path: &[u8], e| failed(ErrorSide::Dest, "move", &show_in(&source.path, path), e);
     let io = |e: std::io::Error| error(b"", Errno::from_io_error(&e).unwrap_or(Errno::IO));
     std::fs::create_dir_all(&staging).map_err(io)?;
     let to = Root::open(&staging).map_err(|e| error(b"", e))?;
@@ -88,7 +88,7 @@ fn fill(
     for entry in to_seal.into_iter().rev() {
         seal_one(&to, entry).map_err(|e| error(&entry.path, e))?;
     }
-    rename_new(&staging, dest).map_err(|e| failed(Side::Dest, "publish", &show_path(dest), e))
+    rename_new(&staging, dest).map_err(|e| failed(ErrorSide::Dest, "publish", &show_path(dest), e))
 }
 
 fn below(folder: &[u8], path: &[u8]) -> bool {
@@ -97,7 +97,7 @@ fn below(folder: &[u8], path: &[u8]) -> bool {
 }
 
 /// Not every file system knows the flag; nothing else makes `dest`.
-fn rename_new(from: &Path, to: &Path) -> Sys<()> {
+fn rename_new(from: &Path, to: &Path) -> SplitResult<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => renameat(CWD, from, CWD, to),
         other => other,
@@ -105,7 +105,7 @@ fn rename_new(from: &Path, to: &Path) -> Sys<()> {
 }
 
 /// A folder that several parts share: made in this one, and opened up in the source so that it can be emptied.
-fn make_folder(source: &Root, to: &Root, path: &[u8]) -> Sys<()> {
+fn make_folder(source: &Root, to: &Root, path: &[u8]) -> SplitResult<()> {
     let (above, name) = source.holder(path)?;
     open_up(above, name)?;
     let (above, name) = to.holder(path)?;
@@ -116,15 +116,15 @@ fn make_folder(source: &Root, to: &Root, path: &[u8]) -> Sys<()> {
 }
 
 /// Moving a folder to another one, like emptying it, needs the right to write it.
-fn open_up(above: impl rustix::fd::AsFd, name: &[u8]) -> Sys<()> {
-    let status = statat(&above, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?;
+fn open_up(above: impl rustix::fd::AsFd, name: &[u8]) -> SplitResult<()> {
+    let status = statat(&above, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from)?;
     if status.kind == FileType::Directory && status.mode & 0o700 != 0o700 {
         chmodat(above, name, Mode::RWXU, AtFlags::empty())?;
     }
     Ok(())
 }
 
-fn move_entry(source: &Root, to: &Root, entry: &Entry) -> Sys<()> {
+fn move_entry(source: &Root, to: &Root, entry: &Entry) -> SplitResult<()> {
     let (new_above, name) = to.holder(&entry.path)?;
     let moved = source.holder(&entry.path).and_then(|(above, name)| {
         if entry.is_folder() {
@@ -144,7 +144,7 @@ fn remove_folders(source: &Root, root: &Path) -> Result<()> {
     let mut folders: Vec<Box<[u8]>> = vec![Box::default()];
     let mut at = 0;
     while let Some(path) = folders.get(at).cloned() {
-        let error = |e| failed(Side::Dest, "remove", &show_in(root, &path), e);
+        let error = |e| failed(ErrorSide::Dest, "remove", &show_in(root, &path), e);
         let folder = source.folder(&path).map_err(error)?;
         for entry in Dir::read_from(&folder).map_err(error)? {
             let entry = entry.map_err(error)?;
@@ -152,7 +152,7 @@ fn remove_folders(source: &Root, root: &Path) -> Result<()> {
             if matches!(name, b"." | b"..") {
                 continue;
             }
-            let status = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+            let status = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from);
             if status.map_err(error)?.kind != FileType::Directory {
                 return Err(MoverError::new(
                     FailureKind::SourceChanged,
@@ -176,7 +176,7 @@ fn remove_folders(source: &Root, root: &Path) -> Result<()> {
                 .folder(above)
                 .and_then(|fd| unlinkat(fd, name, AtFlags::REMOVEDIR)),
         };
-        gone.map_err(|e| failed(Side::Dest, "remove", &show_in(root, path), e))?;
+        gone.map_err(|e| failed(ErrorSide::Dest, "remove", &show_in(root, path), e))?;
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! The destination of a copy: the staging folder that grows, and what its file system can hold.
 
-use crate::error::{Result, Side, failed, show_in, show_path};
-use crate::file::Source;
-use crate::meta::{Status, set_mode_and_time, set_xattrs};
-use crate::progress::{Copied, Earlier, Identity, Progress};
+use crate::error::{ErrorSide, Result, failed, show_in, show_path};
+use crate::file::OpenSourceFile;
+use crate::meta::{FileStatus, set_mode_and_time, set_xattrs};
+use crate::progress::{CopyProgressLog, Earlier, FileCopyRecord, SourceFileIdentity};
 use crate::throttle::Limiter;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, fstatvfs, mkdirat, openat, statat};
@@ -23,7 +23,7 @@ use tarn_types::units::Bytes;
 const FILLING: Mode = Mode::RWXU;
 
 /// The destination.
-pub(crate) struct Target {
+pub(crate) struct CopyTarget {
     /// The staging folder.
     pub(crate) root: Root,
     /// The permission bits that creation really gives: what the umask or a default ACL leaves.
@@ -32,7 +32,7 @@ pub(crate) struct Target {
     /// Whether it will be synced.
     pub(crate) sync: bool,
     pub(crate) limiter: Option<Arc<Limiter>>,
-    pub(crate) progress: Progress,
+    pub(crate) progress: CopyProgressLog,
     /// What an earlier attempt left, proven intact.
     pub(crate) earlier: Earlier,
     /// Bytes of all that is copied, where that is known beforehand: for the message when they do not fit.
@@ -55,7 +55,7 @@ pub(crate) enum Created {
     Taken,
 }
 
-impl Target {
+impl CopyTarget {
     pub(crate) fn new(
         staging: &Path,
         verify: Verify,
@@ -64,15 +64,15 @@ impl Target {
         earlier: Earlier,
         whole: Option<u64>,
     ) -> Result<Self> {
-        let root =
-            Root::open(staging).map_err(|e| failed(Side::Dest, "open", &show_path(staging), e))?;
+        let root = Root::open(staging)
+            .map_err(|e| failed(ErrorSide::Dest, "open", &show_path(staging), e))?;
         Ok(Self {
             granted: granted(&root),
             root,
             verify,
             sync: sync || verify == Verify::Readback,
             limiter,
-            progress: Progress::open(staging)?,
+            progress: CopyProgressLog::open(staging)?,
             earlier,
             whole,
             arrivals: None,
@@ -90,7 +90,7 @@ impl Target {
     /// An error of writing `path`; a full disk is told with its figures.
     pub(crate) fn failed(&self, doing: &str, path: &[u8], errno: Errno) -> MoverError {
         if !matches!(errno, Errno::NOSPC | Errno::DQUOT) {
-            return failed(Side::Dest, doing, &self.show(path), errno);
+            return failed(ErrorSide::Dest, doing, &self.show(path), errno);
         }
         let free = fstatvfs(&self.root).map_or(0, |s| s.f_bavail.saturating_mul(s.f_frsize));
         let whole = self.whole.map_or(String::new(), |whole| {
@@ -112,12 +112,12 @@ impl Target {
     }
 
     /// What an earlier attempt copied of this very file.
-    pub(crate) fn copied(&self, source: &Source) -> Option<&Copied> {
+    pub(crate) fn copied(&self, source: &OpenSourceFile) -> Option<&FileCopyRecord> {
         if self.earlier.is_empty() {
             return None;
         }
         let copied = self.earlier.get(&(source.tree, source.path.clone()))?;
-        (copied.identity == Identity::from(&source.status)).then_some(copied)
+        (copied.identity == SourceFileIdentity::from(&source.status)).then_some(copied)
     }
 
     /// Makes a folder; one that is there already (from another tree, or an earlier attempt) is as good.
@@ -130,7 +130,7 @@ impl Target {
         match mkdirat(holder, name, FILLING) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => {
-                let there = statat(holder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+                let there = statat(holder, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from);
                 let there = there.map_err(|e| self.failed("examine", path, e))?;
                 if there.kind == rustix::fs::FileType::Directory {
                     return Ok(());
@@ -176,7 +176,7 @@ impl Target {
         &self,
         fd: impl AsFd,
         path: &[u8],
-        meta: &Status,
+        meta: &FileStatus,
         xattrs: &[Xattr],
         set_mode: bool,
     ) -> Result<()> {
@@ -199,6 +199,6 @@ fn granted(root: &Root) -> u32 {
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     let unnamed = openat(root, ".", flags, Mode::from_raw_mode(0o777));
     unnamed
-        .and_then(Status::of)
+        .and_then(FileStatus::of)
         .map_or(0, |status| status.mode & 0o777)
 }

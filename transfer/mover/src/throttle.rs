@@ -27,24 +27,24 @@ pub struct Limiter {
     /// What holds for this one too.
     under: Vec<Arc<Limiter>>,
     /// The part of the rate that is its.
-    share: Arc<Share>,
+    share: Arc<RateShare>,
 }
 
 /// A part of a rate, of which others have the rest elsewhere: all, until something else is said.
 #[derive(Debug)]
-struct Share {
+struct RateShare {
     /// Upper half: how many parts; lower half: of how many.
     parts: AtomicU64,
 }
 
-impl Default for Share {
+impl Default for RateShare {
     fn default() -> Self {
         let parts = AtomicU64::new(1 << 32 | 1);
         Self { parts }
     }
 }
 
-impl Share {
+impl RateShare {
     fn set(&self, own: u32, all: u32) {
         let own = own.max(1);
         let all = all.max(own);
@@ -65,7 +65,7 @@ impl Limiter {
         Self::sharing(rate, latency, Arc::default())
     }
 
-    fn sharing(rate: u64, latency: u64, share: Arc<Share>) -> Arc<Self> {
+    fn sharing(rate: u64, latency: u64, share: Arc<RateShare>) -> Arc<Self> {
         Arc::new(Self {
             rate,
             latency: Duration::from_nanos(latency),
@@ -141,7 +141,7 @@ fn sleep_until(until: Instant, watch: &dyn Watch) -> Result<()> {
 #[derive(Debug, Default)]
 pub(crate) struct Limiters {
     known: Mutex<BTreeMap<(u64, u64), Arc<Limiter>>>,
-    share: Arc<Share>,
+    share: Arc<RateShare>,
 }
 
 impl Limiters {

@@ -1,7 +1,7 @@
 //! One source of an operation: a folder, or a single file or link.
 
-use crate::error::{Result, Side, changed, failed, show_in, show_path};
-use crate::meta::Status;
+use crate::error::{ErrorSide, Result, changed, failed, show_in, show_path};
+use crate::meta::FileStatus;
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use tarn_types::manifest::{Manifest, check_path, parent};
 
 /// What a tree's entries are read from.
 #[derive(Debug)]
-pub(crate) enum Origin<'a> {
+pub(crate) enum TreeOrigin<'a> {
     /// A folder's content.
     Folder(Root),
     /// One entry of a folder.
@@ -32,8 +32,8 @@ pub(crate) enum Origin<'a> {
 
 /// One source.
 #[derive(Debug)]
-pub(crate) struct Tree<'a> {
-    pub(crate) origin: Origin<'a>,
+pub(crate) struct SourceTree<'a> {
+    pub(crate) origin: TreeOrigin<'a>,
     /// The path that the root itself has in the result: empty, or the one entry's name.
     pub(crate) prefix: Box<[u8]>,
     /// Only these paths, and the folders above them.
@@ -50,7 +50,7 @@ pub(crate) struct Tree<'a> {
     pub(crate) follow: Follow,
 }
 
-impl<'a> Tree<'a> {
+impl<'a> SourceTree<'a> {
     /// Opens a tree as it is named; a file or link gives one entry under its own name.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         Self::following(path, Follow::None)
@@ -58,10 +58,10 @@ impl<'a> Tree<'a> {
 
     /// The same; this becomes of links that lead out of it.
     pub(crate) fn following(path: &Path, follow: Follow) -> Result<Self> {
-        let status = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
-        let status = status.map_err(|e| failed(Side::Source, "open", &show_path(path), e))?;
+        let status = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from);
+        let status = status.map_err(|e| failed(ErrorSide::Source, "open", &show_path(path), e))?;
         let (origin, prefix) = match status.kind {
-            FileType::Directory => (Origin::Folder(open_root(path, follow)?), Box::default()),
+            FileType::Directory => (TreeOrigin::Folder(open_root(path, follow)?), Box::default()),
             FileType::RegularFile | FileType::Symlink => single(path, follow)?,
             other => return Err(special(&show_path(path), other)),
         };
@@ -132,7 +132,7 @@ impl<'a> Tree<'a> {
             })?;
         }
         Ok(Self {
-            origin: Origin::Peer(peer),
+            origin: TreeOrigin::Peer(peer),
             prefix: Box::default(),
             wanted: None,
             expected: None,
@@ -159,8 +159,8 @@ impl<'a> Tree<'a> {
     /// A path of the result, for a message: where it lies in the source.
     pub(crate) fn show(&self, path: &[u8]) -> String {
         match &self.origin {
-            Origin::Folder(_) | Origin::Peer(_) => show_in(&self.path, self.relative(path)),
-            Origin::Single { .. } => show_path(&self.path),
+            TreeOrigin::Folder(_) | TreeOrigin::Peer(_) => show_in(&self.path, self.relative(path)),
+            TreeOrigin::Single { .. } => show_path(&self.path),
         }
     }
 }
@@ -170,10 +170,10 @@ fn open_root(path: &Path, follow: Follow) -> Result<Root> {
         Follow::None | Follow::All => Root::open(path),
         Follow::Within | Follow::Of(_) => Root::real(path),
     };
-    root.map_err(|e| failed(Side::Source, "open", &show_path(path), e))
+    root.map_err(|e| failed(ErrorSide::Source, "open", &show_path(path), e))
 }
 
-fn single(path: &Path, follow: Follow) -> Result<(Origin<'static>, Box<[u8]>)> {
+fn single(path: &Path, follow: Follow) -> Result<(TreeOrigin<'static>, Box<[u8]>)> {
     let vanished = || changed(&show_path(path), "vanished");
     let name: Box<[u8]> = path.file_name().ok_or_else(vanished)?.as_bytes().into();
     let above = match path.parent() {
@@ -189,7 +189,7 @@ fn single(path: &Path, follow: Follow) -> Result<(Origin<'static>, Box<[u8]>)> {
         Follow::Within | Follow::Of(_) => open_root(above, follow)?,
     };
     Ok((
-        Origin::Single {
+        TreeOrigin::Single {
             holder,
             name: name.clone(),
         },
@@ -214,7 +214,7 @@ pub(crate) fn special(path: &str, kind: FileType) -> MoverError {
 }
 
 /// The path of `name` in a folder, checked for length.
-pub(crate) fn child(tree: &Tree<'_>, folder: &[u8], name: &[u8]) -> Result<Box<[u8]>> {
+pub(crate) fn child(tree: &SourceTree<'_>, folder: &[u8], name: &[u8]) -> Result<Box<[u8]>> {
     let path = join(folder, name);
     if path.len() > tarn_types::bounds::MAX_PATH_BYTES {
         let (_, last) = split(&path);

@@ -1,6 +1,6 @@
 //! Views: one tree that shows several, for reading (links) or for writing (a private copy).
 
-use crate::error::{Result, Side, failed, show_in, show_path};
+use crate::error::{ErrorSide, Result, failed, show_in, show_path};
 use crate::finish::seal;
 use crate::gather::conflict;
 use crate::publish::exists;
@@ -20,7 +20,7 @@ use tarn_types::part::Verify;
 pub(crate) fn link_view(roots: &[(PathBuf, Manifest)], dest: &Path) -> Result<()> {
     let trees: Vec<&Manifest> = roots.iter().map(|(_, m)| m).collect();
     let merged = merge(&trees).map_err(|c| conflict(&c, |at| show_path(&roots[at].0)))?;
-    let error = |path: &[u8], e| failed(Side::Dest, "make the view", &show_in(dest, path), e);
+    let error = |path: &[u8], e| failed(ErrorSide::Dest, "make the view", &show_in(dest, path), e);
     match mkdirat(CWD, dest, Mode::from_raw_mode(0o755)) {
         Ok(()) => {}
         Err(Errno::EXIST) => return Err(exists(dest)),
@@ -38,7 +38,7 @@ pub(crate) fn link_view(roots: &[(PathBuf, Manifest)], dest: &Path) -> Result<()
 }
 
 fn link_tree(path: &Path, manifest: &Manifest, dest: &Root) -> Result<()> {
-    let error = |at: &[u8], e| failed(Side::Source, "link", &show_in(path, at), e);
+    let error = |at: &[u8], e| failed(ErrorSide::Source, "link", &show_in(path, at), e);
     // Links across file systems name the whole path.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let source = Root::open(path).map_err(|e| error(b"", e))?;

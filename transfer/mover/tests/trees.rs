@@ -9,7 +9,7 @@ use tarn_mover::Trees;
 use tarn_ports::{CopySource, Mover};
 use tarn_types::manifest::Manifest;
 use tarn_types::part::Verify;
-use tarn_types::workflow::Partition;
+use tarn_types::workflow::VersionPartitioning;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
@@ -67,7 +67,7 @@ proptest! {
         let mover = Trees::new();
         let manifest = mover.digest(&from, &quiet()).unwrap();
         let before = model(&from);
-        let how = if ranks { Partition::Ranks } else { Partition::Entries };
+        let how = if ranks { VersionPartitioning::Ranks } else { VersionPartitioning::Entries };
         let Ok(parts) = dir.parts(&manifest, how) else {
             // Names that are not UTF-8 cannot be selected.
             prop_assert!(!ranks);

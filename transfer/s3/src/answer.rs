@@ -1,7 +1,7 @@
 //! What a store answers: its refusals, what they mean and what to do, and what the signing crate does not read.
 
-use crate::send::{Request, Sender};
-use tarn_ports::{MoverError, Refused};
+use crate::send::{S3Request, S3Sender};
+use tarn_ports::{MoverError, ObjectStoreError};
 use tarn_types::event::FailureKind;
 use tarn_types::object::ObjectUrl;
 use ureq::Body;
@@ -16,7 +16,7 @@ const SKEW: i64 = 300;
 
 /// A request that was refused.
 #[derive(Debug, Default)]
-pub(crate) struct Refusal {
+pub(crate) struct S3ReplyError {
     pub(crate) status: u16,
     /// The protocol's name for why, where the store gives one.
     pub(crate) code: String,
@@ -27,7 +27,7 @@ pub(crate) struct Refusal {
     ahead: Option<i64>,
 }
 
-impl Refusal {
+impl S3ReplyError {
     pub(crate) fn of(mut response: Response<Body>) -> Self {
         let status = response.status().as_u16();
         let header = |name: &str| {
@@ -94,7 +94,7 @@ impl Refusal {
     }
 
     /// What, why, and what to do.
-    pub(crate) fn error(&self, request: &Request<'_>, sender: &Sender) -> MoverError {
+    pub(crate) fn error(&self, request: &S3Request<'_>, sender: &S3Sender) -> MoverError {
         let (settings, at) = (sender.settings(), request.at);
         let who = settings.who();
         let (kind, why) = match (self.code.as_str(), self.status) {
@@ -176,7 +176,7 @@ impl Refusal {
         };
         let error = MoverError::new(kind, request.failed(&format!("{why}{}", self.words())));
         match (self.code.as_str(), self.status) {
-            ("NoSuchBucket", _) => error.refused(Refused::Missing),
+            ("NoSuchBucket", _) => error.refused(ObjectStoreError::Missing),
             // A clock or a region that is wrong is no matter of rights, though stores answer so.
             ("RequestTimeTooSkewed" | "PermanentRedirect" | "TemporaryRedirect", _) => error,
             (_, 400 | 401 | 403) if self.skewed() => error,
@@ -189,7 +189,7 @@ impl Refusal {
                 | "InvalidSecurity",
                 _,
             )
-            | (_, 401 | 403) => error.refused(Refused::Denied),
+            | (_, 401 | 403) => error.refused(ObjectStoreError::Denied),
             _ => error,
         }
     }

@@ -1,8 +1,8 @@
 //! An object, or a stretch of it, being read. A connection that is cut is made anew and goes on where it was.
 
-use crate::Client;
+use crate::S3Client;
 use crate::answer;
-use crate::send::{Done, Pauses, Request, Sender, said};
+use crate::send::{Pauses, S3Request, S3Response, S3Sender, error_text};
 use std::io::Read;
 use std::ops::Range;
 use tarn_ports::{MoverError, ObjectBody, Watch};
@@ -14,7 +14,7 @@ type Result<T> = std::result::Result<T, MoverError>;
 
 pub(crate) struct Body<'a> {
     /// Keys may be others by the time that it goes on.
-    client: &'a Client,
+    client: &'a S3Client,
     watch: &'a dyn Watch,
     at: ObjectUrl,
     /// What is still to come.
@@ -27,7 +27,7 @@ pub(crate) struct Body<'a> {
 }
 
 /// What an opened stretch is of.
-struct Opened {
+struct OpenObjectRange {
     etag: String,
     size: u64,
     reader: BodyReader<'static>,
@@ -35,7 +35,7 @@ struct Opened {
 
 impl<'a> Body<'a> {
     pub(crate) fn open(
-        client: &'a Client,
+        client: &'a S3Client,
         at: &ObjectUrl,
         range: Range<u64>,
         etag: Option<&str>,
@@ -96,7 +96,7 @@ impl ObjectBody for Body<'_> {
                 }
                 Err(e) => {
                     let why = match e.get_ref().and_then(|e| e.downcast_ref::<ureq::Error>()) {
-                        Some(error) => said(error),
+                        Some(error) => error_text(error),
                         None => e.to_string(),
                     };
                     self.again(&format!("the connection was lost ({why})"))?;
@@ -108,13 +108,13 @@ impl ObjectBody for Body<'_> {
 }
 
 fn opened(
-    sender: &Sender,
+    sender: &S3Sender,
     at: &ObjectUrl,
     range: &Range<u64>,
     etag: Option<&str>,
     watch: &dyn Watch,
-) -> Result<Opened> {
-    let mut request = Request::get("read", at);
+) -> Result<OpenObjectRange> {
+    let mut request = S3Request::get("read", at);
     let last = range.end.saturating_sub(1);
     request
         .headers
@@ -150,7 +150,7 @@ fn opened(
     // No byte more than was asked for, whatever is sent.
     let limit = range.end - range.start;
     let reader = done.into_body().into_with_config().limit(limit).reader();
-    Ok(Opened {
+    Ok(OpenObjectRange {
         etag: is,
         size,
         reader,
@@ -158,7 +158,7 @@ fn opened(
 }
 
 /// Which bytes an answer has, and the size of the whole.
-fn stretch(done: &Done) -> Option<(Range<u64>, u64)> {
+fn stretch(done: &S3Response) -> Option<(Range<u64>, u64)> {
     let length: Option<u64> = done.header("content-length").and_then(|n| n.parse().ok());
     if done.status() == 200 {
         return length.map(|size| (0..size, size));

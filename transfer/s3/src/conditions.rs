@@ -2,11 +2,11 @@
 //! (`If-None-Match: *`, `If-Match`) hold to that themselves; where it is not known whether one does, what is there is looked at right
 //! before too. docs/internals/object-stores.md says which stores take which.
 
-use crate::Client;
-use crate::send::{Answer, Condition, Pauses, Request, Sender};
+use crate::S3Client;
+use crate::send::{Condition, Pauses, S3Reply, S3Request, S3Sender};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use tarn_ports::{Found, MoverError, ObjectStore, Refused, Replaces, Watch};
+use tarn_ports::{MoverError, ObjectMetadata, ObjectStore, ObjectStoreError, Replaces, Watch};
 use tarn_types::event::FailureKind;
 use tarn_types::object::ObjectUrl;
 
@@ -45,14 +45,14 @@ pub(crate) struct ConditionSupport {
 }
 
 impl ConditionSupport {
-    fn get(&self, request: &Request<'_>, name: &'static str) -> Option<Support> {
+    fn get(&self, request: &S3Request<'_>, name: &'static str) -> Option<Support> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (request.at.bucket.clone(), request.doing(), name);
         known.get(&key).copied()
     }
 
     /// Records it; whether that is more than was known before.
-    fn record(&self, request: &Request<'_>, name: &'static str, is: Support) -> bool {
+    fn record(&self, request: &S3Request<'_>, name: &'static str, is: Support) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (request.at.bucket.clone(), request.doing(), name);
         let is_more = known.get(&key).is_none_or(|before| *before < is);
@@ -76,25 +76,25 @@ fn condition(replaces: Replaces<'_>) -> Option<Condition> {
 }
 
 /// Has a request sent; the ETag of what it has made.
-type Send<'s> = dyn Fn(&Sender, &Request<'_>) -> Result<Answer<String>> + 's;
+type ConditionalSend<'s> = dyn Fn(&S3Sender, &S3Request<'_>) -> Result<S3Reply<String>> + 's;
 /// Whether an object is what the request puts, whose answer was lost.
-type IsOurs<'s> = dyn Fn(&Found) -> Result<bool> + 's;
+type IsOurs<'s> = dyn Fn(&ObjectMetadata) -> Result<bool> + 's;
 
-impl Client {
+impl S3Client {
     /// Has an object made in the place of `replaces` only; its ETag.
     pub(crate) fn make_object(
         &self,
-        request: &mut Request<'_>,
+        request: &mut S3Request<'_>,
         replaces: Replaces<'_>,
         watch: &dyn Watch,
-        send: &Send<'_>,
+        send: &ConditionalSend<'_>,
         is_ours: &IsOurs<'_>,
     ) -> Result<String> {
         let at = request.at;
         let (mut replaces, mut contradictions, mut pauses) = (replaces, 0, Pauses::new());
         loop {
             let sender = self.sender(at)?;
-            let known = |request: &Request<'_>, replaces| {
+            let known = |request: &S3Request<'_>, replaces| {
                 condition(replaces).and_then(|(name, _)| sender.conditions.get(request, name))
             };
             if replaces != Replaces::Anything && known(request, replaces) != Some(Support::Enforced)
@@ -111,11 +111,11 @@ impl Client {
             request.asks_first =
                 request.condition.is_some() && known.is_none() && request.len() > MAX_UNASKED;
             let refusal = match send(&sender, request)? {
-                Answer::Done(etag) if known < Some(Support::Probed) => {
+                S3Reply::Done(etag) if known < Some(Support::Probed) => {
                     return Ok(self.probe_condition(&sender, request, send).unwrap_or(etag));
                 }
-                Answer::Done(etag) => return Ok(etag),
-                Answer::Refused(refusal) => refusal,
+                S3Reply::Done(etag) => return Ok(etag),
+                S3Reply::Refused(refusal) => refusal,
             };
             let Some((name, _)) = request.condition else {
                 return Err(refusal.error(request, &sender));
@@ -135,7 +135,7 @@ impl Client {
                 _ if refusal.is_crossed() => {
                     return Err(refusal
                         .error(request, &sender)
-                        .refused(Refused::RestartUpload));
+                        .refused(ObjectStoreError::RestartUpload));
                 }
                 None if replaces != Replaces::Nothing => replaces = Replaces::Nothing,
                 // It says that there is what is not there, or that what is there is another.
@@ -156,9 +156,9 @@ impl Client {
     /// condition that does not hold. The ETag, if the store does not mind.
     fn probe_condition(
         &self,
-        sender: &Sender,
-        request: &mut Request<'_>,
-        send: &Send<'_>,
+        sender: &S3Sender,
+        request: &mut S3Request<'_>,
+        send: &ConditionalSend<'_>,
     ) -> Option<String> {
         let (name, _) = request.condition.take()?;
         if !request.is_put() || request.len() > MAX_PROBE {
@@ -172,8 +172,8 @@ impl Client {
         let value = if name == ABSENT { "*" } else { NO_ETAG };
         request.condition = Some((name, value.into()));
         match send(sender, request) {
-            Ok(Answer::Done(etag)) => Some(etag),
-            Ok(Answer::Refused(refusal)) if refusal.is_unmet() => {
+            Ok(S3Reply::Done(etag)) => Some(etag),
+            Ok(S3Reply::Refused(refusal)) if refusal.is_unmet() => {
                 sender.conditions.record(request, name, Support::Enforced);
                 None
             }
@@ -189,7 +189,7 @@ impl Client {
         etag: &str,
         watch: &dyn Watch,
     ) -> Result<()> {
-        let mut request = Request::delete("remove", at);
+        let mut request = S3Request::delete("remove", at);
         let (mut contradictions, mut pauses) = (0, Pauses::new());
         loop {
             match self.look(at, watch)? {
@@ -202,9 +202,9 @@ impl Client {
             request.condition =
                 condition(Replaces::Only(etag)).filter(|_| known != Some(Support::Unsupported));
             let refusal = match sender.answered(&request, watch, &crate::remove(at))? {
-                Answer::Done(_) => return Ok(()),
-                Answer::Refused(refusal) if refusal.code == "NoSuchKey" => return Ok(()),
-                Answer::Refused(refusal) => refusal,
+                S3Reply::Done(_) => return Ok(()),
+                S3Reply::Refused(refusal) if refusal.code == "NoSuchKey" => return Ok(()),
+                S3Reply::Refused(refusal) => refusal,
             };
             if request.condition.is_none() {
                 return Err(refusal.error(&request, &sender));
@@ -224,8 +224,8 @@ impl Client {
 }
 
 /// Somebody else's object is there.
-fn occupied(request: &Request<'_>) -> MoverError {
+fn occupied(request: &S3Request<'_>) -> MoverError {
     let why = "somebody else has put an object there since tarn looked; it stays as it is. Move it away, or choose another place, then \
                run again";
-    MoverError::new(FailureKind::Conflict, request.failed(why)).refused(Refused::Occupied)
+    MoverError::new(FailureKind::Conflict, request.failed(why)).refused(ObjectStoreError::Occupied)
 }

@@ -9,13 +9,13 @@ mod conditions;
 mod send;
 mod settings;
 
-use answer::Refusal;
+use answer::S3ReplyError;
 use base64::Engine;
 use body::Body;
 use md5::{Digest, Md5};
 use rusty_s3::actions::{CompleteMultipartUpload, CreateMultipartUpload, ListObjectsV2, ListParts};
 use rusty_s3::{Bucket, Credentials, S3Action};
-use send::{Answer, Request, Sender};
+use send::{S3Reply, S3Request, S3Sender};
 use settings::Settings;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +24,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_ports::{
-    Found, MoverError, ObjectBody, ObjectStore, Refused, Replaces, Tags, Upload, Watch,
+    MoverError, ObjectBody, ObjectMetadata, ObjectStore, ObjectStoreError, Replaces, Tags, Upload,
+    Watch,
 };
 use tarn_types::event::FailureKind;
 use tarn_types::object::ObjectUrl;
@@ -45,27 +46,27 @@ const SETTINGS_HOLD: Duration = Duration::from_secs(5);
 /// Says what a variable is, when a store is first needed.
 type Var = dyn Fn(&str) -> Option<OsString> + Send + Sync;
 /// What sends by settings, and when these were looked at.
-type Made = (Instant, Arc<Sender>);
+type CachedSender = (Instant, Arc<S3Sender>);
 
 /// A client of the stores that variables, the user's files and the profiles of URLs name.
-pub struct Client {
+pub struct S3Client {
     var: Box<Var>,
     /// Where a URL names no profile, this one, and not what variables say.
     profile: Option<String>,
     /// The store where nothing else names one.
     endpoint: Option<String>,
     /// By profile; without a name, what all else says.
-    made: Mutex<BTreeMap<Option<String>, Made>>,
+    made: Mutex<BTreeMap<Option<String>, CachedSender>>,
 }
 
-impl std::fmt::Debug for Client {
+impl std::fmt::Debug for S3Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Nothing of what it has found out.
-        f.write_str("Client")
+        f.write_str("S3Client")
     }
 }
 
-impl Client {
+impl S3Client {
     /// A client with the settings of this process's environment and its user's files, looked at when they are first needed.
     pub fn of_environment() -> Self {
         Self::new(|name| std::env::var_os(name))
@@ -105,7 +106,7 @@ impl Client {
     }
 
     /// What sends by the settings as they are now: with its connections, while they stay the same.
-    fn sender(&self, at: &ObjectUrl) -> Result<Arc<Sender>> {
+    fn sender(&self, at: &ObjectUrl) -> Result<Arc<S3Sender>> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let held = made.get(&at.profile);
         if let Some((when, sender)) = held
@@ -128,15 +129,15 @@ impl Client {
         Ok(sender)
     }
 
-    fn made_now(&self, at: &ObjectUrl, held: Option<&Made>) -> Result<Arc<Sender>> {
+    fn made_now(&self, at: &ObjectUrl, held: Option<&CachedSender>) -> Result<Arc<S3Sender>> {
         let failed = |why| MoverError::new(FailureKind::Io, why);
         let profile = at.profile.as_ref().or(self.profile.as_ref());
         let settings = Settings::find(&*self.var, profile.map(String::as_str))
-            .map_err(|why| failed(why).refused(Refused::Denied))?
+            .map_err(|why| failed(why).refused(ObjectStoreError::Denied))?
             .or_endpoint(self.endpoint.as_deref());
         match held {
             Some((_, sender)) if *sender.settings() == settings => Ok(Arc::clone(sender)),
-            _ => Sender::new(settings).map(Arc::new).map_err(failed),
+            _ => S3Sender::new(settings).map(Arc::new).map_err(failed),
         }
     }
 }
@@ -172,7 +173,7 @@ struct Listing {
 
 impl Listing {
     /// Whether a page goes on from the one before.
-    fn goes_on(&mut self, (found, next): (&[Found], Option<&str>)) -> bool {
+    fn goes_on(&mut self, (found, next): (&[ObjectMetadata], Option<&str>)) -> bool {
         let ends = [found.first(), found.last()].map(|f| f.map(|f| &f.key));
         let is_further = match (&self.last, ends[0]) {
             (Some(last), Some(first)) => first > last,
@@ -187,7 +188,7 @@ impl Listing {
 }
 
 /// A page of a listing: its objects, and where the next one begins.
-type Page = (Vec<Found>, Option<String>);
+type Page = (Vec<ObjectMetadata>, Option<String>);
 
 fn page(bucket: &Bucket, keys: Option<&Credentials>, prefix: &str, from: Option<&str>) -> String {
     let mut action = ListObjectsV2::new(bucket, keys);
@@ -208,7 +209,7 @@ fn parsed(at: &ObjectUrl, text: &str) -> Result<Page> {
     let page = ListObjectsV2::parse_response(text).map_err(|e| odd(&e.to_string()))?;
     let found = page.contents.into_iter().map(|c| {
         let when = c.last_modified.as_deref().and_then(answer::iso_seconds);
-        Ok(Found {
+        Ok(ObjectMetadata {
             size: c.size.ok_or_else(|| odd("a size is missing"))?,
             etag: answer::plain_etag(c.etag.as_deref().unwrap_or_default()),
             modified: when.ok_or_else(|| odd("a time is missing"))?,
@@ -219,18 +220,18 @@ fn parsed(at: &ObjectUrl, text: &str) -> Result<Page> {
     Ok((found.collect::<Result<_>>()?, page.next_continuation_token))
 }
 
-impl ObjectStore for Client {
+impl ObjectStore for S3Client {
     fn list(
         &self,
         at: &ObjectUrl,
         watch: &dyn Watch,
-        each: &mut dyn FnMut(Found) -> Result<()>,
+        each: &mut dyn FnMut(ObjectMetadata) -> Result<()>,
     ) -> Result<()> {
         let sender = self.sender(at)?;
         let mut token: Option<String> = None;
         let mut listing = Listing::default();
         loop {
-            let request = Request::get("list", at);
+            let request = S3Request::get("list", at);
             let answer = sender.done_text(&request, watch, &|bucket, keys| {
                 page(bucket, keys, &at.key, token.as_deref())
             })?;
@@ -248,17 +249,17 @@ impl ObjectStore for Client {
         }
     }
 
-    fn look(&self, at: &ObjectUrl, watch: &dyn Watch) -> Result<Option<Found>> {
-        let request = Request::head("look at", at);
+    fn look(&self, at: &ObjectUrl, watch: &dyn Watch) -> Result<Option<ObjectMetadata>> {
+        let request = S3Request::head("look at", at);
         let answered = self
             .sender(at)?
             .answered(&request, watch, &|bucket, keys| {
                 signed(bucket.head_object(keys, &at.key), &[])
             })?;
         match answered {
-            Answer::Done(done) => Ok(Some(done.found(at)?)),
-            Answer::Refused(refusal) if refusal.status == 404 => Ok(None),
-            Answer::Refused(refusal) => Err(refusal.error(&request, &*self.sender(at)?)),
+            S3Reply::Done(done) => Ok(Some(done.found(at)?)),
+            S3Reply::Refused(refusal) if refusal.status == 404 => Ok(None),
+            S3Reply::Refused(refusal) => Err(refusal.error(&request, &*self.sender(at)?)),
         }
     }
 
@@ -282,25 +283,25 @@ impl ObjectStore for Client {
         watch: &dyn Watch,
     ) -> Result<String> {
         let headers = headers_of(tags);
-        let mut request = Request::put("put", at, bytes);
+        let mut request = S3Request::put("put", at, bytes);
         request.headers = headers.clone();
         request.headers.push(checksum(bytes));
-        let send = |sender: &Sender, request: &Request<'_>| {
+        let send = |sender: &S3Sender, request: &S3Request<'_>| {
             let answered = sender.answered(request, watch, &|bucket, keys| {
                 signed(bucket.put_object(keys, &at.key), &headers)
             })?;
             Ok(match answered {
-                Answer::Done(done) => Answer::Done(done.etag(at)?),
-                Answer::Refused(refusal) => Answer::Refused(refusal),
+                S3Reply::Done(done) => S3Reply::Done(done.etag(at)?),
+                S3Reply::Refused(refusal) => S3Reply::Refused(refusal),
             })
         };
-        let is_ours = |found: &Found| self.is_put(at, found, (bytes, tags), watch);
+        let is_ours = |found: &ObjectMetadata| self.is_put(at, found, (bytes, tags), watch);
         self.make_object(&mut request, replaces, watch, &send, &is_ours)
     }
 
     fn begin(&self, at: &ObjectUrl, tags: &Tags, watch: &dyn Watch) -> Result<Upload> {
         let headers = headers_of(tags);
-        let mut request = Request::post("begin an upload of", at, b"");
+        let mut request = S3Request::post("begin an upload of", at, b"");
         request.headers = headers.clone();
         let text = self
             .sender(at)?
@@ -323,7 +324,7 @@ impl ObjectStore for Client {
         watch: &dyn Watch,
     ) -> Result<String> {
         let at = &upload.at;
-        let mut request = Request::put("put a part of", at, bytes);
+        let mut request = S3Request::put("put a part of", at, bytes);
         request.headers.push(checksum(bytes));
         let done = self.sender(at)?.done(&request, watch, &|bucket, keys| {
             signed(bucket.upload_part(keys, &at.key, number, &upload.id), &[])
@@ -334,7 +335,7 @@ impl ObjectStore for Client {
     fn parts(&self, upload: &Upload, watch: &dyn Watch) -> Result<Option<BTreeMap<u16, String>>> {
         let at = &upload.at;
         let sender = self.sender(at)?;
-        let request = Request::get("list the parts of", at);
+        let request = S3Request::get("list the parts of", at);
         let mut all = BTreeMap::new();
         let mut after = None;
         loop {
@@ -345,10 +346,10 @@ impl ObjectStore for Client {
                 }
                 signed(action, &[])
             };
-            let text = match sender.text(&request, watch, &sign, &Answer::Done)? {
-                Answer::Done(text) => text,
-                Answer::Refused(refusal) if refusal.code == "NoSuchUpload" => return Ok(None),
-                Answer::Refused(refusal) => return Err(refusal.error(&request, &sender)),
+            let text = match sender.text(&request, watch, &sign, &S3Reply::Done)? {
+                S3Reply::Done(text) => text,
+                S3Reply::Refused(refusal) if refusal.code == "NoSuchUpload" => return Ok(None),
+                S3Reply::Refused(refusal) => return Err(refusal.error(&request, &sender)),
             };
             let page = ListParts::parse_response(&text)
                 .map_err(|e| answer::not_understood(at, &e.to_string()))?;
@@ -382,7 +383,7 @@ impl ObjectStore for Client {
         let action =
             |bucket, keys| CompleteMultipartUpload::new(bucket, keys, key, &upload.id, etags());
         let body = action(&self.sender(at)?.bucket(at)?, None).body();
-        let mut request = Request::post("complete the upload of", at, body.as_bytes()).patient();
+        let mut request = S3Request::post("complete the upload of", at, body.as_bytes()).patient();
         let sign = |bucket: &Bucket, keys: Option<&Credentials>| {
             let quoted = quoted.iter().map(String::as_str);
             signed(
@@ -392,16 +393,16 @@ impl ObjectStore for Client {
         };
         // What fails after the first byte of the answer is told of in it.
         let read = |text: String| match answer::etag_of_completed(&text) {
-            Some(etag) => Answer::Done(etag),
-            None => Answer::Refused(Refusal::in_answer(&text)),
+            Some(etag) => S3Reply::Done(etag),
+            None => S3Reply::Refused(S3ReplyError::in_answer(&text)),
         };
-        let send = |sender: &Sender, request: &Request<'_>| {
+        let send = |sender: &S3Sender, request: &S3Request<'_>| {
             Ok(match sender.text(request, watch, &sign, &read)? {
                 // It was completed by a request whose answer was lost: whoever asked looks at what is there.
-                Answer::Refused(refusal) if refusal.code == "NoSuchUpload" => {
+                S3Reply::Refused(refusal) if refusal.code == "NoSuchUpload" => {
                     match self.look(at, watch)? {
-                        Some(found) => Answer::Done(found.etag),
-                        None => Answer::Refused(refusal),
+                        Some(found) => S3Reply::Done(found.etag),
+                        None => S3Reply::Refused(refusal),
                     }
                 }
                 answer => answer,
@@ -413,7 +414,7 @@ impl ObjectStore for Client {
 
     fn abort(&self, upload: &Upload, watch: &dyn Watch) -> Result<()> {
         let at = &upload.at;
-        let request = Request::delete("abort the upload of", at);
+        let request = S3Request::delete("abort the upload of", at);
         self.gone(at, &request, watch, &|bucket, keys| {
             signed(
                 bucket.abort_multipart_upload(keys, &at.key, &upload.id),
@@ -425,7 +426,7 @@ impl ObjectStore for Client {
     fn remove(&self, at: &ObjectUrl, etag: Option<&str>, watch: &dyn Watch) -> Result<()> {
         match etag {
             Some(etag) => self.remove_if_unchanged(at, etag, watch),
-            None => self.gone(at, &Request::delete("remove", at), watch, &remove(at)),
+            None => self.gone(at, &S3Request::delete("remove", at), watch, &remove(at)),
         }
     }
 }
@@ -435,12 +436,12 @@ fn remove(at: &ObjectUrl) -> impl Fn(&Bucket, Option<&Credentials>) -> String + 
     |bucket, keys| signed(bucket.delete_object(keys, &at.key), &[])
 }
 
-impl Client {
+impl S3Client {
     /// Whether an object is what was to be put, with all that was to be kept with it.
     fn is_put(
         &self,
         at: &ObjectUrl,
-        found: &Found,
+        found: &ObjectMetadata,
         (bytes, tags): (&[u8], &Tags),
         watch: &dyn Watch,
     ) -> Result<bool> {
@@ -461,15 +462,17 @@ impl Client {
     fn gone(
         &self,
         at: &ObjectUrl,
-        request: &Request<'_>,
+        request: &S3Request<'_>,
         watch: &dyn Watch,
         sign: &send::Sign<'_>,
     ) -> Result<()> {
         let sender = self.sender(at)?;
         match sender.answered(request, watch, sign)? {
-            Answer::Done(_) => Ok(()),
-            Answer::Refused(r) if matches!(r.code.as_str(), "NoSuchKey" | "NoSuchUpload") => Ok(()),
-            Answer::Refused(refusal) => Err(refusal.error(request, &sender)),
+            S3Reply::Done(_) => Ok(()),
+            S3Reply::Refused(r) if matches!(r.code.as_str(), "NoSuchKey" | "NoSuchUpload") => {
+                Ok(())
+            }
+            S3Reply::Refused(refusal) => Err(refusal.error(request, &sender)),
         }
     }
 }
@@ -478,8 +481,8 @@ impl Client {
 mod tests {
     use super::*;
 
-    fn found(key: &str) -> Found {
-        Found {
+    fn found(key: &str) -> ObjectMetadata {
+        ObjectMetadata {
             key: key.into(),
             size: 0,
             etag: String::new(),

@@ -1,12 +1,12 @@
 //! One request: signed, sent, and tried again where that may help.
 
-use crate::answer::{self, Refusal};
+use crate::answer::{self, S3ReplyError};
 use crate::conditions::ConditionSupport;
 use crate::settings::Settings;
 use rusty_s3::{Bucket, Credentials, UrlStyle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_ports::{Found, MoverError, Watch};
+use tarn_ports::{MoverError, ObjectMetadata, Watch};
 use tarn_types::event::FailureKind;
 use tarn_types::object::ObjectUrl;
 use tarn_types::random::Random;
@@ -37,7 +37,7 @@ const IDLE: usize = 32;
 pub(crate) type Sign<'a> = dyn Fn(&Bucket, Option<&Credentials>) -> String + 'a;
 
 /// What is asked.
-pub(crate) struct Request<'a> {
+pub(crate) struct S3Request<'a> {
     /// For messages: `list`, `put`.
     doing: &'static str,
     pub(crate) at: &'a ObjectUrl,
@@ -55,7 +55,7 @@ pub(crate) struct Request<'a> {
 /// A header with a condition, and its value.
 pub(crate) type Condition = (&'static str, String);
 
-impl<'a> Request<'a> {
+impl<'a> S3Request<'a> {
     fn new(doing: &'static str, at: &'a ObjectUrl, method: Method, body: Option<&'a [u8]>) -> Self {
         Self {
             doing,
@@ -103,7 +103,7 @@ impl<'a> Request<'a> {
     }
 
     /// Whether a refusal may not come the next time. An upload in parts that has met another request has to be begun anew.
-    fn passes(&self, refusal: &Refusal) -> bool {
+    fn passes(&self, refusal: &S3ReplyError) -> bool {
         let again = refusal.is_crossed() && self.condition.is_some() && self.is_put();
         refusal.passes() || again
     }
@@ -115,17 +115,17 @@ impl<'a> Request<'a> {
 }
 
 /// What came of a request that was answered.
-pub(crate) enum Answer<T = Done> {
+pub(crate) enum S3Reply<T = S3Response> {
     Done(T),
-    Refused(Refusal),
+    Refused(S3ReplyError),
 }
 
 /// An answer that is no refusal.
-pub(crate) struct Done {
+pub(crate) struct S3Response {
     response: Response<Body>,
 }
 
-impl Done {
+impl S3Response {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
     }
@@ -145,14 +145,14 @@ impl Done {
     }
 
     /// The object that the headers tell of.
-    pub(crate) fn found(&self, at: &ObjectUrl) -> Result<Found> {
+    pub(crate) fn found(&self, at: &ObjectUrl) -> Result<ObjectMetadata> {
         let size = self.header("content-length").and_then(|n| n.parse().ok());
         let headers = self.response.headers().iter();
         let tags = headers.filter_map(|(name, value)| {
             let name = name.as_str().strip_prefix(crate::TAG)?;
             Some((name.to_owned(), value.to_str().ok()?.to_owned()))
         });
-        Ok(Found {
+        Ok(ObjectMetadata {
             key: at.key.clone(),
             size: size.ok_or_else(|| answer::not_understood(at, "there is no size"))?,
             etag: self.etag(at)?,
@@ -166,7 +166,7 @@ impl Done {
 }
 
 /// Sends requests to one store.
-pub(crate) struct Sender {
+pub(crate) struct S3Sender {
     settings: Settings,
     credentials: Option<Credentials>,
     agent: Agent,
@@ -174,7 +174,7 @@ pub(crate) struct Sender {
     pub(crate) conditions: ConditionSupport,
 }
 
-impl Sender {
+impl S3Sender {
     pub(crate) fn new(settings: Settings) -> std::result::Result<Self, String> {
         let tls = TlsConfig::builder()
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -231,48 +231,48 @@ impl Sender {
     /// Has it done; a refusal is an error.
     pub(crate) fn done(
         &self,
-        request: &Request<'_>,
+        request: &S3Request<'_>,
         watch: &dyn Watch,
         sign: &Sign<'_>,
-    ) -> Result<Done> {
+    ) -> Result<S3Response> {
         match self.answered(request, watch, sign)? {
-            Answer::Done(done) => Ok(done),
-            Answer::Refused(refusal) => Err(refusal.error(request, self)),
+            S3Reply::Done(done) => Ok(done),
+            S3Reply::Refused(refusal) => Err(refusal.error(request, self)),
         }
     }
 
     /// The same, with the whole answer, which is text.
     pub(crate) fn done_text(
         &self,
-        request: &Request<'_>,
+        request: &S3Request<'_>,
         watch: &dyn Watch,
         sign: &Sign<'_>,
     ) -> Result<String> {
-        match self.text(request, watch, sign, &Answer::Done)? {
-            Answer::Done(text) => Ok(text),
-            Answer::Refused(refusal) => Err(refusal.error(request, self)),
+        match self.text(request, watch, sign, &S3Reply::Done)? {
+            S3Reply::Done(text) => Ok(text),
+            S3Reply::Refused(refusal) => Err(refusal.error(request, self)),
         }
     }
 
     /// Has it answered: what may pass by itself is tried again.
     pub(crate) fn answered(
         &self,
-        request: &Request<'_>,
+        request: &S3Request<'_>,
         watch: &dyn Watch,
         sign: &Sign<'_>,
-    ) -> Result<Answer> {
-        let take = |response| Ok(Answer::Done(Done { response }));
+    ) -> Result<S3Reply> {
+        let take = |response| Ok(S3Reply::Done(S3Response { response }));
         self.tried(request, watch, sign, &take)
     }
 
     /// The same, with an answer that is text and means what `read` says. It is asked for again where it is cut off.
     pub(crate) fn text<T>(
         &self,
-        request: &Request<'_>,
+        request: &S3Request<'_>,
         watch: &dyn Watch,
         sign: &Sign<'_>,
-        read: &dyn Fn(String) -> Answer<T>,
-    ) -> Result<Answer<T>> {
+        read: &dyn Fn(String) -> S3Reply<T>,
+    ) -> Result<S3Reply<T>> {
         self.tried(request, watch, sign, &|mut response| {
             let body = response.body_mut().with_config().limit(MAX_ANSWER);
             body.read_to_string().map(read)
@@ -281,11 +281,11 @@ impl Sender {
 
     fn tried<T>(
         &self,
-        request: &Request<'_>,
+        request: &S3Request<'_>,
         watch: &dyn Watch,
         sign: &Sign<'_>,
-        take: &dyn Fn(Response<Body>) -> std::result::Result<Answer<T>, ureq::Error>,
-    ) -> Result<Answer<T>> {
+        take: &dyn Fn(Response<Body>) -> std::result::Result<S3Reply<T>, ureq::Error>,
+    ) -> Result<S3Reply<T>> {
         let bucket = self.bucket(request.at)?;
         let mut pauses = Pauses::new();
         loop {
@@ -293,15 +293,15 @@ impl Sender {
             let sent = self.send(request, &url);
             let answered = sent.and_then(|response| match response.status().is_success() {
                 true => take(response),
-                false => Ok(Answer::Refused(Refusal::of(response))),
+                false => Ok(S3Reply::Refused(S3ReplyError::of(response))),
             });
             let trouble = match answered {
-                Ok(Answer::Refused(refusal)) if request.passes(&refusal) => {
+                Ok(S3Reply::Refused(refusal)) if request.passes(&refusal) => {
                     refusal.error(request, self)
                 }
                 Ok(answer) => return Ok(answer),
                 Err(error) => {
-                    let why = format!("{} {}", self.settings.endpoint_url(), said(&error));
+                    let why = format!("{} {}", self.settings.endpoint_url(), error_text(&error));
                     let text = request.failed(&format!("{why}; {}", remedy(&error)));
                     let error_is_final = !passes(&error);
                     let error = MoverError::new(FailureKind::Io, text);
@@ -317,7 +317,7 @@ impl Sender {
 
     fn send(
         &self,
-        request: &Request<'_>,
+        request: &S3Request<'_>,
         url: &str,
     ) -> std::result::Result<Response<Body>, ureq::Error> {
         let mut asked = http::Request::builder().method(&request.method).uri(url);
@@ -413,7 +413,7 @@ fn passes(error: &ureq::Error) -> bool {
 }
 
 /// What an error says, without the URL, which is signed.
-pub(crate) fn said(error: &ureq::Error) -> String {
+pub(crate) fn error_text(error: &ureq::Error) -> String {
     use ureq::Error::{BadUri, ConnectionFailed, HostNotFound, Io, RequireHttpsOnly, Timeout};
     match error {
         Io(e) => e.to_string(),

@@ -19,15 +19,15 @@ const MAX_FILE: u64 = 16 << 20;
 
 /// The keys that requests are signed with.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Keys {
+pub(crate) struct SigningKeys {
     pub(crate) id: String,
     pub(crate) secret: String,
     pub(crate) token: Option<String>,
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for SigningKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keys")
+        f.write_str("SigningKeys")
     }
 }
 
@@ -38,22 +38,22 @@ pub(crate) struct Settings {
     pub(crate) endpoint: Option<String>,
     pub(crate) region: String,
     /// `None`: requests are not signed.
-    pub(crate) keys: Option<Keys>,
+    pub(crate) keys: Option<SigningKeys>,
     /// Where the keys are from, for messages.
     from: String,
     certificates: Option<PathBuf>,
 }
 
 /// A variable.
-type Var<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
+type VariableLookup<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
 /// The text of a variable that is not empty.
-type Text<'a> = dyn Fn(&str) -> Option<String> + 'a;
+type TextLookup<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-fn endpoint(text: &Text<'_>) -> Option<String> {
+fn endpoint(text: &TextLookup<'_>) -> Option<String> {
     text("AWS_ENDPOINT_URL_S3").or_else(|| text("AWS_ENDPOINT_URL"))
 }
 
-fn region(text: &Text<'_>) -> Option<String> {
+fn region(text: &TextLookup<'_>) -> Option<String> {
     text("AWS_REGION").or_else(|| text("AWS_DEFAULT_REGION"))
 }
 
@@ -66,7 +66,7 @@ impl Settings {
     ///
     /// # Errors
     /// What is missing, or cannot be read.
-    pub(crate) fn find(var: &Var<'_>, profile: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn find(var: &VariableLookup<'_>, profile: Option<&str>) -> Result<Self, String> {
         let text = |name: &str| {
             let value = var(name)?.into_string().ok()?;
             Some(value.trim().to_owned()).filter(|v| !v.is_empty())
@@ -85,7 +85,7 @@ impl Settings {
             (true, _) => (None, "nobody (`AWS_NO_SIGN_REQUEST` is set)".to_owned()),
             (false, Some((id, secret))) => {
                 let token = text("AWS_SESSION_TOKEN");
-                let keys = Keys { id, secret, token };
+                let keys = SigningKeys { id, secret, token };
                 (Some(keys), "the keys in `AWS_ACCESS_KEY_ID`".into())
             }
             (false, None) => {
@@ -115,7 +115,7 @@ impl Settings {
     }
 
     /// What a profile says that a URL names. Keys are its own, never those of variables.
-    fn of_profile(files: &Files, profile: &str, text: &Text<'_>) -> Result<Self, String> {
+    fn of_profile(files: &Files, profile: &str, text: &TextLookup<'_>) -> Result<Self, String> {
         let of = |name: &str| files.value(profile, name);
         let keys = files.keys(profile);
         let keys = keys.ok_or_else(|| no_keys(&format!("none {}", files.looked(profile))))?;
@@ -173,7 +173,7 @@ struct Files {
 type Sections = BTreeMap<String, BTreeMap<String, String>>;
 
 impl Files {
-    fn read(var: &Var<'_>) -> Result<Self, String> {
+    fn read(var: &VariableLookup<'_>) -> Result<Self, String> {
         let home = var("HOME").map(PathBuf::from);
         let place = |name: &str, last: &str| {
             let named = var(name).filter(|v| !v.is_empty()).map(PathBuf::from);
@@ -202,8 +202,8 @@ impl Files {
         of(&self.credentials).or_else(|| of(&self.config))
     }
 
-    fn keys(&self, profile: &str) -> Option<Keys> {
-        Some(Keys {
+    fn keys(&self, profile: &str) -> Option<SigningKeys> {
+        Some(SigningKeys {
             id: self.value(profile, "aws_access_key_id")?,
             secret: self.value(profile, "aws_secret_access_key")?,
             token: self.value(profile, "aws_session_token"),

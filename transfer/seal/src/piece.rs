@@ -8,11 +8,11 @@ use tarn_types::key::DataKey;
 pub const PROOF: usize = MAX_TAG_LEN;
 
 /// What seals and opens pieces.
-pub struct Pieces(LessSafeKey);
+pub struct PieceCipher(LessSafeKey);
 
-impl std::fmt::Debug for Pieces {
+impl std::fmt::Debug for PieceCipher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Pieces(secret)")
+        f.write_str("PieceCipher(secret)")
     }
 }
 
@@ -22,7 +22,7 @@ fn nonce(number: u64) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-impl Pieces {
+impl PieceCipher {
     /// Of a key that seals nothing else.
     ///
     /// # Errors
@@ -77,9 +77,9 @@ mod tests {
     use proptest::prelude::*;
     use tarn_types::key::{KEY_BYTES, KeyId};
 
-    fn pieces(secret: u8) -> Pieces {
+    fn pieces(secret: u8) -> PieceCipher {
         let key = DataKey::new(KeyId([1; 16]), [secret; KEY_BYTES].into());
-        Pieces::new(&key).unwrap()
+        PieceCipher::new(&key).unwrap()
     }
 
     proptest! {
@@ -94,7 +94,7 @@ mod tests {
             if was.len() > 16 {
                 prop_assert!(piece != was);
             }
-            let opens = |pieces: &Pieces, number, about: &[u8], proof, mut piece: Vec<u8>| {
+            let opens = |pieces: &PieceCipher, number, about: &[u8], proof, mut piece: Vec<u8>| {
                 pieces.open(number, about, proof, &mut piece).ok().map(|()| piece)
             };
             let own = pieces(1);

@@ -2,7 +2,7 @@
 //! is wrapped anew.
 
 use crate::SealError;
-use crate::wrap::{Owner, WrappingKey, wrapped_by};
+use crate::wrap::{WrappedKeyOwner, WrappingKey, wrapped_by};
 use tarn_types::key::{DataKey, KEY_BYTES, KeyId};
 use zeroize::Zeroizing;
 
@@ -122,7 +122,7 @@ impl KeyRing {
     ///
     /// # Errors
     /// [`SealError::OtherKey`] if that is none of these.
-    pub fn unwrap(&self, wrapped: &[u8], owner: Owner<'_>) -> Result<DataKey, SealError> {
+    pub fn unwrap(&self, wrapped: &[u8], owner: WrappedKeyOwner<'_>) -> Result<DataKey, SealError> {
         let by = wrapped_by(wrapped)?;
         let key = self.0.iter().find(|k| k.id() == by);
         key.ok_or(SealError::OtherKey)?.unwrap(wrapped, owner)

@@ -30,7 +30,7 @@ impl std::fmt::Debug for WrappingKey {
 
 /// Whose data a key is of. A wrapped key opens for the same three only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner<'a> {
+pub struct WrappedKeyOwner<'a> {
     /// The user.
     pub uid: u32,
     /// The dataset.
@@ -88,7 +88,7 @@ impl WrappingKey {
     pub fn wrap(
         &self,
         key: &DataKey,
-        owner: Owner<'_>,
+        owner: WrappedKeyOwner<'_>,
         nonce: [u8; NONCE_LEN],
     ) -> Result<[u8; WRAPPED], SealError> {
         let mut wrapped = [0; WRAPPED];
@@ -115,7 +115,7 @@ impl WrappingKey {
     /// # Errors
     /// [`SealError::OtherKey`] if another key wraps it (its id is in [`wrapped_by`]), [`SealError::Unwrap`] if it is not what was
     /// wrapped for this owner.
-    pub fn unwrap(&self, wrapped: &[u8], owner: Owner<'_>) -> Result<DataKey, SealError> {
+    pub fn unwrap(&self, wrapped: &[u8], owner: WrappedKeyOwner<'_>) -> Result<DataKey, SealError> {
         if wrapped_by(wrapped)? != self.id {
             return Err(SealError::OtherKey);
         }
@@ -159,7 +159,7 @@ pub fn wrapped_by(wrapped: &[u8]) -> Result<KeyId, SealError> {
 }
 
 /// What the proof covers beside the key: everything before it, and whose it is.
-fn about(head: &[u8], owner: Owner<'_>) -> Vec<u8> {
+fn about(head: &[u8], owner: WrappedKeyOwner<'_>) -> Vec<u8> {
     let mut about = head.to_vec();
     about.extend_from_slice(&owner.uid.to_le_bytes());
     for text in [owner.dataset, owner.version] {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tarn_seal::SealError;
 use tarn_seal::file::{self, FileCipher, HEADER, PIECE, TRAILER};
 use tarn_seal::ring::{KeyRing, MAX_KEYS, RingError};
-use tarn_seal::wrap::{Owner, WRAPPED, WrappingKey, wrapped_by};
+use tarn_seal::wrap::{WRAPPED, WrappedKeyOwner, WrappingKey, wrapped_by};
 use tarn_types::key::{DataKey, KeyId};
 use tarn_types::random::Random;
 use zeroize::Zeroizing;
@@ -261,7 +261,7 @@ proptest! {
 
     #[test]
     fn wrapped_keys_take_any_bytes(wrapped in proptest::collection::vec(any::<u8>(), 0..2 * WRAPPED)) {
-        let owner = Owner { uid: 1, dataset: "d", version: "v" };
+        let owner = WrappedKeyOwner { uid: 1, dataset: "d", version: "v" };
         prop_assert!(wrapping(1).unwrap(&wrapped, owner).is_err());
     }
 
@@ -280,7 +280,7 @@ fn wrapping(of: u8) -> WrappingKey {
 
 #[test]
 fn a_wrapped_key_is_its_owners_alone() {
-    let owner = Owner {
+    let owner = WrappedKeyOwner {
         uid: 1000,
         dataset: "mesh",
         version: "a.1",
@@ -294,17 +294,17 @@ fn a_wrapped_key_is_its_owners_alone() {
     );
     assert!(!wrapped.windows(8).any(|w| key(5).secret().starts_with(w)));
     let others = [
-        Owner { uid: 1001, ..owner },
-        Owner {
+        WrappedKeyOwner { uid: 1001, ..owner },
+        WrappedKeyOwner {
             dataset: "mes",
             ..owner
         },
-        Owner {
+        WrappedKeyOwner {
             version: "a.2",
             ..owner
         },
         // The same letters, divided elsewhere.
-        Owner {
+        WrappedKeyOwner {
             dataset: "mesha",
             version: ".1",
             ..owner
@@ -333,7 +333,7 @@ fn a_wrapped_key_is_its_owners_alone() {
 fn a_workspace_has_keys_of_its_own_that_say_nothing_of_the_users() {
     let user = KeyRing::new(wrapping(1));
     let [a, b] = ["a-1", "b-2"].map(|w| user.of_workspace(w).unwrap());
-    let owner = Owner {
+    let owner = WrappedKeyOwner {
         uid: 7,
         dataset: "d",
         version: "v",
@@ -375,7 +375,7 @@ fn a_workspace_has_keys_of_its_own_that_say_nothing_of_the_users() {
 
 #[test]
 fn keys_are_rotated_and_the_old_ones_still_open() {
-    let owner = Owner {
+    let owner = WrappedKeyOwner {
         uid: 1000,
         dataset: "mesh",
         version: "a.1",

@@ -1,11 +1,11 @@
 //! Nodes that do not have a tier, and those that lend them one. docs/internals/shared-namespace.md, "A borrowed tier".
 
-use crate::link::Linked;
+use crate::link::ReachableNode;
 use crate::measure::{NO_SENSE, answers};
 use crate::{PATIENCE_TO_BORROW, QUICK};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use tarn_proto::node::{Answer, Brick, Call};
+use tarn_proto::node::{Brick, NodeReply, NodeRequest};
 use tarn_types::cluster::{Cluster, Tier};
 use tarn_types::id::NodeId;
 
@@ -14,7 +14,7 @@ pub const MAX_BORROWERS: usize = 8;
 
 /// What became of a tier that a node does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lending {
+pub struct RemoteTierAttachment {
     /// The node without it.
     pub node: String,
     /// The tier's name.
@@ -35,11 +35,11 @@ struct Loan {
 /// Has each node for which something stands in for a tier borrow one instead, from a node that has it, for a run of this workspace. What a
 /// node lends is taken off its own; what nobody lends stays as it is.
 pub fn borrow(
-    links: &[Linked],
+    links: &[ReachableNode],
     cluster: &mut Cluster,
     workspace: &str,
     state: &Path,
-) -> Vec<Lending> {
+) -> Vec<RemoteTierAttachment> {
     let lacking = lacking(cluster);
     if lacking.is_empty() {
         return Vec::new();
@@ -48,7 +48,7 @@ pub fn borrow(
     let mut all = Vec::new();
     let mut loans = Vec::new();
     for (tier, borrower) in lacking {
-        let lending = |by| Lending {
+        let lending = |by| RemoteTierAttachment {
             node: cluster.nodes[borrower].name.clone(),
             tier: cluster.nodes[borrower].tiers[tier].name.clone(),
             by,
@@ -66,7 +66,7 @@ pub fn borrow(
         }
     }
     share(cluster, &mut loans);
-    let lent = lend(links, cluster, workspace, &loans);
+    let lent = export_tiers(links, cluster, workspace, &loans);
     let taken = take(links, cluster, state, &loans, lent);
     for (loan, taken) in loans.iter().zip(taken) {
         let name = |node: usize| cluster.nodes[node].name.clone();
@@ -87,7 +87,7 @@ pub fn borrow(
             *of = of.saturating_sub(loan.bytes);
             lender
         });
-        all.push(Lending { node, tier, by });
+        all.push(RemoteTierAttachment { node, tier, by });
     }
     all
 }
@@ -106,12 +106,12 @@ fn lacking(cluster: &Cluster) -> Vec<(usize, usize)> {
 
 /// Which nodes have something on which node's tiers from an earlier run: (lender, tier) and names. Who does not say so has nothing.
 fn before(
-    links: &[Linked],
+    links: &[ReachableNode],
     cluster: &Cluster,
     workspace: &str,
 ) -> BTreeMap<(usize, usize), BTreeSet<String>> {
-    let asked: Vec<&Linked> = links.iter().collect();
-    let call = |at: usize| Call::Borrowers {
+    let asked: Vec<&ReachableNode> = links.iter().collect();
+    let call = |at: usize| NodeRequest::Borrowers {
         roots: cluster.nodes[at]
             .tiers
             .iter()
@@ -121,7 +121,7 @@ fn before(
     };
     let mut found = BTreeMap::new();
     for (node, answer) in answers(&asked, call, QUICK).into_iter().enumerate() {
-        if let Ok(Answer::Borrowers(tiers)) = answer {
+        if let Ok(NodeReply::Borrowers(tiers)) = answer {
             let tiers = tiers.into_iter().enumerate();
             found.extend(tiers.map(|(tier, names)| ((node, tier), names)));
         }
@@ -176,14 +176,19 @@ fn share(cluster: &Cluster, loans: &mut [Loan]) {
     }
 }
 
-type Lent = Result<Brick, String>;
+type TierExportResult = Result<Brick, String>;
 
-fn lend(links: &[Linked], cluster: &Cluster, workspace: &str, loans: &[Loan]) -> Vec<Lent> {
-    let asked: Vec<&Linked> = loans.iter().map(|l| &links[l.lender]).collect();
+fn export_tiers(
+    links: &[ReachableNode],
+    cluster: &Cluster,
+    workspace: &str,
+    loans: &[Loan],
+) -> Vec<TierExportResult> {
+    let asked: Vec<&ReachableNode> = loans.iter().map(|l| &links[l.lender]).collect();
     let call = |at: usize| {
         let loan = &loans[at];
         let tier = &cluster.nodes[loan.lender].tiers[loan.tier];
-        Call::Lend {
+        NodeRequest::Lend {
             tier: tier.name.clone(),
             root: tier.root.clone(),
             borrower: cluster.nodes[loan.borrower].name.clone(),
@@ -195,11 +200,11 @@ fn lend(links: &[Linked], cluster: &Cluster, workspace: &str, loans: &[Loan]) ->
         .into_iter()
         .zip(&asked);
     let lent = answers.map(|(answer, lender)| match answer {
-        Ok(Answer::Lent(brick)) => Ok(Brick {
+        Ok(NodeReply::Lent(brick)) => Ok(Brick {
             host: lender.data.0.clone(),
             ..brick
         }),
-        Ok(Answer::Failed(why)) | Err(why) => {
+        Ok(NodeReply::Failed(why)) | Err(why) => {
             Err(format!("{} does not lend it: {why}", lender.name))
         }
         Ok(_) => Err(NO_SENSE.into()),
@@ -207,24 +212,24 @@ fn lend(links: &[Linked], cluster: &Cluster, workspace: &str, loans: &[Loan]) ->
     lent.collect()
 }
 
-type Taken = Result<(PathBuf, u64, u64), String>;
+type TierAttachResult = Result<(PathBuf, u64, u64), String>;
 
 fn take(
-    links: &[Linked],
+    links: &[ReachableNode],
     cluster: &Cluster,
     state: &Path,
     loans: &[Loan],
-    lent: Vec<Lent>,
-) -> Vec<Taken> {
+    lent: Vec<TierExportResult>,
+) -> Vec<TierAttachResult> {
     let given: Vec<(&Loan, &Brick)> = loans
         .iter()
         .zip(&lent)
         .filter_map(|(loan, brick)| Some((loan, brick.as_ref().ok()?)))
         .collect();
-    let asked: Vec<&Linked> = given.iter().map(|(l, _)| &links[l.borrower]).collect();
+    let asked: Vec<&ReachableNode> = given.iter().map(|(l, _)| &links[l.borrower]).collect();
     let call = |at: usize| {
         let (loan, brick) = given[at];
-        Call::Borrow {
+        NodeRequest::Borrow {
             tier: cluster.nodes[loan.borrower].tiers[loan.tier].name.clone(),
             lender: cluster.nodes[loan.lender].name.clone(),
             brick: brick.clone(),
@@ -236,8 +241,10 @@ fn take(
     let taken = lent.iter().map(|lent| {
         lent.as_ref().map_err(Clone::clone)?;
         match answers.next() {
-            Some(Ok(Answer::Borrowed { root, read, write })) => Ok((root, read, write)),
-            Some(Ok(Answer::Failed(why)) | Err(why)) => Err(format!("it cannot borrow it: {why}")),
+            Some(Ok(NodeReply::Borrowed { root, read, write })) => Ok((root, read, write)),
+            Some(Ok(NodeReply::Failed(why)) | Err(why)) => {
+                Err(format!("it cannot borrow it: {why}"))
+            }
             _ => Err(NO_SENSE.into()),
         }
     });

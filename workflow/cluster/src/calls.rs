@@ -1,15 +1,15 @@
 //! What `tarn run` asks of the world before and after it is driven: of all nodes at once. A node that is lost meanwhile gives no
 //! answer: what it has is not found, and not said to be missing.
 
-use crate::connection::Answered;
-use crate::world::{Allocation, on};
+use crate::connection::NodeReplyResult;
+use crate::world::{AllocationWorld, on};
 use crate::{QUICK, THOROUGH};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
-use tarn_ports::{Nodes, Progress, WorldError};
-use tarn_proto::node::{Answer, Call, NodeConfig, Told};
+use tarn_ports::{NodeWorld, Progress, WorldError};
+use tarn_proto::node::{NodeCommand, NodeConfig, NodeReply, NodeRequest};
 use tarn_types::event::PriorInstance;
 use tarn_types::id::NodeId;
 use tarn_types::layout::TierDir;
@@ -17,8 +17,8 @@ use tarn_types::nodes::{Cleaned, Staying};
 use tarn_types::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 
 /// Answers that are awaited, and for how long.
-struct Asked {
-    answers: Vec<(NodeId, Receiver<Answered>)>,
+struct PendingNodeReplies {
+    answers: Vec<(NodeId, Receiver<NodeReplyResult>)>,
     until: Instant,
 }
 
@@ -32,12 +32,12 @@ enum Sees {
 }
 
 /// The folders of a run on tiers.
-struct Sight {
+struct RunTierFolders {
     nodes: BTreeMap<PathBuf, NodeId>,
     tiers: BTreeSet<PathBuf>,
 }
 
-impl Sight {
+impl RunTierFolders {
     fn of(node_config: &NodeConfig) -> Self {
         let (mut nodes, mut tiers) = (BTreeMap::new(), BTreeSet::new());
         for (n, node) in (0..).map(NodeId).zip(&node_config.cluster.nodes) {
@@ -60,21 +60,21 @@ impl Sight {
     }
 }
 
-impl Allocation {
+impl AllocationWorld {
     /// Asks nodes, all at once, and waits for all answers.
     ///
     /// # Errors
     /// When a node says that it cannot.
     pub(crate) fn ask(
         &mut self,
-        calls: Vec<(NodeId, Call)>,
+        calls: Vec<(NodeId, NodeRequest)>,
         timeout: Duration,
-    ) -> Result<Vec<(NodeId, Answer)>, WorldError> {
+    ) -> Result<Vec<(NodeId, NodeReply)>, WorldError> {
         let asked = self.begin(calls, timeout);
         self.finish(asked)
     }
 
-    fn begin(&self, calls: Vec<(NodeId, Call)>, timeout: Duration) -> Asked {
+    fn begin(&self, calls: Vec<(NodeId, NodeRequest)>, timeout: Duration) -> PendingNodeReplies {
         let mut answers = Vec::new();
         for (n, call) in calls {
             if let Some(connection) = self.node(n).and_then(|node| node.connection.as_ref()) {
@@ -83,16 +83,19 @@ impl Allocation {
         }
         // What was told before is said first.
         let until = Instant::now() + timeout + QUICK;
-        Asked { answers, until }
+        PendingNodeReplies { answers, until }
     }
 
-    fn finish(&mut self, asked: Asked) -> Result<Vec<(NodeId, Answer)>, WorldError> {
+    fn finish(
+        &mut self,
+        asked: PendingNodeReplies,
+    ) -> Result<Vec<(NodeId, NodeReply)>, WorldError> {
         let mut answers = Vec::new();
         let mut refused = None;
         for (n, answer) in asked.answers {
             let left = asked.until.saturating_duration_since(Instant::now());
             match answer.recv_timeout(left) {
-                Ok(Ok(Answer::Failed(why))) => {
+                Ok(Ok(NodeReply::Failed(why))) => {
                     refused.get_or_insert_with(|| format!("node {}: {why}", self.name(n)));
                 }
                 Ok(Ok(answer)) => answers.push((n, answer)),
@@ -106,13 +109,13 @@ impl Allocation {
         }
     }
 
-    fn each(&self, call: impl Fn(NodeId) -> Call) -> Vec<(NodeId, Call)> {
+    fn each(&self, call: impl Fn(NodeId) -> NodeRequest) -> Vec<(NodeId, NodeRequest)> {
         self.up().map(|n| (n, call(n))).collect()
     }
 
     /// The positions of the folders that each node sees, and of those that home does.
     fn shares(&self, folders: &[PathBuf]) -> (BTreeMap<NodeId, Vec<usize>>, Vec<usize>) {
-        let sees = Sight::of(&self.node_config);
+        let sees = RunTierFolders::of(&self.node_config);
         let (mut nodes, mut home) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
         for (i, folder) in folders.iter().enumerate() {
             match sees.whose(folder) {
@@ -138,7 +141,7 @@ fn of(n: NodeId, all: &BTreeSet<(StoreKey, Place)>) -> BTreeSet<(StoreKey, Place
     here.cloned().collect()
 }
 
-impl Nodes for Allocation {
+impl NodeWorld for AllocationWorld {
     fn multi_node(&self) -> Result<(), String> {
         self.multi_node.clone()
     }
@@ -168,7 +171,7 @@ impl Nodes for Allocation {
         self.node_config.prior = prior.clone();
         self.offered = Some(there.clone());
         self.protected = protected.clone();
-        let calls = self.each(|n| Call::Offer {
+        let calls = self.each(|n| NodeRequest::Offer {
             prior: prior.clone(),
             there: of(n, there),
             protected: protected.clone(),
@@ -183,7 +186,7 @@ impl Nodes for Allocation {
             self.parts.learn(*part, info.clone());
         }
         let names = parts.iter().map(|(part, _)| *part);
-        let news = self.parts.untold(names, &mut self.home_knows);
+        let news = self.parts.take_unsent_parts(names, &mut self.home_knows);
         self.home.know(news)
     }
 
@@ -206,18 +209,18 @@ impl Nodes for Allocation {
             };
             let names: Vec<_> = share.iter().filter_map(current).collect();
             if let Some(node) = self.node_table.nodes.get_mut(n.at()) {
-                let news = self.parts.untold(names, &mut node.knows);
+                let news = self.parts.take_unsent_parts(names, &mut node.knows);
                 if !news.is_empty() {
-                    self.tell(n, Told::Know(news));
+                    self.send_command(n, NodeCommand::Know(news));
                 }
             }
-            calls.push((n, Call::Inventory(share)));
+            calls.push((n, NodeRequest::Inventory(share)));
         }
         let asked = self.begin(calls, THOROUGH);
         let mut found: BTreeSet<_> = self.home.inventory(&home)?.into_iter().collect();
         for (n, answer) in self.finish(asked)? {
             match answer {
-                Answer::Found(there) => {
+                NodeReply::Found(there) => {
                     found.extend(there.into_iter().filter(|(_, at)| on(at) == Some(n)));
                 }
                 _ => self.nonsense(n),
@@ -245,7 +248,7 @@ impl Nodes for Allocation {
         self.protected = staying.protected.clone();
         self.pinned = staying.pinned.clone();
         let calls = self.each(|n| {
-            Call::Clean(Staying {
+            NodeRequest::Clean(Staying {
                 keep: of(n, &staying.keep),
                 ..staying.clone()
             })
@@ -253,7 +256,7 @@ impl Nodes for Allocation {
         let asked = self.begin(calls, THOROUGH);
         let mut all = self.home.clean(staying)?;
         for (n, answer) in self.finish(asked)? {
-            let Answer::Cleaned(mut cleaned) = answer else {
+            let NodeReply::Cleaned(mut cleaned) = answer else {
                 self.nonsense(n);
                 continue;
             };
@@ -276,7 +279,7 @@ impl Nodes for Allocation {
         let (shares, home) = self.shares(folders);
         let calls = shares
             .iter()
-            .map(|(n, which)| (*n, Call::Exist(picked(folders, which))));
+            .map(|(n, which)| (*n, NodeRequest::Exist(picked(folders, which))));
         let asked = self.begin(calls.collect(), QUICK);
         let mut there = vec![None; folders.len()];
         let mut note = |which: &[usize], found: Vec<Option<bool>>| {
@@ -288,7 +291,7 @@ impl Nodes for Allocation {
         note(&home, self.home.exist(&picked(folders, &home))?);
         for (n, answer) in self.finish(asked)? {
             match (answer, shares.get(&n)) {
-                (Answer::There(found), Some(which)) => {
+                (NodeReply::There(found), Some(which)) => {
                     note(which, found.into_iter().map(Some).collect());
                 }
                 _ => self.nonsense(n),
@@ -301,16 +304,16 @@ impl Nodes for Allocation {
         let (shares, home) = self.shares(folders);
         let calls = shares
             .iter()
-            .map(|(n, which)| (*n, Call::Remove(picked(folders, which))));
+            .map(|(n, which)| (*n, NodeRequest::Remove(picked(folders, which))));
         let asked = self.begin(calls.collect(), THOROUGH);
         let mut left = self.home.remove(&picked(folders, &home))?;
         for (n, answer) in self.finish(asked)? {
             match answer {
-                Answer::Left(mut trouble) => left.append(&mut trouble),
+                NodeReply::Left(mut trouble) => left.append(&mut trouble),
                 _ => self.nonsense(n),
             }
         }
-        let sees = Sight::of(&self.node_config);
+        let sees = RunTierFolders::of(&self.node_config);
         for folder in folders {
             if let Sees::Node(n) = sees.whose(folder)
                 && !self.is_up(n)
@@ -323,7 +326,7 @@ impl Nodes for Allocation {
     }
 
     fn leave(mut self: Box<Self>) -> Vec<String> {
-        let asked = self.begin(self.each(|_| Call::Leave), THOROUGH);
+        let asked = self.begin(self.each(|_| NodeRequest::Leave), THOROUGH);
         let mut left = Vec::new();
         let keys: Vec<_> = self.parts.keys().map(|(p, k)| (p, k.clone())).collect();
         for (part, key) in keys {
@@ -333,7 +336,7 @@ impl Nodes for Allocation {
             Ok(answers) => {
                 for (n, answer) in answers {
                     match answer {
-                        Answer::Left(mut trouble) => left.append(&mut trouble),
+                        NodeReply::Left(mut trouble) => left.append(&mut trouble),
                         _ => self.nonsense(n),
                     }
                 }

@@ -54,7 +54,7 @@ impl Chains {
     }
 
     /// The engine has heard that a transfer has failed.
-    pub(crate) fn told(&mut self, id: TransferId) {
+    pub(crate) fn acknowledge_failure(&mut self, id: TransferId) {
         self.untold.retain(|_, of| *of != id);
     }
 

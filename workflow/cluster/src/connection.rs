@@ -1,7 +1,7 @@
 //! What is said to one node: a queue and a thread, so that no node makes the loop wait for it.
 
 use crate::event_queue::{EventQueue, NodeEvent};
-use crate::link::{Link, NoAnswer};
+use crate::link::{NoAnswer, NodeLink};
 use crate::lost::Return;
 use crate::{MAX_LOOKS, MAX_QUEUED};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,35 +9,35 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_ports::ChangedSince;
-use tarn_proto::node::{self, Answer, Call, Told};
+use tarn_proto::node::{self, NodeCommand, NodeReply, NodeRequest};
 use tarn_types::action::{Action, Do};
 use tarn_types::id::{NodeId, StepId};
 
 /// An answer, or why there is none.
-pub(crate) type Answered = Result<Answer, String>;
+pub(crate) type NodeReplyResult = Result<NodeReply, String>;
 
 /// Something to be said.
-enum Item {
-    Tell(Told),
-    Call(Call, Duration, SyncSender<Answered>),
+enum OutgoingNodeMessage {
+    Tell(NodeCommand),
+    Call(NodeRequest, Duration, SyncSender<NodeReplyResult>),
     /// Makes a node ready that was lost.
     Return(Box<Return>),
 }
 
 /// The queue of one session with a node. Its thread ends when it is dropped.
 pub(crate) struct NodeConnection {
-    items: Sender<Item>,
+    items: Sender<OutgoingNodeMessage>,
     queued: Arc<AtomicUsize>,
     /// Since when the node has been taking what it is told now.
     since: Arc<Mutex<Option<Instant>>>,
-    link: Arc<dyn Link>,
+    link: Arc<dyn NodeLink>,
 }
 
 impl NodeConnection {
     pub(crate) fn start(
         node: NodeId,
         session: u64,
-        link: Arc<dyn Link>,
+        link: Arc<dyn NodeLink>,
         event_queue: EventQueue,
         file_check: FileCheck,
     ) -> std::io::Result<Self> {
@@ -62,31 +62,31 @@ impl NodeConnection {
             .spawn(move || {
                 for item in queue {
                     queued.fetch_sub(1, Ordering::Relaxed);
-                    node_sender.say(item);
+                    node_sender.send_message(item);
                 }
             })?;
         Ok(connection)
     }
 
-    fn put(&self, item: Item) -> bool {
+    fn put(&self, item: OutgoingNodeMessage) -> bool {
         self.queued.fetch_add(1, Ordering::Relaxed) < MAX_QUEUED && self.items.send(item).is_ok()
     }
 
     /// Tells. False when far too much waits already.
-    pub(crate) fn tell(&self, told: Told) -> bool {
-        self.put(Item::Tell(told))
+    pub(crate) fn send_command(&self, told: NodeCommand) -> bool {
+        self.put(OutgoingNodeMessage::Tell(told))
     }
 
     /// Asks, once all that was told before has been said.
-    pub(crate) fn call(&self, call: Call, timeout: Duration) -> Receiver<Answered> {
+    pub(crate) fn call(&self, call: NodeRequest, timeout: Duration) -> Receiver<NodeReplyResult> {
         let (reply, answer) = sync_channel(1);
-        self.put(Item::Call(call, timeout, reply));
+        self.put(OutgoingNodeMessage::Call(call, timeout, reply));
         answer
     }
 
     /// Begins to make a node ready; [`NodeEvent::Returned`] tells how it went.
     pub(crate) fn make_ready(&self, with: Box<Return>) -> bool {
-        self.put(Item::Return(with))
+        self.put(OutgoingNodeMessage::Return(with))
     }
 
     /// Why the session is over, if it is.
@@ -111,22 +111,22 @@ impl Drop for NodeConnection {
 pub(crate) struct NodeSender {
     node: NodeId,
     session: u64,
-    link: Arc<dyn Link>,
+    link: Arc<dyn NodeLink>,
     event_queue: EventQueue,
     file_check: FileCheck,
     since: Arc<Mutex<Option<Instant>>>,
 }
 
 impl NodeSender {
-    fn say(&self, item: Item) {
+    fn send_message(&self, item: OutgoingNodeMessage) {
         match item {
-            Item::Tell(Told::Do(action)) => self.order(action),
-            Item::Tell(told) => drop(self.tell(told)),
-            Item::Call(call, timeout, reply) => {
+            OutgoingNodeMessage::Tell(NodeCommand::Do(action)) => self.order(action),
+            OutgoingNodeMessage::Tell(told) => drop(self.send_command(told)),
+            OutgoingNodeMessage::Call(call, timeout, reply) => {
                 // Whoever asked may have given the node up meanwhile.
                 let _ = reply.send(self.call(call, timeout));
             }
-            Item::Return(with) => {
+            OutgoingNodeMessage::Return(with) => {
                 let returned = with.carry_out(self);
                 let node_event = NodeEvent::Returned(self.node, self.session, returned);
                 self.event_queue.put(node_event);
@@ -145,14 +145,14 @@ impl NodeSender {
             self.event_queue.put(node_event);
             return;
         }
-        self.tell(Told::Do(action));
+        self.send_command(NodeCommand::Do(action));
     }
 
-    pub(crate) fn tell(&self, told: Told) -> bool {
+    pub(crate) fn send_command(&self, told: NodeCommand) -> bool {
         let note = |since| *self.since.lock().unwrap_or_else(PoisonError::into_inner) = since;
         note(Some(Instant::now()));
         let sent = match node::encode(told) {
-            Ok(bytes) => self.link.tell(bytes),
+            Ok(bytes) => self.link.send_command(bytes),
             Err(_) => false,
         };
         note(None);
@@ -165,7 +165,7 @@ impl NodeSender {
         sent
     }
 
-    pub(crate) fn call(&self, call: Call, timeout: Duration) -> Answered {
+    pub(crate) fn call(&self, call: NodeRequest, timeout: Duration) -> NodeReplyResult {
         ask(&*self.link, call, timeout)
     }
 }
@@ -224,7 +224,7 @@ impl FileCheck {
 ///
 /// # Errors
 /// When it does not answer, or with nothing that makes sense.
-pub(crate) fn ask(link: &dyn Link, call: Call, timeout: Duration) -> Answered {
+pub(crate) fn ask(link: &dyn NodeLink, call: NodeRequest, timeout: Duration) -> NodeReplyResult {
     let request = node::encode(call).map_err(|e| e.to_string())?;
     let bytes = link
         .call(request, Some(timeout))
@@ -232,7 +232,7 @@ pub(crate) fn ask(link: &dyn Link, call: Call, timeout: Duration) -> Answered {
     let answer = node::decode(&bytes)
         .map_err(|e| format!("{e}; is its tarnd of another version than this tarn ({TARN})?"))?;
     match answer {
-        Answer::Ending => Err(crate::ENDING.into()),
+        NodeReply::Ending => Err(crate::ENDING.into()),
         answer => Ok(answer),
     }
 }

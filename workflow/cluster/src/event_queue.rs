@@ -1,37 +1,37 @@
 //! What comes to the loop: news of nodes, and word of the threads that speak to them.
 
 use crate::MAX_UNHEARD;
-use crate::link::Linked;
+use crate::link::ReachableNode;
 use crate::lost::Returned;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tarn_proto::node::{self, News};
+use tarn_proto::node::{self, NodeNotification};
 use tarn_types::id::NodeId;
-use tarn_types::nodes::Attempt;
+use tarn_types::nodes::AttemptId;
 
 /// One of them. Of a session that is over, none counts.
 pub(crate) enum NodeEvent {
     /// News; an error is why the session is over or must be.
-    News(NodeId, u64, Result<News, String>),
+    News(NodeId, u64, Result<NodeNotification, String>),
     /// An attempt was not handed out, and why: a file that its command names has changed or cannot be looked at.
-    NotBegun(NodeId, u64, Attempt, String),
+    NotBegun(NodeId, u64, AttemptId, String),
     /// A lost node can be reached again.
-    Linked(NodeId, u64, Linked),
+    Linked(NodeId, u64, ReachableNode),
     /// It has been made ready.
     Returned(NodeId, u64, Result<Returned, String>),
 }
 
 #[derive(Default)]
-struct Inner {
+struct NodeEventBuffer {
     node_events: VecDeque<NodeEvent>,
     unheard: BTreeMap<NodeId, usize>,
     closed: bool,
 }
 
 #[derive(Default)]
-struct Shared {
-    inner: Mutex<Inner>,
+struct NodeEventChannel {
+    inner: Mutex<NodeEventBuffer>,
     /// There is an event.
     came: Condvar,
     /// There is room, or the loop is over.
@@ -40,7 +40,7 @@ struct Shared {
 
 /// Where the sessions of a run put what their nodes say. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct EventQueue(Arc<Shared>);
+pub struct EventQueue(Arc<NodeEventChannel>);
 
 impl EventQueue {
     /// An empty one.
@@ -59,19 +59,19 @@ impl EventQueue {
         let event_queue = self.clone();
         move |said| {
             let news = match said {
-                Some(bytes) => node::decode::<News>(&bytes).map_err(|e| e.to_string()),
+                Some(bytes) => node::decode::<NodeNotification>(&bytes).map_err(|e| e.to_string()),
                 None => Err("its session has ended".into()),
             };
             event_queue.put_news(node, session, news);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, NodeEventBuffer> {
         self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put_news(&self, node: NodeId, session: u64, news: Result<News, String>) {
-        let full = |i: &mut Inner| {
+    fn put_news(&self, node: NodeId, session: u64, news: Result<NodeNotification, String>) {
+        let full = |i: &mut NodeEventBuffer| {
             !i.closed
                 && i.unheard
                     .get(&node)
@@ -103,7 +103,7 @@ impl EventQueue {
     pub(crate) fn take(&self, timeout: Duration) -> Option<NodeEvent> {
         let mut inner = self.lock();
         if inner.node_events.is_empty() && !timeout.is_zero() {
-            let none = |i: &mut Inner| i.node_events.is_empty();
+            let none = |i: &mut NodeEventBuffer| i.node_events.is_empty();
             let waited = self.0.came.wait_timeout_while(inner, timeout, none);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -127,7 +127,7 @@ impl EventQueue {
 
     /// Waits; whether the loop is over then.
     pub(crate) fn closed_within(&self, timeout: Duration) -> bool {
-        let open = |i: &mut Inner| !i.closed;
+        let open = |i: &mut NodeEventBuffer| !i.closed;
         let waited = self.0.room.wait_timeout_while(self.lock(), timeout, open);
         waited.unwrap_or_else(PoisonError::into_inner).0.closed
     }
@@ -143,7 +143,7 @@ mod tests {
         let event_queue = EventQueue::new();
         let progress = || {
             let (transfers, steps) = (Vec::new(), Vec::new());
-            Some(node::encode(News::Progress { transfers, steps }).unwrap())
+            Some(node::encode(NodeNotification::Progress { transfers, steps }).unwrap())
         };
         let (chatty, quiet) = (NodeId(0), NodeId(1));
         let mut says = event_queue.of(chatty, 0);

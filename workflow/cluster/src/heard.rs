@@ -3,12 +3,15 @@
 use crate::ENDING;
 use crate::orders::failed;
 use crate::parts::made;
-use crate::world::{Allocation, By, Moving, Node, NodeState, Ready, on};
-use tarn_proto::node::{News, Told};
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Imaged, Output};
+use crate::world::{
+    ActionPerformer, AllocatedNode, AllocationWorld, DispatchedTransfer, NodeState,
+    PendingEngineEvent, on,
+};
+use tarn_proto::node::{NodeCommand, NodeNotification};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Imaged, Output};
 use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, TierId, TierRef, TransferId};
-use tarn_types::nodes::Attempt;
+use tarn_types::nodes::AttemptId;
 use tarn_types::part::{PartRef, Place, StoreKey};
 
 /// SIGHUP: a terminal that closes may send several.
@@ -16,36 +19,38 @@ const HANG_UP: i32 = 1;
 /// SIGTERM.
 const TERMINATE: i32 = 15;
 
-impl Allocation {
-    pub(crate) fn heard(&mut self, n: NodeId, news: News) {
+impl AllocationWorld {
+    pub(crate) fn handle_notification(&mut self, n: NodeId, news: NodeNotification) {
         match news {
-            News::Event(event) => self.happened(n, event),
+            NodeNotification::Event(event) => self.happened(n, event),
             // Whether it has to do with the attempt, the other one knows.
-            News::Undelivered { to, step, why } => {
+            NodeNotification::Undelivered { to, step, why } => {
                 if self.is_up(n) && self.is_up(to) && n != to {
                     let from = n;
-                    self.tell(to, Told::Undelivered { from, step, why });
+                    self.send_command(to, NodeCommand::Undelivered { from, step, why });
                 }
             }
-            News::Progress { transfers, steps } => {
+            NodeNotification::Progress { transfers, steps } => {
                 if self.is_up(n) {
                     self.progress.elsewhere(n, transfers, steps);
                 }
             }
-            News::Begun(id) => {
+            NodeNotification::Begun(id) => {
                 if self.performs(n, id) {
                     self.chains.begun(id);
                 }
             }
-            News::Ending => self.ending(n),
-            News::Broken(why) => self.lose(n, format!("it cannot run steps any more: {why}")),
+            NodeNotification::Ending => self.ending(n),
+            NodeNotification::Broken(why) => {
+                self.lose(n, format!("it cannot run steps any more: {why}"))
+            }
         }
     }
 
     /// Whoever cancels a job tells all its processes to end, here and there, and then ends them: no node is lost by accident.
     fn ending(&mut self, n: NodeId) {
         if !std::mem::replace(&mut self.interrupted, true) {
-            self.tell_engine(Event::Interrupted { signal: TERMINATE }, Vec::new());
+            self.queue_engine_event(Event::Interrupted { signal: TERMINATE }, Vec::new());
         }
         self.lose(n, ENDING.into());
     }
@@ -58,7 +63,7 @@ impl Allocation {
 
     fn performs(&self, n: NodeId, id: TransferId) -> bool {
         let moving = self.under_way.moving.get(&id);
-        moving.is_some_and(|m| m.by == By::Node(n))
+        moving.is_some_and(|m| m.by == ActionPerformer::Node(n))
     }
 
     /// What a node says has happened there. Of what it was not told to do nothing can have.
@@ -88,19 +93,21 @@ impl Allocation {
             Event::Evicted { part, ref at } if on(at).is_some_and(|of| self.speaks_for(n, of)) => {
                 let of = on(at).unwrap_or(n);
                 self.evicted(part, at);
-                self.tell_engine(event, vec![n, of]);
+                self.queue_engine_event(event, vec![n, of]);
             }
-            Event::Capacity { spot, .. } if spot.node == n => self.tell_engine(event, vec![n]),
+            Event::Capacity { spot, .. } if spot.node == n => {
+                self.queue_engine_event(event, vec![n])
+            }
             Event::Image {
                 what: Imaged::Copied { at, .. } | Imaged::NotCopied { at, .. },
                 ..
             } if at.node != n => self.nonsense(n),
-            Event::Image { .. } => self.tell_engine(event, vec![n]),
+            Event::Image { .. } => self.queue_engine_event(event, vec![n]),
             _ => self.nonsense(n),
         }
     }
 
-    pub(crate) fn home_says(&mut self, event: Event) {
+    pub(crate) fn handle_home_event(&mut self, event: Event) {
         match event {
             Event::SourceListed { data, ref parts } => {
                 self.under_way.listing.remove(&data);
@@ -124,27 +131,27 @@ impl Allocation {
             Event::Evicted { part, ref at } => self.evicted(part, at),
             Event::Interrupted { signal } => {
                 if self.interrupted && signal != HANG_UP {
-                    self.tell_others(None, &Told::KillAll);
+                    self.send_command_to_others(None, &NodeCommand::KillAll);
                 }
                 self.interrupted = true;
             }
             _ => {}
         }
-        self.tell_engine(event, Vec::new());
+        self.queue_engine_event(event, Vec::new());
     }
 
-    pub(crate) fn tell_engine(&mut self, event: Event, nodes: Vec<NodeId>) {
-        self.ready.push_back(Ready { event, nodes });
+    pub(crate) fn queue_engine_event(&mut self, event: Event, nodes: Vec<NodeId>) {
+        self.ready.push_back(PendingEngineEvent { event, nodes });
     }
 
     /// The end of a transfer, whoever has performed it.
-    fn moved(&mut self, moving: Moving, mut event: Event) {
+    fn moved(&mut self, moving: DispatchedTransfer, mut event: Event) {
         let order = &moving.order;
         match &mut event {
             Event::TransferDone { hashes, stored, .. } => {
                 self.arrived(&moving, hashes, stored);
                 let read = order.parts.iter().any(|m| m.from == Place::Source);
-                if read && moving.by != By::Home {
+                if read && moving.by != ActionPerformer::Home {
                     self.home.learned(order, moving.began);
                 }
             }
@@ -164,7 +171,7 @@ impl Allocation {
         self.transfer_over(order, event);
     }
 
-    fn arrived(&mut self, moving: &Moving, hashes: &[Hash], stored: &[u64]) {
+    fn arrived(&mut self, moving: &DispatchedTransfer, hashes: &[Hash], stored: &[u64]) {
         for (i, m) in moving.order.parts.iter().enumerate() {
             if let Some(hash) = hashes.get(i) {
                 self.parts.hashed(m.part, *hash);
@@ -181,7 +188,7 @@ impl Allocation {
         }
     }
 
-    fn ended(&mut self, n: NodeId, id: Attempt, mut event: Event) {
+    fn ended(&mut self, n: NodeId, id: AttemptId, mut event: Event) {
         let running = &mut self.under_way.running;
         let performed = running.get(&id).and_then(|r| r.nodes.first()) == Some(&n);
         let Some(ran) = performed.then(|| running.remove(&id)).flatten() else {
@@ -189,11 +196,11 @@ impl Allocation {
         };
         if let Event::Ended { ended, .. } = &mut event {
             match ended {
-                Ended::Committed { outputs, .. } => self.committed(id.0, outputs),
-                Ended::Failed { failure, .. } => self.blame(ran.cut, failure),
+                AttemptOutcome::Committed { outputs, .. } => self.committed(id.0, outputs),
+                AttemptOutcome::Failed { failure, .. } => self.blame(ran.cut, failure),
             }
         }
-        self.tell_engine(event, ran.nodes);
+        self.queue_engine_event(event, ran.nodes);
     }
 
     fn committed(&mut self, instance: InstanceId, outputs: &[Output]) {
@@ -255,12 +262,12 @@ impl Allocation {
             return;
         }
         let from = (part, TierId(0), StoreKey(String::new()));
-        let holds = |node: &Node| {
+        let holds = |node: &AllocatedNode| {
             let of_part = node.holds.range(from.clone()..).map(|(at, _)| at);
             let mut of_part = of_part.take_while(|(p, ..)| *p == part);
             of_part.any(|(.., k)| k == key)
         };
-        let brings = |m: &Moving| m.order.parts.iter().any(|m| m.part == part);
+        let brings = |m: &DispatchedTransfer| m.order.parts.iter().any(|m| m.part == part);
         let is_there = self.node_table.nodes.iter().any(holds);
         if !is_there && !self.under_way.moving.values().any(brings) {
             self.home.gone(part, key);
@@ -278,7 +285,7 @@ impl Allocation {
         }
     }
 
-    pub(crate) fn not_begun(&mut self, n: NodeId, id: Attempt, message: String) {
+    pub(crate) fn not_begun(&mut self, n: NodeId, id: AttemptId, message: String) {
         let kind = FailureKind::Launch;
         self.ended(n, id, failed(id, Failure { kind, message }));
     }

@@ -16,11 +16,11 @@ mod parts;
 mod store;
 mod world;
 
-pub use borrow::{Lending, MAX_BORROWERS, borrow};
+pub use borrow::{MAX_BORROWERS, RemoteTierAttachment, borrow};
 pub use event_queue::EventQueue;
-pub use link::{Link, Linked, NoAnswer, Relink};
-pub use measure::{Between, MeasureError, measure, measure_links, rooms, sweep};
-pub use world::{Allocation, Config};
+pub use link::{NoAnswer, NodeLink, ReachableNode, Relink};
+pub use measure::{MeasureError, NodeLinkMeasurement, measure, measure_links, rooms, sweep};
+pub use world::{AllocationWorld, Config};
 
 use std::time::Duration;
 

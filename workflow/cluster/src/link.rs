@@ -17,10 +17,10 @@ pub enum NoAnswer {
 }
 
 /// A session with one node. What the node says unasked comes by [`crate::EventQueue`].
-pub trait Link: Send + Sync {
+pub trait NodeLink: Send + Sync {
     /// Tells, without an answer; what is told is heard in order. May wait for the node to take it. False when the session
     /// is over.
-    fn tell(&self, message: Vec<u8>) -> bool;
+    fn send_command(&self, message: Vec<u8>) -> bool;
 
     /// Asks, and waits for the answer: at most `timeout`, or as long as the session lasts.
     ///
@@ -37,15 +37,15 @@ pub trait Link: Send + Sync {
 
 /// A node that can be reached.
 #[derive(Clone)]
-pub struct Linked {
+pub struct ReachableNode {
     /// What it is called in messages, until it has said its own name.
     pub name: String,
     /// The session.
-    pub link: Arc<dyn Link>,
+    pub link: Arc<dyn NodeLink>,
     /// Where it serves its files to other nodes.
     pub data: Address,
 }
 
 /// Opens a new session, of this number, with a lost node; or says why it cannot. Called from a thread of its own, again and
 /// again while the run lasts; must come to an end by itself.
-pub type Relink = Arc<dyn Fn(NodeId, u64) -> Result<Linked, String> + Send + Sync>;
+pub type Relink = Arc<dyn Fn(NodeId, u64) -> Result<ReachableNode, String> + Send + Sync>;

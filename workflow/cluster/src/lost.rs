@@ -3,23 +3,23 @@
 
 use crate::connection::NodeSender;
 use crate::event_queue::NodeEvent;
-use crate::link::Linked;
+use crate::link::ReachableNode;
 use crate::parts::Knows;
-use crate::world::{Allocation, By, Moving, NodeState, nodes_of, on};
+use crate::world::{ActionPerformer, AllocationWorld, DispatchedTransfer, NodeState, nodes_of, on};
 use crate::{QUICK, THOROUGH};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tarn_proto::node::{Answer, Call, NodeConfig, Told};
+use tarn_proto::node::{NodeCommand, NodeConfig, NodeReply, NodeRequest};
 use tarn_types::action::{Action, Do};
-use tarn_types::event::{Event, PriorInstance, Whole};
+use tarn_types::event::{BroughtBackReplica, Event, PriorInstance};
 use tarn_types::id::{NodeId, TierId, TierRef};
 use tarn_types::nodes::Staying;
 use tarn_types::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_types::reason::Reason;
 
 /// Replicas of earlier runs, as [`tarn_ports::Nodes::offer`] takes them.
-pub(crate) struct Offer {
+pub(crate) struct PriorReplicaOffer {
     prior: Vec<PriorInstance>,
     there: BTreeSet<(StoreKey, Place)>,
 }
@@ -31,15 +31,15 @@ pub(crate) struct Return {
     lost: Vec<NodeId>,
     parts: Vec<(PartRef, PartInfo)>,
     /// What lay there when it was lost.
-    held: Vec<Whole>,
-    offer: Option<Offer>,
+    held: Vec<BroughtBackReplica>,
+    offer: Option<PriorReplicaOffer>,
     protected: BTreeSet<PathBuf>,
     pinned: BTreeSet<StoreKey>,
 }
 
 /// What it has brought back.
 pub(crate) struct Returned {
-    whole: Vec<Whole>,
+    whole: Vec<BroughtBackReplica>,
 }
 
 impl Return {
@@ -50,17 +50,17 @@ impl Return {
     pub(crate) fn carry_out(self, node_sender: &NodeSender) -> Result<Returned, String> {
         let node = self.node_config.node;
         let ask = |call, timeout| match node_sender.call(call, timeout)? {
-            Answer::Failed(why) => Err(why),
+            NodeReply::Failed(why) => Err(why),
             answer => Ok(answer),
         };
         let senseless = || Err("it sent a message that does not fit".to_owned());
-        match ask(Call::Open(Box::new(self.node_config)), QUICK)? {
-            Answer::Opened { .. } => {}
+        match ask(NodeRequest::Open(Box::new(self.node_config)), QUICK)? {
+            NodeReply::Opened { .. } => {}
             _ => return senseless(),
         }
-        let news = self.lost.into_iter().map(Told::NodeLost);
-        for told in news.chain([Told::Know(self.parts)]) {
-            if !node_sender.tell(told) {
+        let news = self.lost.into_iter().map(NodeCommand::NodeLost);
+        for told in news.chain([NodeCommand::Know(self.parts)]) {
+            if !node_sender.send_command(told) {
                 return Err("it was lost again".into());
             }
         }
@@ -68,7 +68,7 @@ impl Return {
         let wanted: Vec<_> = wanted(node, &self.held)
             .chain(numbered(1, offered))
             .collect();
-        let Answer::Found(found) = ask(Call::Inventory(wanted.clone()), THOROUGH)? else {
+        let NodeReply::Found(found) = ask(NodeRequest::Inventory(wanted.clone()), THOROUGH)? else {
             return senseless();
         };
         let found: BTreeSet<_> = found.into_iter().collect();
@@ -81,7 +81,7 @@ impl Return {
             let there = offer.there.intersection(&keep).cloned().collect();
             let prior = offer.prior;
             let protected = self.protected.clone();
-            let call = Call::Offer {
+            let call = NodeRequest::Offer {
                 prior,
                 there,
                 protected,
@@ -99,8 +99,8 @@ impl Return {
             resumed: true,
             is_without: true,
         };
-        match ask(Call::Clean(staying), THOROUGH)? {
-            Answer::Cleaned(_) => Ok(Returned { whole }),
+        match ask(NodeRequest::Clean(staying), THOROUGH)? {
+            NodeReply::Cleaned(_) => Ok(Returned { whole }),
             _ => senseless(),
         }
     }
@@ -111,7 +111,10 @@ fn at(node: NodeId, tier: TierId) -> Place {
 }
 
 /// Replicas to be looked for, each under a name of its own: a part may lie there in several commits.
-fn wanted(node: NodeId, held: &[Whole]) -> impl Iterator<Item = (PartRef, StoreKey, Place)> {
+fn wanted(
+    node: NodeId,
+    held: &[BroughtBackReplica],
+) -> impl Iterator<Item = (PartRef, StoreKey, Place)> {
     (0..).zip(held).map(move |(i, w)| {
         let part = PartRef {
             version: 0,
@@ -138,7 +141,7 @@ fn numbered<'a>(
     })
 }
 
-impl Allocation {
+impl AllocationWorld {
     /// Gives a node up. If it could be used until now, the engine is told, and all that it took part in ends.
     pub(crate) fn lose(&mut self, n: NodeId, why: String) {
         let Some(node) = self.node_mut(n) else { return };
@@ -156,9 +159,9 @@ impl Allocation {
             return;
         }
         self.progress.elsewhere(n, Vec::new(), Vec::new());
-        self.tell_engine(Event::NodeLost { node: n, why }, vec![n]);
+        self.queue_engine_event(Event::NodeLost { node: n, why }, vec![n]);
         self.end_what_it_performs(n);
-        self.tell_others(Some(n), &Told::NodeLost(n));
+        self.send_command_to_others(Some(n), &NodeCommand::NodeLost(n));
         self.stop_what_it_takes_part_in(n);
     }
 
@@ -169,9 +172,10 @@ impl Allocation {
             .retain(|(_, at), _| on(at) != Some(n));
         let moving = self.under_way.moving.values();
         // What nobody has begun yet ends with any of its nodes.
-        let unbegun =
-            |m: &Moving| self.is_waiting(&m.order) && nodes_of(&m.order).any(|of| of == n);
-        let performed = moving.filter(|m| m.by == By::Node(n) || unbegun(m));
+        let unbegun = |m: &DispatchedTransfer| {
+            self.is_waiting(&m.order) && nodes_of(&m.order).any(|of| of == n)
+        };
+        let performed = moving.filter(|m| m.by == ActionPerformer::Node(n) || unbegun(m));
         let performed = performed.map(|m| m.order.id);
         for id in performed.collect::<Vec<_>>() {
             if let Some(moving) = self.under_way.moving.remove(&id) {
@@ -185,7 +189,7 @@ impl Allocation {
         for id in performed {
             if let Some(running) = self.under_way.running.remove(&id) {
                 let event = self.attempt_lost(id, n);
-                self.tell_engine(event, running.nodes);
+                self.queue_engine_event(event, running.nodes);
             }
         }
     }
@@ -194,7 +198,7 @@ impl Allocation {
     fn stop_what_it_takes_part_in(&mut self, n: NodeId) {
         let mut orders = Vec::new();
         for (id, moving) in &mut self.under_way.moving {
-            if let By::Node(by) = moving.by
+            if let ActionPerformer::Node(by) = moving.by
                 && nodes_of(&moving.order).any(|o| o == n)
             {
                 moving.cut.get_or_insert(n);
@@ -211,7 +215,7 @@ impl Allocation {
         }
         for (by, what) in orders {
             let why = Reason::NodeLost { node: n };
-            self.tell(by, Told::Do(Action { what, why }));
+            self.send_command(by, NodeCommand::Do(Action { what, why }));
         }
     }
 
@@ -239,7 +243,7 @@ impl Allocation {
     }
 
     /// A lost node has a session again: it is made ready.
-    pub(crate) fn linked(&mut self, n: NodeId, linked: Linked) {
+    pub(crate) fn linked(&mut self, n: NodeId, linked: ReachableNode) {
         let data = linked.data.clone();
         self.node_config.peers.insert(n, data.clone());
         let Some(session) = self.node(n).map(|node| node.session) else {
@@ -258,16 +262,19 @@ impl Allocation {
             return;
         };
         node.address = data;
-        let held = node.holds.iter().map(|((part, tier, key), stored)| Whole {
-            part: *part,
-            key: key.clone(),
-            tier: *tier,
-            stored: *stored,
-        });
+        let held = node
+            .holds
+            .iter()
+            .map(|((part, tier, key), stored)| BroughtBackReplica {
+                part: *part,
+                key: key.clone(),
+                tier: *tier,
+                stored: *stored,
+            });
         let held: Vec<_> = held.collect();
         let parts = self
             .parts
-            .untold(held.iter().map(|w| w.part), &mut node.knows);
+            .take_unsent_parts(held.iter().map(|w| w.part), &mut node.knows);
         let ours: BTreeSet<_> = held
             .iter()
             .map(|w| (w.key.clone(), at(n, w.tier)))
@@ -276,7 +283,7 @@ impl Allocation {
             let there = offered.iter().filter(|(_, place)| on(place) == Some(n));
             let there = there.filter(|o| !ours.contains(o)).cloned().collect();
             let prior = prior.clone();
-            Offer { prior, there }
+            PriorReplicaOffer { prior, there }
         });
         let with = Return {
             node_config,
@@ -296,7 +303,7 @@ impl Allocation {
 
     pub(crate) fn returned(&mut self, n: NodeId, returned: Returned) {
         let Some(node) = self.node_mut(n) else { return };
-        let lies = |w: &Whole| ((w.part, w.tier, w.key.clone()), w.stored);
+        let lies = |w: &BroughtBackReplica| ((w.part, w.tier, w.key.clone()), w.stored);
         let lies = returned.whole.iter().map(lies).collect();
         if let NodeState::Lost { back, .. } = &mut node.node_state {
             *back = Some(returned);
@@ -333,7 +340,7 @@ impl Allocation {
         let capacities = (0..).map(TierId).zip(tiers);
         let capacities = capacities.map(|(t, tier)| news.get(&t).copied().unwrap_or(tier.capacity));
         let capacities = capacities.collect();
-        self.tell_others(Some(n), &Told::NodeBack(n, address));
+        self.send_command_to_others(Some(n), &NodeCommand::NodeBack(n, address));
         Some(Event::NodeBack {
             node: n,
             capacities,

@@ -1,14 +1,14 @@
 //! The cluster of an allocation: what each of its nodes has.
 
-use crate::connection::{Answered, TARN, ask};
-use crate::link::Linked;
+use crate::connection::{NodeReplyResult, TARN, ask};
+use crate::link::ReachableNode;
 use crate::{QUICK, THOROUGH};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tarn_proto::node::{Answer, Call, VERSION};
+use tarn_proto::node::{NodeReply, NodeRequest, VERSION};
 use tarn_types::cluster::{Cluster, Link, Node};
-use tarn_types::nodes::{Room, Sight, Swept};
+use tarn_types::nodes::{NodeTierUsage, SharedPath, Swept};
 
 /// For a node to say how fast another one's bytes come: tarnd gives the other one 5 s.
 const LINK: Duration = Duration::from_secs(15);
@@ -58,13 +58,13 @@ pub enum MeasureError {
 /// # Errors
 /// When a node does not answer, is of another version, does not see what all must, or has other tiers than the first.
 pub fn measure(
-    links: &[Linked],
+    links: &[ReachableNode],
     tiers: &[String],
     external: &Link,
     state: &Path,
-    sights: &[Sight],
+    sights: &[SharedPath],
 ) -> Result<Cluster, MeasureError> {
-    let call = Call::Measure {
+    let call = NodeRequest::Measure {
         version: VERSION,
         tarn: TARN.into(),
         tiers: tiers.to_vec(),
@@ -76,7 +76,7 @@ pub fn measure(
         links,
         |_| call.clone(),
         |answer| match answer {
-            Answer::Cluster(c) if c.nodes.len() == 1 && c.hosts.len() == 1 => Some(c),
+            NodeReply::Cluster(c) if c.nodes.len() == 1 && c.hosts.len() == 1 => Some(c),
             _ => None,
         },
     )?;
@@ -87,7 +87,7 @@ pub fn measure(
 
 /// What is known of the link from one node to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Between {
+pub struct NodeLinkMeasurement {
     /// The node that reads.
     pub to: String,
     /// The node that is read from.
@@ -104,12 +104,16 @@ pub struct Between {
 /// One after the other would take 0.1 s for each node; all at once, each link would be measured under what its two nodes do
 /// besides. So there are rounds, two or three however many nodes there are, and in each a node either reads or is read from.
 /// What the pairs of a round share, they share in a run as well.
-pub fn measure_links(links: &[Linked], cluster: &mut Cluster, state: &Path) -> Vec<Between> {
+pub fn measure_links(
+    links: &[ReachableNode],
+    cluster: &mut Cluster,
+    state: &Path,
+) -> Vec<NodeLinkMeasurement> {
     let nodes = links.len().min(cluster.nodes.len());
     if nodes < 2 {
         return Vec::new();
     }
-    let mut all: Vec<(usize, Between)> = Vec::with_capacity(nodes);
+    let mut all: Vec<(usize, NodeLinkMeasurement)> = Vec::with_capacity(nodes);
     for round in 0..3 {
         let readers: Vec<usize> = (0..nodes)
             .filter(|n| round_of(*n, nodes) == round)
@@ -117,27 +121,27 @@ pub fn measure_links(links: &[Linked], cluster: &mut Cluster, state: &Path) -> V
         let source = |reader: usize| (reader + 1) % nodes;
         let call = |at: usize| {
             let from = source(readers[at]);
-            Call::Link {
+            NodeRequest::Link {
                 from: cluster.nodes[from].name.clone(),
                 at: links[from].data.clone(),
                 state: state.to_owned(),
             }
         };
-        let asked: Vec<&Linked> = readers.iter().map(|n| &links[*n]).collect();
+        let asked: Vec<&ReachableNode> = readers.iter().map(|n| &links[*n]).collect();
         let answers = answers(&asked, call, LINK);
         all.extend(readers.iter().zip(answers).map(|(reader, answer)| {
             let rate = match answer {
-                Ok(Answer::Rate(rate)) => Ok(rate),
-                Ok(Answer::Failed(why)) | Err(why) => Err(why),
+                Ok(NodeReply::Rate(rate)) => Ok(rate),
+                Ok(NodeReply::Failed(why)) | Err(why) => Err(why),
                 Ok(_) => Err(NO_SENSE.into()),
             };
             let name = |node: usize| cluster.nodes[node].name.clone();
             let (to, from) = (name(*reader), name(source(*reader)));
-            (*reader, Between { to, from, rate })
+            (*reader, NodeLinkMeasurement { to, from, rate })
         }));
     }
     all.sort_unstable_by_key(|(reader, _)| *reader);
-    let all: Vec<Between> = all.into_iter().map(|(_, between)| between).collect();
+    let all: Vec<NodeLinkMeasurement> = all.into_iter().map(|(_, between)| between).collect();
     let mut rates: Vec<u64> = all.iter().filter_map(|b| b.rate.clone().ok()).collect();
     rates.sort_unstable();
     // Of two in the middle the lower one: half of the links are at least as fast.
@@ -161,10 +165,13 @@ fn round_of(reader: usize, nodes: usize) -> usize {
 ///
 /// # Errors
 /// When a node does not answer.
-pub fn rooms(links: &[Linked], roots: &[Vec<PathBuf>]) -> Result<Vec<Room>, MeasureError> {
-    let call = |at: usize| Call::Room(roots.get(at).cloned().unwrap_or_default());
+pub fn rooms(
+    links: &[ReachableNode],
+    roots: &[Vec<PathBuf>],
+) -> Result<Vec<NodeTierUsage>, MeasureError> {
+    let call = |at: usize| NodeRequest::Room(roots.get(at).cloned().unwrap_or_default());
     ask_all(links, call, |answer| match answer {
-        Answer::Room(room) => Some(room),
+        NodeReply::Room(room) => Some(room),
         _ => None,
     })
 }
@@ -172,23 +179,23 @@ pub fn rooms(links: &[Linked], roots: &[Vec<PathBuf>]) -> Result<Vec<Room>, Meas
 /// Has all nodes at once removed what dead runs have left there of a workspace: on the tiers at these roots, its own for each, but
 /// for the `protected` folders. What each says, in the order of the links.
 pub fn sweep(
-    links: &[Linked],
+    links: &[ReachableNode],
     workspace: &str,
     state: &Path,
     roots: &[BTreeSet<PathBuf>],
     protected: &BTreeSet<PathBuf>,
 ) -> Vec<Result<Swept, String>> {
-    let call = |at: usize| Call::Sweep {
+    let call = |at: usize| NodeRequest::Sweep {
         workspace: workspace.to_owned(),
         state: state.to_owned(),
         roots: roots.get(at).cloned().unwrap_or_default(),
         protected: protected.clone(),
     };
-    let asked: Vec<&Linked> = links.iter().collect();
+    let asked: Vec<&ReachableNode> = links.iter().collect();
     let answers = answers(&asked, call, THOROUGH).into_iter();
     let swept = answers.map(|answer| match answer? {
-        Answer::Swept(swept) => Ok(swept),
-        Answer::Failed(why) => Err(why),
+        NodeReply::Swept(swept) => Ok(swept),
+        NodeReply::Failed(why) => Err(why),
         _ => Err(NO_SENSE.into()),
     });
     swept.collect()
@@ -196,15 +203,15 @@ pub fn sweep(
 
 /// The answers of all nodes that are `wanted`; the first that is not is the error.
 fn ask_all<T>(
-    links: &[Linked],
-    call: impl Fn(usize) -> Call,
-    wanted: impl Fn(Answer) -> Option<T>,
+    links: &[ReachableNode],
+    call: impl Fn(usize) -> NodeRequest,
+    wanted: impl Fn(NodeReply) -> Option<T>,
 ) -> Result<Vec<T>, MeasureError> {
-    let asked: Vec<&Linked> = links.iter().collect();
+    let asked: Vec<&ReachableNode> = links.iter().collect();
     let answers = answers(&asked, call, QUICK);
     let answers = links.iter().zip(answers).map(|(linked, answer)| {
         let why = match answer {
-            Ok(Answer::Failed(why)) | Err(why) => why,
+            Ok(NodeReply::Failed(why)) | Err(why) => why,
             Ok(answer) => match wanted(answer) {
                 Some(answer) => return Ok(answer),
                 None => NO_SENSE.into(),
@@ -221,10 +228,10 @@ pub(crate) const NO_SENSE: &str = "it sent a message that does not fit";
 
 /// Asks some nodes at once, and waits for all.
 pub(crate) fn answers(
-    asked: &[&Linked],
-    call: impl Fn(usize) -> Call,
+    asked: &[&ReachableNode],
+    call: impl Fn(usize) -> NodeRequest,
     timeout: Duration,
-) -> Vec<Answered> {
+) -> Vec<NodeReplyResult> {
     std::thread::scope(|scope| {
         let asked = asked.iter().enumerate().map(|(at, l)| {
             let call = call(at);

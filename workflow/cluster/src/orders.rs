@@ -1,32 +1,35 @@
 //! Who does what the engine orders.
 
 use crate::parts::named;
-use crate::world::{Allocation, By, Moving, Ready, Running, nodes_of, on};
+use crate::world::{
+    ActionPerformer, AllocationWorld, DispatchedAttempt, DispatchedTransfer, PendingEngineEvent,
+    nodes_of, on,
+};
 use std::collections::BTreeSet;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tarn_ports::{World, WorldError};
-use tarn_proto::node::Told;
-use tarn_types::action::{Action, Do, Run};
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Usage};
+use tarn_proto::node::NodeCommand;
+use tarn_types::action::{Action, AttemptSpec, Do};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Usage};
 use tarn_types::id::{InstanceId, NodeId};
-use tarn_types::nodes::Attempt;
+use tarn_types::nodes::AttemptId;
 use tarn_types::part::{Place, Transfer};
 
-impl Allocation {
+impl AllocationWorld {
     pub(crate) fn order(&mut self, action: &Action) -> Result<(), WorldError> {
         match &action.what {
             Do::List { data } => {
                 self.under_way.listing.insert(*data);
-                self.hand(By::Home, action)
+                self.hand(ActionPerformer::Home, action)
             }
             Do::Transfer(t) => self.transfer(action, t),
             Do::Run(run) => self.run(action, run),
             Do::Evict { part, key, at } => {
                 let by = match on(at) {
-                    None => By::Home,
+                    None => ActionPerformer::Home,
                     // What is ordered on a lost node needs no answer.
                     Some(n) if !self.is_up(n) => return Ok(()),
-                    Some(n) => By::Node(n),
+                    Some(n) => ActionPerformer::Node(n),
                 };
                 let evicting = &mut self.under_way.evicting;
                 let keys = evicting.entry((*part, at.clone())).or_default();
@@ -45,7 +48,7 @@ impl Allocation {
             Do::Stop { instance, attempt } => {
                 let running = self.under_way.running.get(&(*instance, *attempt));
                 match running.and_then(|r| r.nodes.first()) {
-                    Some(first) => self.hand(By::Node(*first), action),
+                    Some(first) => self.hand(ActionPerformer::Node(*first), action),
                     None => Ok(()),
                 }
             }
@@ -55,7 +58,7 @@ impl Allocation {
             }
             // Of a lost node the engine knows that nothing comes from there.
             Do::CopyImage { to, .. } if !self.is_up(to.node) => Ok(()),
-            Do::CopyImage { to, .. } => self.hand(By::Node(to.node), action),
+            Do::CopyImage { to, .. } => self.hand(ActionPerformer::Node(to.node), action),
             Do::Forget { at, .. } | Do::Discard { at, .. } => {
                 let nodes: BTreeSet<NodeId> = at.iter().map(|s| s.node).collect();
                 for node in nodes
@@ -63,7 +66,7 @@ impl Allocation {
                     .filter(|n| self.is_up(*n))
                     .collect::<Vec<_>>()
                 {
-                    self.hand(By::Node(node), action)?;
+                    self.hand(ActionPerformer::Node(node), action)?;
                 }
                 Ok(())
             }
@@ -73,19 +76,19 @@ impl Allocation {
     }
 
     /// Hands an order out, after what there is to know of the parts that it names.
-    pub(crate) fn hand(&mut self, by: By, action: &Action) -> Result<(), WorldError> {
+    pub(crate) fn hand(&mut self, by: ActionPerformer, action: &Action) -> Result<(), WorldError> {
         match by {
-            By::Home => {
+            ActionPerformer::Home => {
                 let names = named(&action.what, NodeId(u32::MAX));
-                let news = self.parts.untold(names, &mut self.home_knows);
+                let news = self.parts.take_unsent_parts(names, &mut self.home_knows);
                 if !news.is_empty() {
                     self.home.know(news)?;
                 }
                 self.home.perform(action)
             }
-            By::Node(n) => {
+            ActionPerformer::Node(n) => {
                 self.inform(n, &action.what);
-                self.tell(n, Told::Do(action.clone()));
+                self.send_command(n, NodeCommand::Do(action.clone()));
                 Ok(())
             }
         }
@@ -96,15 +99,15 @@ impl Allocation {
         let Some(node) = self.node_table.nodes.get_mut(n.at()) else {
             return;
         };
-        let news = self.parts.untold(names, &mut node.knows);
+        let news = self.parts.take_unsent_parts(names, &mut node.knows);
         if !news.is_empty() {
-            self.tell(n, Told::Know(news));
+            self.send_command(n, NodeCommand::Know(news));
         }
     }
 
     fn all(&mut self, action: &Action) -> Result<(), WorldError> {
         for n in self.up().collect::<Vec<_>>() {
-            self.tell(n, Told::Do(action.clone()));
+            self.send_command(n, NodeCommand::Do(action.clone()));
         }
         self.home.perform(action)
     }
@@ -120,12 +123,13 @@ impl Allocation {
             return Ok(());
         }
         let by = match &t.to {
-            Place::Node(spot) => By::Node(spot.node),
-            Place::Source | Place::External(_) | Place::Drained => {
-                self.parts.most_of(t).map_or(By::Home, By::Node)
-            }
+            Place::Node(spot) => ActionPerformer::Node(spot.node),
+            Place::Source | Place::External(_) | Place::Drained => self
+                .parts
+                .most_of(t)
+                .map_or(ActionPerformer::Home, ActionPerformer::Node),
         };
-        let moving = Moving {
+        let moving = DispatchedTransfer {
             order: t.clone(),
             by,
             began: wall_clock(),
@@ -140,7 +144,7 @@ impl Allocation {
         self.hand(by, action)
     }
 
-    fn run(&mut self, action: &Action, run: &Run) -> Result<(), WorldError> {
+    fn run(&mut self, action: &Action, run: &AttemptSpec) -> Result<(), WorldError> {
         let id = (run.instance, run.attempt);
         let nodes: Vec<_> = run.nodes.iter().map(|s| s.node).collect();
         let Some(first) = nodes.first().copied() else {
@@ -151,10 +155,10 @@ impl Allocation {
         };
         if let Some(lost) = nodes.iter().find(|n| !self.is_up(**n)) {
             let event = self.attempt_lost(id, *lost);
-            self.ready.push_back(Ready { event, nodes });
+            self.ready.push_back(PendingEngineEvent { event, nodes });
             return Ok(());
         }
-        let running = Running {
+        let running = DispatchedAttempt {
             nodes: nodes.clone(),
             cut: None,
         };
@@ -166,11 +170,11 @@ impl Allocation {
             let mark = self.marks;
             for follower in followers {
                 self.inform(*follower, &action.what);
-                self.tell(*follower, Told::Mark(mark));
+                self.send_command(*follower, NodeCommand::Mark(mark));
             }
-            self.tell(first, Told::Lead { step: id, mark });
+            self.send_command(first, NodeCommand::Lead { step: id, mark });
         }
-        self.hand(By::Node(first), action)
+        self.hand(ActionPerformer::Node(first), action)
     }
 
     fn reuse(&mut self, instance: InstanceId, prior: u32) {
@@ -199,7 +203,7 @@ impl Allocation {
     }
 
     /// The end of an attempt because of a lost node.
-    pub(crate) fn attempt_lost(&self, id: Attempt, node: NodeId) -> Event {
+    pub(crate) fn attempt_lost(&self, id: AttemptId, node: NodeId) -> Event {
         failed(id, self.node_lost(node))
     }
 
@@ -213,11 +217,11 @@ impl Allocation {
 }
 
 /// The end of an attempt that has done nothing.
-pub(crate) fn failed((instance, attempt): Attempt, failure: Failure) -> Event {
+pub(crate) fn failed((instance, attempt): AttemptId, failure: Failure) -> Event {
     Event::Ended {
         instance,
         attempt,
-        ended: Ended::Failed {
+        ended: AttemptOutcome::Failed {
             failure,
             log_tail: String::new(),
             newest: None,

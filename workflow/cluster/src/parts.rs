@@ -2,7 +2,7 @@
 //! of the run (`bounds::MAX_PARTS` a version), none of it with their files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_types::action::{Do, Run};
+use tarn_types::action::{AttemptSpec, Do};
 use tarn_types::event::{Output, PriorInstance};
 use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, TierId};
@@ -10,19 +10,19 @@ use tarn_types::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 use tarn_types::workflow::Workflow;
 
 /// Bytes that a replica takes, by part, tier and key.
-pub(crate) type Holds = BTreeMap<(PartRef, TierId, StoreKey), u64>;
+pub(crate) type StoredPartBytes = BTreeMap<(PartRef, TierId, StoreKey), u64>;
 /// Which account of each part a node knows.
 pub(crate) type Knows = BTreeMap<PartRef, u64>;
 
 /// Parts. A newer commit of a part, or a hash that has become known, is a newer account of it.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct RunPartTable {
     known: BTreeMap<PartRef, (PartInfo, u64)>,
     /// Keys that a newer commit of the part has replaced: at most one a commit.
     superseded: BTreeSet<(PartRef, StoreKey)>,
 }
 
-impl Parts {
+impl RunPartTable {
     pub(crate) fn get(&self, part: PartRef) -> Option<&PartInfo> {
         self.known.get(&part).map(|(info, _)| info)
     }
@@ -59,7 +59,7 @@ impl Parts {
     }
 
     /// Those of the parts that a node has not been told of as they are; from now on it has.
-    pub(crate) fn untold(
+    pub(crate) fn take_unsent_parts(
         &self,
         parts: impl IntoIterator<Item = PartRef>,
         knows: &mut Knows,
@@ -153,7 +153,7 @@ pub(crate) fn named(what: &Do, node: NodeId) -> Vec<PartRef> {
     }
 }
 
-fn in_views(run: &Run, node: NodeId) -> Vec<PartRef> {
+fn in_views(run: &AttemptSpec, node: NodeId) -> Vec<PartRef> {
     let leads = run.nodes.first().is_some_and(|s| s.node == node);
     let held = run.views.iter().flatten().flatten();
     let seen = held.filter(|h| leads || h.spot.node == node);

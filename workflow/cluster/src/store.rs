@@ -1,27 +1,27 @@
 //! The external store is one for all nodes: its bound of transfers at once is that of all of them together, and so is the
 //! rate that it is played with (`--external-rate`).
 
-use crate::world::{Allocation, By};
+use crate::world::{ActionPerformer, AllocationWorld};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use tarn_ports::WorldError;
-use tarn_proto::node::Told;
+use tarn_proto::node::NodeCommand;
 use tarn_types::action::Action;
 use tarn_types::id::TransferId;
 use tarn_types::part::{Place, Transfer};
 
 /// Transfers to and from the external store.
 #[derive(Default)]
-pub(crate) struct Store {
+pub(crate) struct ExternalTransferQueue {
     /// Handed out, and to whom.
-    busy: BTreeMap<TransferId, By>,
+    busy: BTreeMap<TransferId, ActionPerformer>,
     /// Not yet, the most urgent first.
     waiting: BTreeMap<(Reverse<u64>, TransferId), Action>,
     /// How many of how many transfers each was last told to have.
-    told: BTreeMap<By, (u32, u32)>,
+    told: BTreeMap<ActionPerformer, (u32, u32)>,
 }
 
-impl Store {
+impl ExternalTransferQueue {
     pub(crate) fn is_waiting(&self, t: &Transfer) -> bool {
         self.waiting.contains_key(&key(t))
     }
@@ -34,7 +34,7 @@ impl Store {
 }
 
 /// Of what is handed out, how much each has; of how much.
-fn shares(busy: &BTreeMap<TransferId, By>) -> BTreeMap<By, (u32, u32)> {
+fn shares(busy: &BTreeMap<TransferId, ActionPerformer>) -> BTreeMap<ActionPerformer, (u32, u32)> {
     let mut shares = BTreeMap::new();
     for by in busy.values() {
         let share: &mut (u32, u32) = shares.entry(*by).or_default();
@@ -53,7 +53,7 @@ fn touches_store(t: &Transfer) -> bool {
     outside(&t.to) || t.parts.iter().any(|m| outside(&m.from))
 }
 
-impl Allocation {
+impl AllocationWorld {
     /// Whether a transfer has to wait for others; then it is kept for later.
     pub(crate) fn waits_for_store(&mut self, action: &Action, t: &Transfer) -> bool {
         if !touches_store(t) {
@@ -61,7 +61,11 @@ impl Allocation {
         }
         let streams = self.node_config.cluster.external.streams.max(1);
         if self.store.busy.len() < streams as usize {
-            let by = self.under_way.moving.get(&t.id).map_or(By::Home, |m| m.by);
+            let by = self
+                .under_way
+                .moving
+                .get(&t.id)
+                .map_or(ActionPerformer::Home, |m| m.by);
             self.store.busy.insert(t.id, by);
             self.pace();
             return false;
@@ -112,10 +116,10 @@ impl Allocation {
                 continue;
             }
             match by {
-                By::Home => self.home.pace(*own, *all),
-                By::Node(n) => self.tell(
+                ActionPerformer::Home => self.home.pace(*own, *all),
+                ActionPerformer::Node(n) => self.send_command(
                     *n,
-                    Told::Pace {
+                    NodeCommand::Pace {
                         own: *own,
                         all: *all,
                     },

@@ -3,32 +3,32 @@
 use crate::chains::Chains;
 use crate::connection::{FileCheck, NodeConnection};
 use crate::event_queue::{EventQueue, NodeEvent};
-use crate::link::{Linked, Relink};
+use crate::link::{ReachableNode, Relink};
 use crate::lost::Returned;
-use crate::parts::{Holds, Knows, Parts};
-use crate::store::Store;
+use crate::parts::{Knows, RunPartTable, StoredPartBytes};
+use crate::store::ExternalTransferQueue;
 use crate::{ABANDONED, ASK_IDLE, GOODBYE, LOOK, LOOK_OFTEN, QUICK};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_ports::{ChangedSince, Nodes, Progress, World, WorldError};
-use tarn_proto::node::{Address, Answer, Call, NodeConfig, Told};
+use tarn_ports::{ChangedSince, NodeWorld, Progress, World, WorldError};
+use tarn_proto::node::{Address, NodeCommand, NodeConfig, NodeReply, NodeRequest};
 use tarn_types::action::Action;
 use tarn_types::event::{Event, Failure, FailureKind};
 use tarn_types::id::{DataId, NodeId, TierId, TransferId};
-use tarn_types::nodes::{Attempt, Waits};
+use tarn_types::nodes::{AttemptId, SpaceWaitCause};
 use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
 use tarn_types::units::Time;
 
 /// What the world of an allocation is made of.
 pub struct Config {
     /// A world that owns no node: it lists sources, remembers their hashes, watches signals, sees the drained area.
-    pub home: Box<dyn Nodes>,
+    pub home: Box<dyn NodeWorld>,
     /// How each node is opened. Which node it is, the time, and where the others serve their files is filled in.
     pub node_config: NodeConfig,
     /// The nodes, in the order of the cluster, their sessions numbered 0.
-    pub links: Vec<Linked>,
+    pub links: Vec<ReachableNode>,
     /// Where these sessions put their news.
     pub event_queue: EventQueue,
     /// Opens a new session with a lost node.
@@ -65,7 +65,7 @@ impl NodeState {
 }
 
 /// A node, as this end sees it.
-pub(crate) struct Node {
+pub(crate) struct AllocatedNode {
     /// Counts the sessions with it; what comes of an earlier one does not count.
     pub(crate) session: u64,
     pub(crate) node_state: NodeState,
@@ -74,10 +74,10 @@ pub(crate) struct Node {
     pub(crate) address: Address,
     pub(crate) knows: Knows,
     /// Replicas of this run that lie there, or lay there when it was lost.
-    pub(crate) holds: Holds,
+    pub(crate) holds: StoredPartBytes,
 }
 
-impl Node {
+impl AllocatedNode {
     pub(crate) fn is_up(&self) -> bool {
         matches!(self.node_state, NodeState::Up)
     }
@@ -85,14 +85,16 @@ impl Node {
 
 /// The nodes; says goodbye when it goes.
 pub(crate) struct NodeTable {
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<AllocatedNode>,
     pub(crate) event_queue: EventQueue,
 }
 
 impl Drop for NodeTable {
     fn drop(&mut self) {
         let connections = self.nodes.iter().filter_map(|n| n.connection.as_ref());
-        let waiting: Vec<_> = connections.map(|l| l.call(Call::Close, GOODBYE)).collect();
+        let waiting: Vec<_> = connections
+            .map(|l| l.call(NodeRequest::Close, GOODBYE))
+            .collect();
         // A session that cannot be heard because nobody reads its news must not wait for that.
         self.event_queue.close();
         let until = Instant::now() + GOODBYE;
@@ -105,15 +107,15 @@ impl Drop for NodeTable {
 
 /// Who performs something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum By {
+pub(crate) enum ActionPerformer {
     Home,
     Node(NodeId),
 }
 
 /// A transfer under way.
-pub(crate) struct Moving {
+pub(crate) struct DispatchedTransfer {
     pub(crate) order: Transfer,
-    pub(crate) by: By,
+    pub(crate) by: ActionPerformer,
     /// Nanoseconds since 1970.
     pub(crate) began: i64,
     /// A node of it that was lost, though not the one that performs it.
@@ -123,21 +125,21 @@ pub(crate) struct Moving {
 }
 
 /// An attempt under way; its first node performs it.
-pub(crate) struct Running {
+pub(crate) struct DispatchedAttempt {
     pub(crate) nodes: Vec<NodeId>,
     pub(crate) cut: Option<NodeId>,
 }
 
 /// What is owed to the engine.
 #[derive(Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct OutstandingActions {
     pub(crate) listing: BTreeSet<DataId>,
-    pub(crate) moving: BTreeMap<TransferId, Moving>,
-    pub(crate) running: BTreeMap<Attempt, Running>,
+    pub(crate) moving: BTreeMap<TransferId, DispatchedTransfer>,
+    pub(crate) running: BTreeMap<AttemptId, DispatchedAttempt>,
     pub(crate) evicting: BTreeMap<(PartRef, Place), VecDeque<StoreKey>>,
 }
 
-impl UnderWay {
+impl OutstandingActions {
     fn nothing(&self) -> bool {
         self.listing.is_empty()
             && self.moving.is_empty()
@@ -147,7 +149,7 @@ impl UnderWay {
 
     fn home_owes(&self) -> bool {
         !self.listing.is_empty()
-            || self.moving.values().any(|m| m.by == By::Home)
+            || self.moving.values().any(|m| m.by == ActionPerformer::Home)
             || self.evicting.keys().any(|(_, at)| on(at).is_none())
     }
 
@@ -175,15 +177,15 @@ pub(crate) fn nodes_of(t: &Transfer) -> impl Iterator<Item = NodeId> {
 }
 
 /// What is told to the engine next.
-pub(crate) struct Ready {
+pub(crate) struct PendingEngineEvent {
     pub(crate) event: Event,
     /// The nodes that have to do with it: none of them comes back before it was told.
     pub(crate) nodes: Vec<NodeId>,
 }
 
 /// The world of a run over the nodes of an allocation.
-pub struct Allocation {
-    pub(crate) home: Box<dyn Nodes>,
+pub struct AllocationWorld {
+    pub(crate) home: Box<dyn NodeWorld>,
     pub(crate) home_knows: Knows,
     pub(crate) node_table: NodeTable,
     pub(crate) node_config: NodeConfig,
@@ -194,17 +196,17 @@ pub struct Allocation {
     pub(crate) multi_node: Result<(), String>,
     pub(crate) one_namespace: Result<(), String>,
     pub(crate) images: Result<(), String>,
-    pub(crate) parts: Parts,
+    pub(crate) parts: RunPartTable,
     /// Replicas of earlier runs that were offered to this one, if any were.
     pub(crate) offered: Option<BTreeSet<(StoreKey, Place)>>,
     /// Folders that somebody asks to keep.
     pub(crate) protected: BTreeSet<PathBuf>,
     /// Parts that the user has pinned.
     pub(crate) pinned: BTreeSet<StoreKey>,
-    pub(crate) under_way: UnderWay,
-    pub(crate) store: Store,
+    pub(crate) under_way: OutstandingActions,
+    pub(crate) store: ExternalTransferQueue,
     pub(crate) chains: Chains,
-    pub(crate) ready: VecDeque<Ready>,
+    pub(crate) ready: VecDeque<PendingEngineEvent>,
     /// Marks so far ([`Told::Mark`]).
     pub(crate) marks: u64,
     pub(crate) progress: Progress,
@@ -215,7 +217,7 @@ pub struct Allocation {
     idle: Option<(Instant, Instant)>,
 }
 
-impl Allocation {
+impl AllocationWorld {
     /// Opens all nodes. One that does not answer is lost, as if that had happened later.
     ///
     /// # Errors
@@ -230,13 +232,13 @@ impl Allocation {
         let ids = (0..).map(NodeId);
         let addresses = config.links.iter().map(|l| l.data.clone());
         node_config.peers = ids.zip(addresses).collect();
-        let node = |linked: &Linked| Node {
+        let node = |linked: &ReachableNode| AllocatedNode {
             session: 0,
             node_state: NodeState::Up,
             connection: None,
             address: linked.data.clone(),
             knows: Knows::new(),
-            holds: Holds::new(),
+            holds: StoredPartBytes::new(),
         };
         let nodes = config.links.iter().map(node).collect();
         let event_queue = config.event_queue;
@@ -257,12 +259,12 @@ impl Allocation {
             multi_node: Ok(()),
             one_namespace: Ok(()),
             images: Ok(()),
-            parts: Parts::default(),
+            parts: RunPartTable::default(),
             offered: None,
             protected: BTreeSet::new(),
             pinned: BTreeSet::new(),
-            under_way: UnderWay::default(),
-            store: Store::default(),
+            under_way: OutstandingActions::default(),
+            store: ExternalTransferQueue::default(),
             chains: Chains::default(),
             ready: VecDeque::new(),
             marks: 0,
@@ -278,11 +280,11 @@ impl Allocation {
         }
         let calls = this
             .up()
-            .map(|n| (n, Call::Open(Box::new(this.opening_of(n)))));
+            .map(|n| (n, NodeRequest::Open(Box::new(this.opening_of(n)))));
         let calls = calls.collect();
         for (n, answer) in this.ask(calls, QUICK)? {
             match answer {
-                Answer::Opened {
+                NodeReply::Opened {
                     several,
                     shared,
                     images,
@@ -306,7 +308,7 @@ impl Allocation {
         &self,
         n: NodeId,
         session: u64,
-        linked: Linked,
+        linked: ReachableNode,
     ) -> Result<NodeConnection, WorldError> {
         let (event_queue, file_check) =
             (self.node_table.event_queue.clone(), self.file_check.clone());
@@ -320,7 +322,7 @@ impl Allocation {
         self.store.ended(order);
         let done = matches!(event, Event::TransferDone { .. });
         let followers = self.chains.ended(order, done);
-        self.tell_engine(event, nodes_of(order).collect());
+        self.queue_engine_event(event, nodes_of(order).collect());
         for id in followers {
             if let Some(moving) = self.under_way.moving.remove(&id) {
                 self.broken(&moving.order);
@@ -365,16 +367,16 @@ impl Allocation {
         }
     }
 
-    pub(crate) fn node(&self, n: NodeId) -> Option<&Node> {
+    pub(crate) fn node(&self, n: NodeId) -> Option<&AllocatedNode> {
         self.node_table.nodes.get(n.at())
     }
 
-    pub(crate) fn node_mut(&mut self, n: NodeId) -> Option<&mut Node> {
+    pub(crate) fn node_mut(&mut self, n: NodeId) -> Option<&mut AllocatedNode> {
         self.node_table.nodes.get_mut(n.at())
     }
 
     pub(crate) fn is_up(&self, n: NodeId) -> bool {
-        self.node(n).is_some_and(Node::is_up)
+        self.node(n).is_some_and(AllocatedNode::is_up)
     }
 
     /// The nodes that can be used.
@@ -390,17 +392,17 @@ impl Allocation {
     }
 
     /// Tells a node, whether it can be used or is being made ready for that.
-    pub(crate) fn tell(&mut self, n: NodeId, told: Told) {
+    pub(crate) fn send_command(&mut self, n: NodeId, told: NodeCommand) {
         let connection = self.node(n).and_then(|node| node.connection.as_ref());
-        if connection.is_some_and(|connection| !connection.tell(told)) {
+        if connection.is_some_and(|connection| !connection.send_command(told)) {
             self.lose(n, "too many messages to it are not yet sent".into());
         }
     }
 
-    pub(crate) fn tell_others(&mut self, but: Option<NodeId>, told: &Told) {
+    pub(crate) fn send_command_to_others(&mut self, but: Option<NodeId>, told: &NodeCommand) {
         for n in (0..self.node_table.nodes.len() as u32).map(NodeId) {
             if Some(n) != but {
-                self.tell(n, told.clone());
+                self.send_command(n, told.clone());
             }
         }
     }
@@ -418,7 +420,7 @@ impl Allocation {
             return;
         }
         match node_event {
-            NodeEvent::News(_, _, Ok(news)) => self.heard(n, news),
+            NodeEvent::News(_, _, Ok(news)) => self.handle_notification(n, news),
             NodeEvent::News(_, _, Err(why)) => {
                 let connection = self.node(n).and_then(|node| node.connection.as_ref());
                 let known = connection.and_then(NodeConnection::over);
@@ -439,7 +441,7 @@ impl Allocation {
         self.looked = Instant::now();
         self.give_up_transfers();
         let timeout = self.timeout;
-        let stuck = |n: &Node| n.connection.as_ref().is_some_and(|l| l.is_stuck(timeout));
+        let stuck = |n: &AllocatedNode| n.connection.as_ref().is_some_and(|l| l.is_stuck(timeout));
         let nodes = (0..).map(NodeId).zip(&self.node_table.nodes);
         let stuck: Vec<_> = nodes.filter(|(_, n)| stuck(n)).map(|(n, _)| n).collect();
         for n in stuck {
@@ -448,7 +450,7 @@ impl Allocation {
     }
 }
 
-impl Allocation {
+impl AllocationWorld {
     fn connections(&self) -> impl Iterator<Item = (NodeId, &NodeConnection)> {
         let nodes = (0..).map(NodeId).zip(&self.node_table.nodes);
         nodes.filter_map(|(n, node)| Some((n, node.connection.as_ref()?)))
@@ -466,11 +468,14 @@ impl Allocation {
             return Ok(());
         }
         let idle = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let calls = self.up().map(|n| (n, Call::Idle(Some(idle)))).collect();
-        let mut all = Waits::default();
+        let calls = self
+            .up()
+            .map(|n| (n, NodeRequest::Idle(Some(idle))))
+            .collect();
+        let mut all = SpaceWaitCause::default();
         for (n, answer) in self.ask(calls, QUICK)? {
             match answer {
-                Answer::Waits(waits) => all = all.and(waits),
+                NodeReply::Waits(waits) => all = all.and(waits),
                 _ => self.nonsense(n),
             }
         }
@@ -485,7 +490,7 @@ impl Allocation {
             return;
         }
         let timeout = self.timeout.min(ABANDONED);
-        let hangs = |m: &Moving| m.abandoned.is_some_and(|a| a.elapsed() >= timeout);
+        let hangs = |m: &DispatchedTransfer| m.abandoned.is_some_and(|a| a.elapsed() >= timeout);
         let moving = self.under_way.moving.iter();
         let hanging: Vec<_> = moving
             .filter(|(_, m)| hangs(m))
@@ -502,7 +507,7 @@ impl Allocation {
     }
 }
 
-impl World for Allocation {
+impl World for AllocationWorld {
     fn now(&self) -> Time {
         self.home.now()
     }
@@ -513,7 +518,7 @@ impl World for Allocation {
             self.idle = None;
             for (_, connection) in self.connections() {
                 // Nobody waits for the answer.
-                drop(connection.call(Call::Idle(None), QUICK));
+                drop(connection.call(NodeRequest::Idle(None), QUICK));
             }
         }
         Ok(())
@@ -557,12 +562,12 @@ impl World for Allocation {
         loop {
             if let Some(ready) = self.ready.pop_front() {
                 if let Event::TransferFailed { id, .. } = &ready.event {
-                    self.chains.told(*id);
+                    self.chains.acknowledge_failure(*id);
                 }
                 return Some((self.now(), ready.event));
             }
             if let Some((_, event)) = self.home.poll() {
-                self.home_says(event);
+                self.handle_home_event(event);
                 continue;
             }
             let node_event = self.node_table.event_queue.take(Duration::ZERO)?;

@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use tarn_ports::Nodes;
+use tarn_ports::NodeWorld;
 use tarn_types::action::Do;
 use tarn_types::event::{Event, Failure, FailureKind};
 use tarn_types::id::{NodeId, TransferId};

@@ -5,11 +5,13 @@ use common::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tarn_cluster::Link;
-use tarn_ports::{Nodes, World};
-use tarn_proto::node::{Answer, Call, News, Told};
+use tarn_cluster::NodeLink;
+use tarn_ports::{NodeWorld, World};
+use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest};
 use tarn_types::action::Do;
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Output, Usage, Whole};
+use tarn_types::event::{
+    AttemptOutcome, BroughtBackReplica, Event, Failure, FailureKind, Output, Usage,
+};
 use tarn_types::id::{DataId, NodeId, TierId, TransferId};
 use tarn_types::nodes::Staying;
 use tarn_types::part::{Place, StoreKey};
@@ -26,7 +28,7 @@ fn lost_end(event: &Event) -> Option<u64> {
         }
         Event::Ended {
             instance,
-            ended: Ended::Failed { failure, .. },
+            ended: AttemptOutcome::Failed { failure, .. },
             ..
         } if failure.kind == FailureKind::NodeLost => Some(1000 + u64::from(instance.index)),
         _ => None,
@@ -47,7 +49,7 @@ fn exit(index: u32) -> Event {
     Event::Ended {
         instance: instance(index),
         attempt: 1,
-        ended: Ended::Failed {
+        ended: AttemptOutcome::Failed {
             failure: Failure { kind, message },
             log_tail: "mpirun: a rank is gone".into(),
             newest: None,
@@ -100,7 +102,8 @@ fn what_it_performed_ends_at_once_and_what_others_do_with_it_when_they_say_so() 
     };
     assert_eq!(p.session(2).orders(3)[2], abandon(2));
     assert_eq!(p.session(0).orders(4)[2..], [abandon(4), stop]);
-    p.session(0).hears(|t| *t == Told::NodeLost(NodeId(1)));
+    p.session(0)
+        .hears(|t| *t == NodeCommand::NodeLost(NodeId(1)));
     p.session(2).happens(io(2));
     assert_eq!(lost_end(&p.event()), Some(2));
     p.session(0).happens(exit(1));
@@ -127,12 +130,12 @@ fn it_brings_back_what_is_whole_and_everybody_is_told_where_it_is() {
     let mut script = Script::new(3);
     script.answers = Arc::new(|n, call| match call {
         // Of three replicas the second is not whole any more.
-        Call::Inventory(wanted) if n == NodeId(1) => {
+        NodeRequest::Inventory(wanted) if n == NodeId(1) => {
             let mut there: Vec<_> = wanted.iter().map(|(p, _, at)| (*p, at.clone())).collect();
             if there.len() > 1 {
                 there.remove(1);
             }
-            Some(Answer::Found(there))
+            Some(NodeReply::Found(there))
         }
         _ => None,
     });
@@ -193,7 +196,7 @@ fn it_brings_back_what_is_whole_and_everybody_is_told_where_it_is() {
         origin: 3,
         seq: 8,
     };
-    let brought = |part, key: &str, stored| Whole {
+    let brought = |part, key: &str, stored| BroughtBackReplica {
         part,
         key: StoreKey(key.into()),
         tier: TierId(0),
@@ -207,17 +210,17 @@ fn it_brings_back_what_is_whole_and_everybody_is_told_where_it_is() {
     let called = back.called.lock().unwrap().clone();
     let names: Vec<_> = called.iter().map(std::mem::discriminant).collect();
     assert_eq!(names.len(), 4, "open, inventory, offer, clean: {called:?}");
-    assert!(matches!(&called[0], Call::Open(o) if o.node == NodeId(1) && o.epoch > 0));
-    assert!(matches!(&called[2], Call::Offer { there, .. } if *there == offered));
+    assert!(matches!(&called[0], NodeRequest::Open(o) if o.node == NodeId(1) && o.epoch > 0));
+    assert!(matches!(&called[2], NodeRequest::Offer { there, .. } if *there == offered));
     let kept = |s: &Staying| s.keep.len() == 3 && s.resumed;
     assert!(
-        matches!(&called[3], Call::Clean(s) if kept(s)),
+        matches!(&called[3], NodeRequest::Clean(s) if kept(s)),
         "{called:?}"
     );
-    back.hears(|t| *t == Told::NodeLost(NodeId(2)));
+    back.hears(|t| *t == NodeCommand::NodeLost(NodeId(2)));
     let address = ("node1".to_owned(), 7001);
     p.session(0)
-        .hears(|t| *t == Told::NodeBack(NodeId(1), address.clone()));
+        .hears(|t| *t == NodeCommand::NodeBack(NodeId(1), address.clone()));
     p.perform(Do::Transfer(transfer(9, &[(0, Place::Source)], at(1))));
     assert_eq!(back.orders(1).len(), 1);
 }
@@ -228,8 +231,8 @@ fn one_that_is_lost_while_it_comes_back_comes_back_later() {
     let failing = Arc::clone(&fails);
     let mut script = Script::new(2);
     script.answers = Arc::new(move |_, call| match call {
-        Call::Inventory(_) if failing.load(Ordering::Relaxed) => {
-            Some(Answer::Failed("its disk is not mounted yet".into()))
+        NodeRequest::Inventory(_) if failing.load(Ordering::Relaxed) => {
+            Some(NodeReply::Failed("its disk is not mounted yet".into()))
         }
         _ => None,
     });
@@ -255,12 +258,12 @@ fn one_that_is_lost_while_it_comes_back_comes_back_later() {
 fn what_its_new_world_says_of_its_tiers_comes_with_it() {
     let mut script = Script::new(2);
     script.acts = Arc::new(|n, told| match told {
-        Told::Know(_) => vec![
-            News::Event(Event::Capacity {
+        NodeCommand::Know(_) => vec![
+            NodeNotification::Event(Event::Capacity {
                 spot: spot(n.0),
                 bytes: 600,
             }),
-            News::Event(done(1, 1)),
+            NodeNotification::Event(done(1, 1)),
         ],
         _ => Vec::new(),
     });
@@ -320,7 +323,7 @@ fn who_is_told_to_end_interrupts_the_run() {
     p.perform(Do::Run(Box::new(run(0, &[0], &[]))));
     p.session(0).orders(1);
     for n in [1, 0] {
-        p.session(n).says(News::Ending);
+        p.session(n).says(NodeNotification::Ending);
     }
     let first = p.event();
     assert!(
@@ -344,7 +347,7 @@ fn who_is_told_to_end_interrupts_the_run() {
 fn who_ends_while_it_is_asked_is_lost_and_the_run_goes_on() {
     let mut script = Script::new(2);
     script.answers = Arc::new(|n, call| match call {
-        Call::Exist(_) if n.0 == 1 => Some(Answer::Ending),
+        NodeRequest::Exist(_) if n.0 == 1 => Some(NodeReply::Ending),
         _ => None,
     });
     let mut p = script.open();

@@ -6,20 +6,22 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tarn_cluster::{Between, Link, Linked, MeasureError, NoAnswer, measure, measure_links};
-use tarn_proto::node::{self, Answer, Call, VERSION};
+use tarn_cluster::{
+    MeasureError, NoAnswer, NodeLink, NodeLinkMeasurement, ReachableNode, measure, measure_links,
+};
+use tarn_proto::node::{self, NodeReply, NodeRequest, VERSION};
 use tarn_types::cluster::Cluster;
-use tarn_types::nodes::{Look, Sight};
+use tarn_types::nodes::{PathAppearance, SharedPath};
 
 /// What measuring one link takes.
 const LINK: Duration = Duration::from_millis(50);
 
-type Says = Box<dyn Fn(&Call) -> Option<Answer> + Send + Sync>;
+type Says = Box<dyn Fn(&NodeRequest) -> Option<NodeReply> + Send + Sync>;
 
 struct One(Says);
 
-impl Link for One {
-    fn tell(&self, _: Vec<u8>) -> bool {
+impl NodeLink for One {
+    fn send_command(&self, _: Vec<u8>) -> bool {
         false
     }
     fn call(&self, request: Vec<u8>, timeout: Option<Duration>) -> Result<Vec<u8>, NoAnswer> {
@@ -34,8 +36,11 @@ impl Link for One {
     fn end(&self) {}
 }
 
-fn linked(name: &str, says: impl Fn(&Call) -> Option<Answer> + Send + Sync + 'static) -> Linked {
-    Linked {
+fn linked(
+    name: &str,
+    says: impl Fn(&NodeRequest) -> Option<NodeReply> + Send + Sync + 'static,
+) -> ReachableNode {
+    ReachableNode {
         name: name.into(),
         link: Arc::new(One(Box::new(says))),
         data: (name.into(), 1),
@@ -51,20 +56,20 @@ fn own(n: u32, host: &str) -> Cluster {
     cluster
 }
 
-fn honest(n: u32, host: &'static str) -> Linked {
+fn honest(n: u32, host: &'static str) -> ReachableNode {
     linked(&format!("n{n}"), move |_| {
-        Some(Answer::Cluster(own(n, host)))
+        Some(NodeReply::Cluster(own(n, host)))
     })
 }
 
-fn measured(links: &[Linked]) -> Result<Cluster, MeasureError> {
+fn measured(links: &[ReachableNode]) -> Result<Cluster, MeasureError> {
     let state = tempfile::tempdir().unwrap();
     let mut external = cluster_of(1).external;
     external.streams = 9;
-    let sights = [Sight {
+    let sights = [SharedPath {
         title: "the state folder".into(),
         path: state.path().into(),
-        look: Look::Other,
+        look: PathAppearance::Other,
     }];
     measure(
         links,
@@ -93,7 +98,7 @@ fn hosts_and_nodes_are_in_the_order_of_the_links() {
 #[test]
 fn every_node_is_asked_what_it_sees() {
     let sees = linked("n", |call| {
-        let Call::Measure {
+        let NodeRequest::Measure {
             version,
             tiers,
             state,
@@ -105,7 +110,7 @@ fn every_node_is_asked_what_it_sees() {
         };
         assert_eq!((*version, tiers.len(), sights.len()), (VERSION, 1, 1));
         assert_eq!(sights[0].path, *state);
-        Some(Answer::Cluster(own(0, "a")))
+        Some(NodeReply::Cluster(own(0, "a")))
     });
     measured(&[sees]).unwrap();
 }
@@ -116,7 +121,7 @@ fn something_may_stand_in_for_a_tier_unless_no_node_has_it() {
         linked(&format!("n{n}"), move |_| {
             let mut own = own(n, &format!("h{n}"));
             own.nodes[0].tiers[0].root = format!("/dev/shm/{n}.stand-in").into();
-            Some(Answer::Cluster(own))
+            Some(NodeReply::Cluster(own))
         })
     };
     let cluster = measured(&[without(1), honest(0, "a"), without(2), honest(3, "b")]).unwrap();
@@ -131,11 +136,11 @@ fn something_may_stand_in_for_a_tier_unless_no_node_has_it() {
 
 #[test]
 fn what_is_no_cluster_is_refused_with_names() {
-    let says = |links: &[Linked]| measured(links).unwrap_err().to_string();
+    let says = |links: &[ReachableNode]| measured(links).unwrap_err().to_string();
     let other = linked("n1", |_| {
         let mut own = own(1, "b");
         own.nodes[0].tiers[0].root = "/scratch".into();
-        Some(Answer::Cluster(own))
+        Some(NodeReply::Cluster(own))
     });
     let why = says(&[honest(0, "a"), other]);
     assert!(
@@ -143,7 +148,7 @@ fn what_is_no_cluster_is_refused_with_names() {
         "{why}"
     );
     let old = linked("n1", |_| {
-        Some(Answer::Failed("tarnd is 0.0.9, this tarn 0.1.0".into()))
+        Some(NodeReply::Failed("tarnd is 0.0.9, this tarn 0.1.0".into()))
     });
     let why = says(&[honest(0, "a"), old]);
     assert_eq!(
@@ -155,7 +160,7 @@ fn what_is_no_cluster_is_refused_with_names() {
         why.contains("n1") && why.contains("did not answer within"),
         "{why}"
     );
-    let why = says(&[linked("n1", |_| Some(Answer::Done))]);
+    let why = says(&[linked("n1", |_| Some(NodeReply::Done))]);
     assert!(why.contains("it sent a message that"), "{why}");
     assert!(says(&[honest(0, "a"), honest(0, "b")]).contains("have the name node0"));
     assert!(matches!(measured(&[]), Err(MeasureError::None)));
@@ -165,15 +170,15 @@ fn what_is_no_cluster_is_refused_with_names() {
 fn ring(
     nodes: usize,
     rate: impl Fn(usize) -> Result<u64, String> + Clone + Send + Sync + 'static,
-) -> (Vec<Between>, Cluster) {
+) -> (Vec<NodeLinkMeasurement>, Cluster) {
     let mut cluster = cluster_of(nodes as u32);
     (cluster.peer.read, cluster.peer.write) = (1000, 500);
     let busy: Arc<Mutex<BTreeSet<String>>> = Arc::default();
-    let links: Vec<Linked> = (0..nodes)
+    let links: Vec<ReachableNode> = (0..nodes)
         .map(|n| {
             let (busy, rate) = (Arc::clone(&busy), rate.clone());
             linked(&format!("node{n}"), move |call| {
-                let Call::Link { from, at, state } = call else {
+                let NodeRequest::Link { from, at, state } = call else {
                     return None;
                 };
                 assert_eq!((&at.0, &**state), (from, Path::new("/state")));
@@ -186,7 +191,7 @@ fn ring(
                 }
                 std::thread::sleep(LINK);
                 busy.lock().unwrap().retain(|one| !both.contains(one));
-                Some(rate(n).map_or_else(Answer::Failed, Answer::Rate))
+                Some(rate(n).map_or_else(NodeReply::Failed, NodeReply::Rate))
             })
         })
         .collect();

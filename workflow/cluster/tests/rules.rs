@@ -7,21 +7,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tarn_cluster::Link;
-use tarn_ports::{Nodes, World};
-use tarn_proto::node::{Answer, Call, News, Told};
+use tarn_cluster::NodeLink;
+use tarn_ports::{NodeWorld, World};
+use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest};
 use tarn_types::action::{Do, Outcome};
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Output, PriorInstance};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Output, PriorInstance};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, NodeId, StepId, TransferId};
-use tarn_types::nodes::{Cleaned, Phase, RunningStep, Staying, Waits};
+use tarn_types::nodes::{Cleaned, Phase, RunningStep, SpaceWaitCause, Staying};
 use tarn_types::part::{Place, StoreKey};
 
 fn failure_of(event: &Event) -> FailureKind {
     match event {
         Event::TransferFailed { failure, .. }
         | Event::Ended {
-            ended: Ended::Failed { failure, .. },
+            ended: AttemptOutcome::Failed { failure, .. },
             ..
         } => failure.kind,
         other => panic!("no failure: {other:?}"),
@@ -126,8 +126,8 @@ fn parts_are_known_before_an_order_names_them_and_again_when_more_is_known() {
     p.session(0).orders(3);
     let mut hashed = info(0, 10);
     hashed.hash = Some(Hash(7));
-    let names = |told: &Told| match told {
-        Told::Know(parts) => parts.clone(),
+    let names = |told: &NodeCommand| match told {
+        NodeCommand::Know(parts) => parts.clone(),
         _ => Vec::new(),
     };
     let told = p.session(0).told.lock().unwrap().clone();
@@ -144,7 +144,8 @@ fn parts_are_known_before_an_order_names_them_and_again_when_more_is_known() {
             vec![]
         ]
     );
-    p.session(1).hears(|t| *t == Told::Know(vec![b.clone()]));
+    p.session(1)
+        .hears(|t| *t == NodeCommand::Know(vec![b.clone()]));
     assert!(p.session(1).orders(0).is_empty());
 }
 
@@ -246,10 +247,10 @@ fn followers_have_had_a_mark_before_the_leader_s_messages_count() {
     let told_to = |n: u32| {
         let told = p.session(n).told.lock().unwrap().clone();
         let kinds = told.into_iter().map(|t| match t {
-            Told::Know(_) => "know".to_owned(),
-            Told::Mark(n) => format!("mark {n}"),
-            Told::Lead { step: of, mark } => format!("lead {} {mark}", of == step),
-            Told::Do(_) => "do".into(),
+            NodeCommand::Know(_) => "know".to_owned(),
+            NodeCommand::Mark(n) => format!("mark {n}"),
+            NodeCommand::Lead { step: of, mark } => format!("lead {} {mark}", of == step),
+            NodeCommand::Do(_) => "do".into(),
             other => panic!("{other:?}"),
         });
         kinds.collect::<Vec<_>>()
@@ -270,13 +271,13 @@ fn followers_have_had_a_mark_before_the_leader_s_messages_count() {
 fn a_node_hears_which_message_did_not_get_through_unless_one_is_lost() {
     let mut p = Script::new(3).open();
     let step = (instance(0), 1);
-    let undelivered = |to| News::Undelivered {
+    let undelivered = |to| NodeNotification::Undelivered {
         to: NodeId(to),
         step,
         why: "no route".into(),
     };
     p.session(0).says(undelivered(1));
-    let told = Told::Undelivered {
+    let told = NodeCommand::Undelivered {
         from: NodeId(0),
         step,
         why: "no route".into(),
@@ -298,7 +299,7 @@ fn a_node_hears_which_message_did_not_get_through_unless_one_is_lost() {
     p.quiet("it is no event");
     p.session(2).hears(|t| *t == told);
     let told = p.session(0).told.lock().unwrap().clone();
-    assert_eq!(told, [Told::NodeLost(NodeId(1))]);
+    assert_eq!(told, [NodeCommand::NodeLost(NodeId(1))]);
 }
 
 #[test]
@@ -312,7 +313,8 @@ fn progress_of_nodes_is_shown_until_they_are_lost() {
         elapsed: 5,
     };
     let (transfers, steps) = (Vec::new(), vec![step.clone()]);
-    p.session(1).says(News::Progress { transfers, steps });
+    p.session(1)
+        .says(NodeNotification::Progress { transfers, steps });
     p.quiet("progress is no event");
     assert_eq!(progress.steps(), [step]);
     p.loses(1);
@@ -339,7 +341,7 @@ fn a_second_signal_kills_but_a_closed_terminal_does_not() {
         .says
         .push_back(Event::Interrupted { signal: 2 });
     assert_eq!(p.event(), Event::Interrupted { signal: 2 });
-    p.session(0).hears(|t| *t == Told::KillAll);
+    p.session(0).hears(|t| *t == NodeCommand::KillAll);
 }
 
 #[test]
@@ -364,7 +366,8 @@ fn a_node_that_says_what_no_node_can_is_lost_and_what_nobody_ordered_is_not_hear
             ..
         }
     ));
-    p.session(1).says(News::Broken("the disk is gone".into()));
+    p.session(1)
+        .says(NodeNotification::Broken("the disk is gone".into()));
     match p.event() {
         Event::NodeBack { .. } => assert!(matches!(p.event(), Event::NodeLost { .. })),
         other => assert!(format!("{other:?}").contains("the disk is gone")),
@@ -383,25 +386,25 @@ fn answers_of_all_nodes_are_merged_and_a_node_lost_meanwhile_has_nothing() {
     let mut script = Script::new(3);
     script.answers = Arc::new(move |n, call| {
         if n == NodeId(2) && is_dead.load(Ordering::Relaxed) {
-            return Some(Answer::Failed("it has no disk any more".into()));
+            return Some(NodeReply::Failed("it has no disk any more".into()));
         }
         match call {
-            Call::Inventory(wanted) => {
+            NodeRequest::Inventory(wanted) => {
                 assert!(wanted.iter().all(|w| w.2 == at(n.0)));
                 let first = wanted.first().map(|(p, _, at)| (*p, at.clone()));
                 // And one that it was not asked for.
-                Some(Answer::Found(
+                Some(NodeReply::Found(
                     first.into_iter().chain([(part(9), at(n.0))]).collect(),
                 ))
             }
-            Call::Clean(_) => Some(Answer::Cleaned(Cleaned {
+            NodeRequest::Clean(_) => Some(NodeReply::Cleaned(Cleaned {
                 removed: vec![folder(n.0, "stale")],
                 aside: [(spot(0), 100 + u64::from(n.0))].into(),
                 trouble: Vec::new(),
             })),
-            Call::Exist(folders) => {
+            NodeRequest::Exist(folders) => {
                 let there = folders.iter().map(|f| f.ends_with("here"));
-                Some(Answer::There(there.collect()))
+                Some(NodeReply::There(there.collect()))
             }
             _ => None,
         }
@@ -415,8 +418,8 @@ fn answers_of_all_nodes_are_merged_and_a_node_lost_meanwhile_has_nothing() {
     let there = (0..3).map(|n| (StoreKey(format!("k{n}")), at(n))).collect();
     let kept = [folder(1, "here")].into();
     p.world().offer(vec![prior], &there, &kept).unwrap();
-    let offered = |call: &Call| match call {
-        Call::Offer { there, .. } => there.iter().map(|(k, _)| k.0.clone()).collect(),
+    let offered = |call: &NodeRequest| match call {
+        NodeRequest::Offer { there, .. } => there.iter().map(|(k, _)| k.0.clone()).collect(),
         _ => Vec::new(),
     };
     let called = p.session(1).called.lock().unwrap().clone();
@@ -452,7 +455,7 @@ fn answers_of_all_nodes_are_merged_and_a_node_lost_meanwhile_has_nothing() {
     assert!(
         asked
             .iter()
-            .any(|c| matches!(c, Call::Clean(s) if s.keep.len() == 1))
+            .any(|c| matches!(c, NodeRequest::Clean(s) if s.keep.len() == 1))
     );
     let folders = [
         folder(0, "here"),
@@ -494,16 +497,16 @@ fn a_node_hears_that_the_run_is_over_and_one_that_hangs_does_not_keep_it() {
     assert!(since.elapsed() < Duration::from_secs(8));
     assert!(hangs.over().is_some());
     let called = answers.called.lock().unwrap();
-    assert_eq!(called.last(), Some(&Call::Close));
+    assert_eq!(called.last(), Some(&NodeRequest::Close));
 }
 
 #[test]
 fn why_steps_of_several_nodes_cannot_run_is_told_with_the_node() {
     let mut script = Script::new(2);
     script.answers = Arc::new(|n, call| match call {
-        Call::Open(o) if n == NodeId(1) => {
+        NodeRequest::Open(o) if n == NodeId(1) => {
             assert_eq!((o.node, o.peers.len()), (n, 2));
-            Some(Answer::Opened {
+            Some(NodeReply::Opened {
                 several: Some("no namespaces".into()),
                 shared: Some("no FUSE".into()),
                 images: None,
@@ -516,7 +519,7 @@ fn why_steps_of_several_nodes_cannot_run_is_told_with_the_node() {
     assert_eq!(p.world().one_namespace(), Err("node1: no FUSE".into()));
     let mut script = Script::new(2);
     script.answers = Arc::new(|n, call| match call {
-        Call::Open(_) if n == NodeId(1) => Some(Answer::Failed("/tier is full".into())),
+        NodeRequest::Open(_) if n == NodeId(1) => Some(NodeReply::Failed("/tier is full".into())),
         _ => None,
     });
     let refused = script.open().world.err().expect("a refusal");
@@ -582,7 +585,7 @@ fn the_external_store_is_one_for_all_nodes() {
             .lock()
             .unwrap()
             .iter()
-            .all(|t| !matches!(t, Told::Do(_)))
+            .all(|t| !matches!(t, NodeCommand::Do(_)))
     );
 }
 
@@ -597,8 +600,8 @@ fn the_rate_of_the_external_store_is_that_of_all_nodes_together() {
     let read = |id: u64, to: u32| Do::Transfer(transfer(id, &[(id as u32, Place::Source)], at(to)));
     let paces = |session: &Session| {
         let told = session.told.lock().unwrap();
-        let pace = |t: &Told| match t {
-            Told::Pace { own, all } => Some((*own, *all)),
+        let pace = |t: &NodeCommand| match t {
+            NodeCommand::Pace { own, all } => Some((*own, *all)),
             _ => None,
         };
         told.iter().filter_map(pace).collect::<Vec<_>>()
@@ -619,8 +622,10 @@ fn the_rate_of_the_external_store_is_that_of_all_nodes_together() {
     assert_eq!(p.home.lock().unwrap().paced, [(1, 4)]);
     // It is told before what it is for.
     let told = p.session(1).told.lock().unwrap().clone();
-    let order = told.iter().position(|t| matches!(t, Told::Do(_)));
-    let pace = told.iter().position(|t| matches!(t, Told::Pace { .. }));
+    let order = told.iter().position(|t| matches!(t, NodeCommand::Do(_)));
+    let pace = told
+        .iter()
+        .position(|t| matches!(t, NodeCommand::Pace { .. }));
     assert!(pace < order, "{told:?}");
     for id in 0..2 {
         p.session(0).happens(done(id, 1));
@@ -695,10 +700,10 @@ fn a_run_that_waits_for_room_of_the_dead_says_so() {
     for (others, kept) in [(true, true), (false, true), (false, false)] {
         let mut script = Script::new(2);
         script.answers = Arc::new(move |node, call| match call {
-            Call::Idle(Some(nanos)) => {
+            NodeRequest::Idle(Some(nanos)) => {
                 assert!(*nanos >= 1_000_000_000);
                 let first = node == NodeId(0);
-                Some(Answer::Waits(Waits {
+                Some(NodeReply::Waits(SpaceWaitCause {
                     dead: (!kept && first).then(|| "dead runs hold it".into()),
                     kept: (kept && first).then(|| "it is kept".into()),
                     others: others && !first,
@@ -745,11 +750,11 @@ fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
     assert_eq!(p.session(0).orders(1), first[..1]);
     p.quiet("the others wait");
     // Only who performs it can say so.
-    p.session(3).says(News::Begun(TransferId(0)));
-    p.session(0).says(News::Begun(TransferId(1)));
+    p.session(3).says(NodeNotification::Begun(TransferId(0)));
+    p.session(0).says(NodeNotification::Begun(TransferId(1)));
     p.quiet("nobody has begun");
     assert!(p.session(1).orders(0).is_empty());
-    p.session(0).says(News::Begun(TransferId(0)));
+    p.session(0).says(NodeNotification::Begun(TransferId(0)));
     p.quiet("the second may begin");
     assert_eq!(p.session(1).orders(1), first[1..2]);
     // The second is whole before anybody has said that it had begun.

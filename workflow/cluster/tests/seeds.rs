@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tarn_engine::{Engine, drive};
 use tarn_ports::{Journal, JournalError, Record, World, WorldError};
-use tarn_proto::node::{Answer, Call, News, Told};
+use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest};
 use tarn_simulator::Rules;
-use tarn_types::action::{Action, Do, Outcome, Run};
+use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
 use tarn_types::event::{
-    Ended, Event, Failure, FailureKind, Options, Output, Start, Usage, Verify,
+    AttemptOutcome, Event, Failure, FailureKind, Options, Output, Start, Usage, Verify,
 };
 use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, TransferId};
@@ -163,7 +163,7 @@ impl Machines {
         });
     }
 
-    fn run(&mut self, n: NodeId, run: &Run, workflow: &Workflow) {
+    fn run(&mut self, n: NodeId, run: &AttemptSpec, workflow: &Workflow) {
         let mut reads = Vec::new();
         for held in run.views.iter().flatten().flatten() {
             if self.key(n, held.part) != held.key {
@@ -226,18 +226,23 @@ impl Machines {
         }
     }
 
-    fn told(&mut self, n: NodeId, told: &Told, workflow: &Workflow) -> Vec<News> {
+    fn told(
+        &mut self,
+        n: NodeId,
+        told: &NodeCommand,
+        workflow: &Workflow,
+    ) -> Vec<NodeNotification> {
         match told {
-            Told::Know(parts) => {
+            NodeCommand::Know(parts) => {
                 let keys = parts.iter().map(|(p, info)| (*p, info.key.clone()));
                 self.known.entry(n).or_default().extend(keys);
             }
-            Told::Do(Action { what, .. }) => match what {
+            NodeCommand::Do(Action { what, .. }) => match what {
                 Do::Transfer(t) => {
                     self.transfer(n, t);
                     // Those that follow it begin before its end, or after.
                     return (t.id.0 % 3 > 0)
-                        .then_some(News::Begun(t.id))
+                        .then_some(NodeNotification::Begun(t.id))
                         .into_iter()
                         .collect();
                 }
@@ -245,7 +250,7 @@ impl Machines {
                 Do::Evict { part, key, at } => {
                     self.disks.entry(n).or_default().remove(key);
                     let (part, at) = (*part, at.clone());
-                    return vec![News::Event(Event::Evicted { part, at })];
+                    return vec![NodeNotification::Event(Event::Evicted { part, at })];
                 }
                 Do::Abandon { id } => self.cancel(
                     n,
@@ -262,23 +267,23 @@ impl Machines {
         Vec::new()
     }
 
-    fn asked(&mut self, n: NodeId, call: &Call) -> Option<Answer> {
+    fn asked(&mut self, n: NodeId, call: &NodeRequest) -> Option<NodeReply> {
         let disk = self.disks.entry(n).or_default();
         match call {
-            Call::Open(_) => {
+            NodeRequest::Open(_) => {
                 self.known.remove(&n);
                 None
             }
-            Call::Inventory(wanted) => {
+            NodeRequest::Inventory(wanted) => {
                 let there = wanted.iter().filter(|(_, key, _)| disk.contains(key));
-                Some(Answer::Found(
+                Some(NodeReply::Found(
                     there.map(|(p, _, at)| (*p, at.clone())).collect(),
                 ))
             }
-            Call::Clean(staying) => {
+            NodeRequest::Clean(staying) => {
                 let keep: BTreeSet<_> = staying.keep.iter().map(|(key, _)| key.clone()).collect();
                 disk.retain(|key| keep.contains(key));
-                Some(Answer::Cleaned(Cleaned::default()))
+                Some(NodeReply::Cleaned(Cleaned::default()))
             }
             _ => None,
         }
@@ -353,7 +358,7 @@ impl Machines {
 fn done(event: &Event) -> bool {
     match event {
         Event::TransferDone { .. } => true,
-        Event::Ended { ended, .. } => matches!(ended, Ended::Committed { .. }),
+        Event::Ended { ended, .. } => matches!(ended, AttemptOutcome::Committed { .. }),
         _ => false,
     }
 }
@@ -374,7 +379,7 @@ fn fail(p: &mut Pending, kind: FailureKind) {
         } => Event::Ended {
             instance: *instance,
             attempt: *attempt,
-            ended: Ended::Failed {
+            ended: AttemptOutcome::Failed {
                 failure,
                 log_tail: String::new(),
                 newest: None,

@@ -24,25 +24,25 @@ pub struct Prices {
 
 /// What keeping data on the nodes is worth.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Advice {
+pub struct RetentionAdvice {
     /// Bytes of the reads that a tier could serve: all but the first of what comes from outside; each item once a read,
     /// however many nodes get it.
     pub reread: u64,
     /// What is used again sooner than this is worth its place. `None` if the external store has no limit.
     pub break_even: Option<Nanos>,
     /// What keeping just that takes, and saves.
-    pub worth: Option<Point>,
+    pub worth: Option<RetentionPoint>,
     /// What can be kept, by how long.
-    pub curve: Vec<Point>,
+    pub curve: Vec<RetentionPoint>,
     /// Where the curve bends: further capacity saves less than it has saved on average so far.
-    pub knee: Option<Point>,
+    pub knee: Option<RetentionPoint>,
     /// Items that are read again, those first whose repeated reading moves most.
     pub items: Vec<ItemUse>,
 }
 
 /// Keeping all that is used again within a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Point {
+pub struct RetentionPoint {
     /// The longest time between two uses that is bridged.
     pub within: Nanos,
     /// The most bytes that lie on the nodes at once, by the number of nodes: evenly spread.
@@ -83,7 +83,7 @@ pub fn advice(
     workload: &Workload,
     held: impl Fn(JobId) -> Option<(Time, Time)>,
     prices: Option<Prices>,
-) -> Advice {
+) -> RetentionAdvice {
     let mut reuses = reuses(workload, held);
     reuses.sort_by_key(|r| (r.interval, r.item, r.from));
     let bytes_of = |item: usize| workload.items.get(item).map_or(0, |i| i.bytes);
@@ -91,15 +91,15 @@ pub fn advice(
     let point = |within: Nanos| {
         let kept = &reuses[..reuses.partition_point(|r| r.interval <= within)];
         let local: u128 = kept.iter().map(|r| u128::from(bytes_of(r.item))).sum();
-        Point {
+        RetentionPoint {
             within,
             bytes_a_node: whole(peak(kept, bytes_of).div_ceil(u128::from(machine.nodes().max(1)))),
             local: local as f64 / (reread as f64).max(1.0),
         }
     };
-    let curve: Vec<Point> = thresholds(&reuses).into_iter().map(point).collect();
+    let curve: Vec<RetentionPoint> = thresholds(&reuses).into_iter().map(point).collect();
     let break_even = break_even(machine, prices);
-    Advice {
+    RetentionAdvice {
         reread: whole(reread),
         break_even,
         worth: break_even.filter(|_| reread > 0).map(point),
@@ -205,9 +205,9 @@ fn break_even(machine: &Machine, prices: Option<Prices>) -> Option<Nanos> {
 }
 
 /// The point farthest above the line from nothing to the last point (Satopää et al. 2011).
-fn knee(curve: &[Point]) -> Option<Point> {
+fn knee(curve: &[RetentionPoint]) -> Option<RetentionPoint> {
     let last = curve.last().filter(|p| p.bytes_a_node > 0)?;
-    let above = |p: &Point| {
+    let above = |p: &RetentionPoint| {
         p.local / last.local.max(f64::MIN_POSITIVE)
             - p.bytes_a_node as f64 / last.bytes_a_node as f64
     };

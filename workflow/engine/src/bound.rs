@@ -7,8 +7,8 @@ mod graph;
 mod packing;
 mod store;
 
-use graph::{Graph, Times};
-use packing::{Task, least_end};
+use graph::{BoundJobGraph, EarliestJobTimes};
+use packing::{PackingTask, least_end};
 use store::{Direction, StoreRates};
 use tarn_types::site::{Machine, Submit, Workload};
 use tarn_types::units::{Nanos, Time};
@@ -25,11 +25,12 @@ pub struct Bounds {
 /// The bounds of a workload on a machine. Jobs that fit on no island, and what waits for them, count nothing: they are
 /// refused.
 pub fn lower_bound(machine: &Machine, workload: &Workload) -> Bounds {
-    let graph = Graph::new(machine, workload);
+    let graph = BoundJobGraph::new(machine, workload);
     let store = StoreRates::new(machine);
-    let Times { known, .. } = graph.finishes(|_| 0);
-    let Times { finish, .. } = graph.finishes(|job| inputs_there(&graph, &store, &known, job));
-    let facts = |within_flow| Facts {
+    let EarliestJobTimes { known, .. } = graph.finishes(|_| 0);
+    let EarliestJobTimes { finish, .. } =
+        graph.finishes(|job| inputs_there(&graph, &store, &known, job));
+    let facts = |within_flow| BoundInputs {
         graph: &graph,
         known: &known,
         finish: &finish,
@@ -50,7 +51,7 @@ pub fn lower_bound(machine: &Machine, workload: &Workload) -> Bounds {
 /// When the inputs of a job from outside can be there at the earliest. Three ways to see it: each item by itself; all of
 /// them through the store; those that nobody else reads through the job's own nodes (others may come from a node that
 /// has read them before).
-fn inputs_there(graph: &Graph<'_>, store: &StoreRates, known: &[Time], job: usize) -> Time {
+fn inputs_there(graph: &BoundJobGraph<'_>, store: &StoreRates, known: &[Time], job: usize) -> Time {
     let (mut single, mut first, mut first_own) = (0, Time::MAX, Time::MAX);
     let (mut all_bytes, mut own_bytes) = (0u128, 0u128);
     for item in graph.outside_inputs(job) {
@@ -78,7 +79,7 @@ fn inputs_there(graph: &Graph<'_>, store: &StoreRates, known: &[Time], job: usiz
 }
 
 /// By job: what must follow its end. Within its workflow only, where that is asked for.
-fn tails(graph: &Graph<'_>, store: &StoreRates, within_flow: bool) -> Vec<Nanos> {
+fn tails(graph: &BoundJobGraph<'_>, store: &StoreRates, within_flow: bool) -> Vec<Nanos> {
     let jobs = &graph.workload.jobs;
     let mut tails = vec![0; jobs.len()];
     for &job in graph.order.iter().rev() {
@@ -96,7 +97,7 @@ fn tails(graph: &Graph<'_>, store: &StoreRates, within_flow: bool) -> Vec<Nanos>
 }
 
 /// The least time from the end of a job until what it has made and must be kept is outside.
-fn delivery(graph: &Graph<'_>, store: &StoreRates, job: usize) -> Nanos {
+fn delivery(graph: &BoundJobGraph<'_>, store: &StoreRates, job: usize) -> Nanos {
     let (mut single, mut all_bytes, mut own_bytes) = (0, 0u128, 0u128);
     for item in graph.kept_outputs(job) {
         let bytes = graph.bytes(item);
@@ -114,8 +115,8 @@ fn delivery(graph: &Graph<'_>, store: &StoreRates, job: usize) -> Nanos {
 }
 
 /// What is known of every job.
-struct Facts<'a> {
-    graph: &'a Graph<'a>,
+struct BoundInputs<'a> {
+    graph: &'a BoundJobGraph<'a>,
     known: &'a [Time],
     finish: &'a [Time],
     tails: Vec<Nanos>,
@@ -123,18 +124,18 @@ struct Facts<'a> {
 
 /// What some of the jobs have to do.
 #[derive(Debug, Clone, Default)]
-struct Sum {
+struct JobDemandSum {
     first: Option<Time>,
     path: Time,
-    area: Vec<Task>,
-    reads: Vec<Task>,
-    writes: Vec<Task>,
+    area: Vec<PackingTask>,
+    reads: Vec<PackingTask>,
+    writes: Vec<PackingTask>,
 }
 
-impl Facts<'_> {
+impl BoundInputs<'_> {
     /// The work of `count` groups of jobs.
-    fn sums(&self, count: usize, group: impl Fn(usize) -> Option<usize>) -> Vec<Sum> {
-        let mut sums = vec![Sum::default(); count];
+    fn sums(&self, count: usize, group: impl Fn(usize) -> Option<usize>) -> Vec<JobDemandSum> {
+        let mut sums = vec![JobDemandSum::default(); count];
         for &job in &self.graph.order {
             let job = job as usize;
             if let Some(sum) = group(job).and_then(|g| sums.get_mut(g)) {
@@ -147,7 +148,7 @@ impl Facts<'_> {
         sums
     }
 
-    fn add_job(&self, sum: &mut Sum, job: usize) {
+    fn add_job(&self, sum: &mut JobDemandSum, job: usize) {
         let (finish, tail) = (self.finish[job], self.tails[job]);
         // Of a job that another one submits only the earliest time is known: no time to count from.
         if let Submit::At(submitted) = self.graph.workload.jobs[job].submit {
@@ -155,13 +156,13 @@ impl Facts<'_> {
         }
         sum.path = sum.path.max(finish.saturating_add(tail));
         let compute = self.graph.workload.jobs[job].compute;
-        sum.area.push(Task {
+        sum.area.push(PackingTask {
             head: finish.saturating_sub(compute),
             work: self.graph.cores[job] * u128::from(compute),
             tail,
         });
         let kept = self.graph.kept_outputs(job);
-        sum.writes.extend(kept.map(|item| Task {
+        sum.writes.extend(kept.map(|item| PackingTask {
             head: finish,
             work: store::work(self.graph.bytes(item)),
             tail: 0,
@@ -169,7 +170,12 @@ impl Facts<'_> {
     }
 
     /// An item from outside has to be there before those who read it run.
-    fn add_reading(&self, sums: &mut [Sum], group: impl Fn(usize) -> Option<usize>, item: usize) {
+    fn add_reading(
+        &self,
+        sums: &mut [JobDemandSum],
+        group: impl Fn(usize) -> Option<usize>,
+        item: usize,
+    ) {
         if !self.graph.workload.items[item].item.outside {
             return;
         }
@@ -186,7 +192,7 @@ impl Facts<'_> {
         }
         for (g, tail) in groups {
             if let Some(sum) = sums.get_mut(g) {
-                sum.reads.push(Task {
+                sum.reads.push(PackingTask {
                     head: self.known[item],
                     work: store::work(self.graph.bytes(item)),
                     tail,
@@ -196,7 +202,7 @@ impl Facts<'_> {
     }
 }
 
-impl Sum {
+impl JobDemandSum {
     fn bound(&self, cores: u128, store: &StoreRates) -> Nanos {
         let reads = store.all(Direction::In);
         let writes = store.all(Direction::Out);

@@ -8,20 +8,20 @@ use tarn_types::part::PartRef;
 
 /// What is cached on the tiers.
 #[derive(Debug, Default)]
-pub(crate) struct Cache {
-    tiers: BTreeMap<TierRef, Cached>,
+pub(crate) struct DataCache {
+    tiers: BTreeMap<TierRef, TierCache>,
     /// Tiers where a step ran out of space beside cached data: nothing is cached there any more.
     closed: BTreeSet<TierRef>,
 }
 
 /// What is cached on one tier: the oldest first, each with the bytes that it takes.
 #[derive(Debug, Default)]
-struct Cached {
+struct TierCache {
     bytes: u64,
     parts: VecDeque<(PartRef, u64)>,
 }
 
-impl Cache {
+impl DataCache {
     pub(crate) fn add(&mut self, spot: TierRef, part: PartRef, bytes: u64) {
         let tier = self.tiers.entry(spot).or_default();
         add(&mut tier.bytes, bytes, "bytes cached");

@@ -59,7 +59,7 @@ impl Compute {
 
 /// The bytes of a tier, or of all tiers of a node.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Space {
+pub(crate) struct TierSpace {
     capacity: u64,
     /// Bytes of what is present, arrives or is being removed.
     used: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Space {
     reserved: u64,
 }
 
-impl Space {
+impl TierSpace {
     pub(crate) fn new(capacity: u64) -> Self {
         Self {
             capacity,
@@ -144,11 +144,11 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
-    use super::{Compute, Demand, Space};
+    use super::{Compute, Demand, TierSpace};
 
     #[test]
     fn a_tier_that_shrank_has_nothing_free() {
-        let mut space = Space::new(100);
+        let mut space = TierSpace::new(100);
         space.occupy(60);
         space.reserve(30);
         assert_eq!((space.free(), space.lack(15)), (10, 5));
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "bytes used: 10 cannot be taken from 0")]
     fn a_double_release_of_space_is_caught() {
-        let mut space = Space::new(100);
+        let mut space = TierSpace::new(100);
         space.occupy(10);
         space.vacate(10);
         space.vacate(10);

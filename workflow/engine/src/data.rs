@@ -1,6 +1,6 @@
 //! Versions, their parts and where the replicas are: summaries only, never file lists.
 
-use crate::entries::Expected;
+use crate::entries::EntryReader;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::event::version_hash;
 use tarn_types::hash::Hash;
@@ -11,8 +11,8 @@ use tarn_types::workflow::{Role, Workflow};
 
 /// A replica of a part at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Replica {
-    pub(crate) state: ReplicaState,
+pub(crate) struct PartReplica {
+    pub(crate) state: PartReplicaState,
     /// Bytes it takes on a tier, 0 elsewhere.
     pub(crate) stored: u64,
     /// Running steps and transfers that read it.
@@ -23,10 +23,10 @@ pub(crate) struct Replica {
     pub(crate) is_others: bool,
 }
 
-impl Replica {
+impl PartReplica {
     /// One of another workflow.
     pub(crate) const OF_OTHERS: Self = Self {
-        state: ReplicaState::Present,
+        state: PartReplicaState::Present,
         stored: 0,
         pins: 1,
         staged: false,
@@ -35,7 +35,7 @@ impl Replica {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReplicaState {
+pub(crate) enum PartReplicaState {
     Incoming(TransferId),
     /// It is there, outside, and a transfer puts it there anew: nobody else begins to read it. If that fails, it has stayed.
     Renewed(TransferId),
@@ -47,7 +47,7 @@ pub(crate) enum ReplicaState {
     Bad,
 }
 
-impl ReplicaState {
+impl PartReplicaState {
     /// It is found damaged. What is on its way there may become whole.
     pub(crate) fn damaged(self) -> Self {
         match self {
@@ -58,9 +58,9 @@ impl ReplicaState {
 }
 
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct TrackedPart {
     pub(crate) info: PartInfo,
-    pub(crate) replicas: BTreeMap<Place, Replica>,
+    pub(crate) replicas: BTreeMap<Place, PartReplica>,
     /// Bound instances that have yet to read it.
     pub(crate) readers: u32,
     /// Tries to move it that failed in a row, each with every place that it could be read from.
@@ -73,7 +73,7 @@ pub(crate) struct Part {
     pub(crate) followed_in_vain: BTreeSet<NodeId>,
 }
 
-impl Part {
+impl TrackedPart {
     pub(crate) fn new(info: PartInfo) -> Self {
         Self {
             info,
@@ -87,18 +87,18 @@ impl Part {
     }
 
     /// The state of a replica that a transfer begins to bring.
-    pub(crate) fn coming(&self, to: &Place, id: TransferId) -> ReplicaState {
+    pub(crate) fn coming(&self, to: &Place, id: TransferId) -> PartReplicaState {
         match self.replicas.get(to).map(|r| r.state) {
-            Some(ReplicaState::Present) => ReplicaState::Renewed(id),
-            _ => ReplicaState::Incoming(id),
+            Some(PartReplicaState::Present) => PartReplicaState::Renewed(id),
+            _ => PartReplicaState::Incoming(id),
         }
     }
 
     /// A transfer to a place has failed: what was there before has stayed.
     pub(crate) fn does_not_come(&mut self, to: &Place) {
         match self.replicas.get_mut(to) {
-            Some(r) if matches!(r.state, ReplicaState::Renewed(_)) => {
-                r.state = ReplicaState::Present;
+            Some(r) if matches!(r.state, PartReplicaState::Renewed(_)) => {
+                r.state = PartReplicaState::Present;
             }
             _ => drop(self.replicas.remove(to)),
         }
@@ -110,19 +110,21 @@ impl Part {
     }
 
     /// Places whose replica can be read.
-    pub(crate) fn present(&self) -> impl Iterator<Item = (&Place, &Replica)> {
+    pub(crate) fn present(&self) -> impl Iterator<Item = (&Place, &PartReplica)> {
         self.replicas
             .iter()
-            .filter(|(_, r)| r.state == ReplicaState::Present)
+            .filter(|(_, r)| r.state == PartReplicaState::Present)
     }
 
     /// Whether no replica is there or on its way, but for those that leave, are damaged, or stay as cache, which can go at any
     /// time.
     pub(crate) fn has_left(&self) -> bool {
-        let comes_or_is = |r: &Replica| {
+        let comes_or_is = |r: &PartReplica| {
             matches!(
                 r.state,
-                ReplicaState::Present | ReplicaState::Incoming(_) | ReplicaState::Renewed(_)
+                PartReplicaState::Present
+                    | PartReplicaState::Incoming(_)
+                    | PartReplicaState::Renewed(_)
             )
         };
         !self.replicas.values().any(comes_or_is)
@@ -144,7 +146,7 @@ impl Part {
 
     /// The replica to rescue it from: before what stays as cache, one that this run still needs.
     pub(crate) fn rescued_from(&self) -> Option<&Place> {
-        let is_cached = |(_, r): &(&Place, &Replica)| r.state == ReplicaState::Cached;
+        let is_cached = |(_, r): &(&Place, &PartReplica)| r.state == PartReplicaState::Cached;
         let cached = || self.replicas.iter().find(is_cached);
         self.nearest().or_else(|| cached().map(|(place, _)| place))
     }
@@ -154,7 +156,7 @@ impl Part {
         let (first, last) = (spot(node, 0), spot(node, u32::MAX));
         let mut range = self.replicas.range(Place::Node(first)..=Place::Node(last));
         range.find_map(|(p, r)| match p {
-            Place::Node(s) if r.state == ReplicaState::Present => Some(*s),
+            Place::Node(s) if r.state == PartReplicaState::Present => Some(*s),
             _ => None,
         })
     }
@@ -164,7 +166,7 @@ impl Part {
         let (first, last) = (spot(node, 0), spot(node, u32::MAX));
         let mut range = self.replicas.range(Place::Node(first)..=Place::Node(last));
         range.find_map(|(_, r)| match r.state {
-            ReplicaState::Incoming(id) => Some(id),
+            PartReplicaState::Incoming(id) => Some(id),
             _ => None,
         })
     }
@@ -176,7 +178,7 @@ impl Part {
             .range(Place::Node(spot(at.node, 0))..=Place::Node(at));
         range
             .into_iter()
-            .any(|(_, r)| matches!(r.state, ReplicaState::Incoming(_)))
+            .any(|(_, r)| matches!(r.state, PartReplicaState::Incoming(_)))
     }
 }
 
@@ -188,8 +190,8 @@ fn spot(node: NodeId, tier: u32) -> TierRef {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Version {
-    pub(crate) parts: BTreeMap<(u32, u32), Part>,
+pub(crate) struct TrackedVersion {
+    pub(crate) parts: BTreeMap<(u32, u32), TrackedPart>,
     /// All parts are known: no instance will add one.
     pub(crate) sealed: bool,
     /// Steps that read it and are not bound yet.
@@ -205,20 +207,20 @@ pub(crate) struct Version {
     /// The parts of each top-level entry, where it is divided by entries.
     pub(crate) by_entry: BTreeMap<String, BTreeSet<(u32, u32)>>,
     /// Entries that instances wait for by themselves.
-    pub(crate) expected: BTreeMap<String, Vec<Expected>>,
+    pub(crate) expected: BTreeMap<String, Vec<EntryReader>>,
     /// An instance has written to an entry that another one was to make: none is complete before the version is.
     pub(crate) crossed: bool,
 }
 
-impl Version {
-    pub(crate) fn insert(&mut self, key: (u32, u32), part: Part) {
+impl TrackedVersion {
+    pub(crate) fn insert(&mut self, key: (u32, u32), part: TrackedPart) {
         if let PartClass::Entry(name) = &part.info.class {
             self.by_entry.entry(name.clone()).or_default().insert(key);
         }
         self.parts.insert(key, part);
     }
 
-    pub(crate) fn remove(&mut self, key: (u32, u32)) -> Option<Part> {
+    pub(crate) fn remove(&mut self, key: (u32, u32)) -> Option<TrackedPart> {
         let part = self.parts.remove(&key)?;
         if let PartClass::Entry(name) = &part.info.class
             && let Some(keys) = self.by_entry.get_mut(name)
@@ -252,19 +254,19 @@ impl Version {
 }
 
 #[derive(Debug)]
-pub(crate) struct Data {
-    versions: Vec<Vec<Version>>,
+pub(crate) struct TrackedData {
+    versions: Vec<Vec<TrackedVersion>>,
     /// Parts whose replicas may have become superfluous.
     pub(crate) to_check: BTreeSet<PartRef>,
     /// Source replicas that a finished transfer has made superfluous.
     pub(crate) to_release: BTreeMap<(PartRef, Place), TransferId>,
 }
 
-impl Data {
+impl TrackedData {
     pub(crate) fn new(w: &Workflow) -> Self {
         let of = |i: usize| {
             let last = w.last_version(DataId(i as u32));
-            (0..=last).map(|_| Version::default()).collect()
+            (0..=last).map(|_| TrackedVersion::default()).collect()
         };
         let mut this = Self {
             versions: (0..w.data.len()).map(of).collect(),
@@ -279,11 +281,11 @@ impl Data {
         this
     }
 
-    pub(crate) fn version(&self, data: DataId, version: u32) -> &Version {
+    pub(crate) fn version(&self, data: DataId, version: u32) -> &TrackedVersion {
         &self.versions[data.at()][version as usize]
     }
 
-    pub(crate) fn version_mut(&mut self, data: DataId, version: u32) -> &mut Version {
+    pub(crate) fn version_mut(&mut self, data: DataId, version: u32) -> &mut TrackedVersion {
         &mut self.versions[data.at()][version as usize]
     }
 
@@ -291,13 +293,13 @@ impl Data {
     pub(crate) fn resume_thinned(&mut self) {
         for version in self.versions.iter_mut().flatten() {
             let parts = &version.parts;
-            let left = |key: &(u32, u32)| parts.get(key).is_some_and(Part::has_left);
+            let left = |key: &(u32, u32)| parts.get(key).is_some_and(TrackedPart::has_left);
             version.thinned.retain(left);
         }
     }
 
     /// All versions with their names.
-    pub(crate) fn versions(&self) -> impl Iterator<Item = (DataId, u32, &Version)> {
+    pub(crate) fn versions(&self) -> impl Iterator<Item = (DataId, u32, &TrackedVersion)> {
         self.versions.iter().enumerate().flat_map(|(d, vs)| {
             let id = DataId(d as u32);
             vs.iter()
@@ -306,13 +308,13 @@ impl Data {
         })
     }
 
-    pub(crate) fn part(&self, p: PartRef) -> Option<&Part> {
+    pub(crate) fn part(&self, p: PartRef) -> Option<&TrackedPart> {
         self.version(p.data, p.version)
             .parts
             .get(&(p.origin, p.seq))
     }
 
-    pub(crate) fn part_mut(&mut self, p: PartRef) -> Option<&mut Part> {
+    pub(crate) fn part_mut(&mut self, p: PartRef) -> Option<&mut TrackedPart> {
         self.version_mut(p.data, p.version)
             .parts
             .get_mut(&(p.origin, p.seq))
@@ -324,18 +326,18 @@ impl Data {
             return;
         };
         if is_whole {
-            part.replicas.insert(at.clone(), Replica::OF_OTHERS);
+            part.replicas.insert(at.clone(), PartReplica::OF_OTHERS);
         } else {
             part.replicas.remove(at);
         }
     }
 
-    pub(crate) fn replica_mut(&mut self, p: PartRef, at: &Place) -> Option<&mut Replica> {
+    pub(crate) fn replica_mut(&mut self, p: PartRef, at: &Place) -> Option<&mut PartReplica> {
         self.part_mut(p)?.replicas.get_mut(at)
     }
 
     /// Every part with its name.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (PartRef, &Part)> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (PartRef, &TrackedPart)> {
         self.versions().flat_map(|(data, version, v)| {
             v.parts.iter().map(move |(&(origin, seq), part)| {
                 let name = PartRef {
@@ -355,9 +357,9 @@ impl Data {
         for (name, part) in self.parts() {
             for (place, replica) in &part.replicas {
                 let is_one = match (place, replica.state) {
-                    (Place::Source, _) | (_, ReplicaState::Incoming(_)) => false,
+                    (Place::Source, _) | (_, PartReplicaState::Incoming(_)) => false,
                     _ if replica.is_others => false,
-                    (Place::External(_), state) => state != ReplicaState::Bad,
+                    (Place::External(_), state) => state != PartReplicaState::Bad,
                     _ => true,
                 };
                 if is_one {

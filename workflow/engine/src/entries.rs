@@ -4,17 +4,17 @@
 //! their own. When one has written to an entry that another was to make (the partitions of a shuffle), or nobody is known to make an
 //! entry, it is complete with its version.
 
-use crate::data::{Version, makes, reads};
+use crate::data::{TrackedVersion, makes, reads};
 use crate::identity::identity;
-use crate::state::State;
-use crate::steps::{Instance, Progress};
+use crate::state::EngineState;
+use crate::steps::{InstanceProgress, StepInstance};
 use crate::unbound::BindError;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::sub;
 use tarn_types::action::Subject;
 use tarn_types::id::{DataId, InstanceId, StepId};
 use tarn_types::part::{PartClass, PartRef};
-use tarn_types::workflow::{Foreach, Role, Step, Use, Workflow};
+use tarn_types::workflow::{DatasetUse, Foreach, Role, Step, Workflow};
 
 /// What stands for the element in the name of an entry.
 const ITEM: &str = "{item}";
@@ -33,7 +33,7 @@ pub(crate) struct EntryInput {
 
 /// Who expects an entry of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Expected {
+pub(crate) struct EntryReader {
     pub(crate) reader: InstanceId,
     pub(crate) maker: Option<u32>,
 }
@@ -53,14 +53,15 @@ pub(crate) fn read_by_element(
     let is_one = |at: &(DataId, u32)| {
         let maker = producers.get(at);
         let each = maker.is_some_and(|m| w.step(*m).foreach.is_some() && !step.after.contains(m));
-        let reads = |u: &&Use| u.role != Role::Out && (u.data, u.reads) == (at.0, Some(at.1));
+        let reads =
+            |u: &&DatasetUse| u.role != Role::Out && (u.data, u.reads) == (at.0, Some(at.1));
         let mut uses = step.uses.iter().filter(reads);
         each && over != Some(*at) && uses.all(|u| own_entry(&u.entry))
     };
     reads(step).into_iter().filter(is_one).collect()
 }
 
-impl Version {
+impl TrackedVersion {
     /// The parts of an entry.
     pub(crate) fn parts_of_entry(&self, data: DataId, version: u32, name: &str) -> Vec<PartRef> {
         let keys = self.by_entry.get(name).into_iter().flatten();
@@ -84,7 +85,7 @@ impl Version {
     }
 }
 
-impl State {
+impl EngineState {
     /// Whether all that the instances of a step depend on is known, beside the entries that each waits for itself.
     pub(crate) fn may_bind(&self, id: StepId) -> bool {
         let own = &self.by_element[id.at()];
@@ -148,7 +149,7 @@ impl State {
                         index,
                     };
                     let expected = version.expected.entry(input.name.clone()).or_default();
-                    expected.push(Expected { reader, maker });
+                    expected.push(EntryReader { reader, maker });
                 }
             }
             version.crossed = version.is_crossed();
@@ -184,7 +185,7 @@ impl State {
 
     /// An instance looks whether the entries that it reads are complete. If all are, it can begin.
     pub(crate) fn look_for_entries(&mut self, id: InstanceId) {
-        let waits = |i: &&Instance| !i.inputs_known && i.progress == Progress::Pending;
+        let waits = |i: &&StepInstance| !i.inputs_known && i.progress == InstanceProgress::Pending;
         let Some(instance) = self.steps.instance(id).filter(waits) else {
             return;
         };
@@ -203,7 +204,7 @@ impl State {
                 entry: input.name.clone(),
             };
             if let Some(i) = self.steps.instance_mut(id) {
-                i.progress = Progress::Failed;
+                i.progress = InstanceProgress::Failed;
             }
             return self.give_up(Subject::Instance(id), why.to_string());
         }
@@ -293,16 +294,16 @@ impl State {
             PartClass::Entry(name) => Some(name),
             _ => None,
         });
-        let expected: Vec<Expected> = names
+        let expected: Vec<EntryReader> = names
             .filter_map(|name| of.expected.get(name))
             .flatten()
             .copied()
             .collect();
-        let other = |e: &Expected| e.maker.is_some_and(|m| m != maker.index);
+        let other = |e: &EntryReader| e.maker.is_some_and(|m| m != maker.index);
         if expected.iter().any(other) {
             self.data.version_mut(data, version).crossed = true;
         }
-        for Expected { reader, .. } in expected {
+        for EntryReader { reader, .. } in expected {
             if self.is_outdated(reader, (data, version), None) {
                 self.was_added_to(maker, reader, data);
             }
@@ -314,12 +315,12 @@ impl State {
     /// failed for good reads it again only after `tarn resume`.
     fn was_added_to(&mut self, maker: InstanceId, reader: InstanceId, data: DataId) {
         match self.steps.instance(reader).map(|i| &i.progress) {
-            Some(Progress::Pending) => return self.wait_for_entries(reader),
-            Some(Progress::Assigned(_)) => {
+            Some(InstanceProgress::Pending) => return self.wait_for_entries(reader),
+            Some(InstanceProgress::Assigned(_)) => {
                 self.outdated.insert(reader, data);
                 return;
             }
-            Some(Progress::Failed) => return,
+            Some(InstanceProgress::Failed) => return,
             _ => (),
         }
         let item = |id| self.steps.instance(id).and_then(|i| i.item.as_deref());
@@ -361,8 +362,8 @@ impl State {
             .filter(|id| self.is_outdated(*id, at, changed))
             .collect();
         let has_place = |id: &InstanceId| match self.steps.instance(*id).map(|i| &i.progress) {
-            Some(Progress::Pending) => Some(false),
-            Some(Progress::Assigned(_)) => Some(true),
+            Some(InstanceProgress::Pending) => Some(false),
+            Some(InstanceProgress::Assigned(_)) => Some(true),
             _ => None,
         };
         let places: Option<Vec<bool>> = outdated.iter().map(has_place).collect();

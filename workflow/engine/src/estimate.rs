@@ -1,7 +1,7 @@
 //! What is not known yet: run times, sizes and how long a transfer takes. Observed where possible.
 
-use crate::state::State;
-use crate::steps::Placed;
+use crate::state::EngineState;
+use crate::steps::InstancePlacement;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId};
 use tarn_types::part::{PartRef, TransferKind};
 use tarn_types::units::{Nanos, SECOND};
@@ -18,7 +18,7 @@ pub(crate) fn duration(bytes: u64, rate: u64) -> Nanos {
     u64::try_from(nanos).unwrap_or(u64::MAX)
 }
 
-impl State {
+impl EngineState {
     /// The mean of what was observed of the step, else half its time limit, else the mean of all other steps of
     /// the workflow, else a constant.
     pub(crate) fn run_time(&self, step: StepId) -> Nanos {
@@ -32,7 +32,7 @@ impl State {
 
     /// How long a placed instance still keeps its cores. Something that is overdue is expected to take a tenth
     /// of its time more.
-    pub(crate) fn time_left(&self, id: InstanceId, placed: &Placed) -> Nanos {
+    pub(crate) fn time_left(&self, id: InstanceId, placed: &InstancePlacement) -> Nanos {
         let run_time = self.run_time(id.step);
         let end = match placed.started {
             Some(started) => started.saturating_add(run_time),

@@ -1,8 +1,8 @@
 //! What a failed attempt of an instance means: whether it counts, and whether there is another.
 
 use crate::data::makes;
-use crate::state::{State, Stop};
-use crate::steps::{Instance, Placed, Progress};
+use crate::state::{EngineState, RunStopReason};
+use crate::steps::{InstancePlacement, InstanceProgress, StepInstance};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::action::Subject;
 use tarn_types::event::{Failure, FailureKind};
@@ -31,7 +31,7 @@ pub(crate) struct GivenUp {
     pub(crate) unreachable: BTreeMap<(PartRef, NodeId), String>,
 }
 
-impl State {
+impl EngineState {
     /// The reason of a failure that concerns one instance or step.
     pub(crate) fn failure(&self, message: String) -> Reason {
         match self.start.options.fail_fast {
@@ -118,7 +118,7 @@ impl State {
         self.given_up.all.insert(about);
         if let Subject::Instance(id) = about {
             if let Some(i) = self.steps.instance_mut(id) {
-                i.progress = Progress::Failed;
+                i.progress = InstanceProgress::Failed;
             }
             self.steps.dequeue(id);
         }
@@ -129,7 +129,7 @@ impl State {
         let mut causes: BTreeMap<StepId, Subject> = BTreeMap::new();
         let mut reached = BTreeSet::new();
         let stopped = match &self.stop {
-            Some(Stop::Failed { about, .. }) => Some(about),
+            Some(RunStopReason::Failed { about, .. }) => Some(about),
             _ => None,
         };
         let all = self.given_up.all.iter().chain(stopped);
@@ -163,16 +163,16 @@ impl State {
     /// The instances that one that has failed keeps from an entry of their own, each with what that is.
     pub(crate) fn instances_not_run(&self) -> BTreeMap<InstanceId, Subject> {
         let failed = self.steps.instances();
-        let failed = failed.filter(|(_, i)| i.progress == Progress::Failed);
+        let failed = failed.filter(|(_, i)| i.progress == InstanceProgress::Failed);
         let given_up = self.given_up.all.iter().filter_map(instance_of);
         let mut causes: BTreeMap<InstanceId, Subject> = failed
             .map(|(id, _)| id)
             .chain(given_up)
             .map(|id| (id, Subject::Instance(id)))
             .collect();
-        let waits = |i: &Instance| !i.inputs_known && i.progress == Progress::Pending;
+        let waits = |i: &StepInstance| !i.inputs_known && i.progress == InstanceProgress::Pending;
         let waiting = self.steps.instances().filter(|(_, i)| waits(i));
-        let mut waiting: Vec<(InstanceId, &Instance)> = waiting.collect();
+        let mut waiting: Vec<(InstanceId, &StepInstance)> = waiting.collect();
         let mut not_run = BTreeMap::new();
         loop {
             let before = waiting.len();
@@ -206,7 +206,12 @@ impl State {
     /// How many instances of a step did not run yet; `None` as long as it is not known which there are.
     pub(crate) fn open_instances(&self, step: StepId) -> Option<u64> {
         let all = self.steps.all[step.at()].instances.as_deref()?;
-        let open = |i: &&Instance| matches!(i.progress, Progress::Pending | Progress::Assigned(_));
+        let open = |i: &&StepInstance| {
+            matches!(
+                i.progress,
+                InstanceProgress::Pending | InstanceProgress::Assigned(_)
+            )
+        };
         Some(all.iter().filter(open).count() as u64)
     }
 
@@ -232,7 +237,7 @@ impl State {
 
     /// Whether a part that an instance reads is lost, or about to be replaced, and one of these was to make it again.
     fn waits_for_any(&self, id: InstanceId, makers: &BTreeSet<InstanceId>) -> bool {
-        let parts = self.steps.instance(id).map(Instance::parts);
+        let parts = self.steps.instance(id).map(StepInstance::parts);
         parts.into_iter().flatten().any(|name| {
             let maker = self.producer(name).filter(|maker| makers.contains(maker));
             maker.is_some_and(|maker| self.steps.remade.contains(&maker))
@@ -241,10 +246,10 @@ impl State {
 
     /// Whether an attempt that ran out of room is to be repeated with room for what it was seen to write: once, where that
     /// would fit onto its tier, and was more than was set aside.
-    fn learns_size(&self, id: InstanceId, placed: &Placed, written: u64) -> bool {
+    fn learns_size(&self, id: InstanceId, placed: &InstancePlacement, written: u64) -> bool {
         let capacity = |s: &TierRef| self.start.cluster.tier(*s).capacity;
         let fits = placed.spots.iter().all(|s| written <= capacity(s));
-        let first = |i: &Instance| i.outgrown.is_none();
+        let first = |i: &StepInstance| i.outgrown.is_none();
         fits && written > placed.reserve && self.steps.instance(id).is_some_and(first)
     }
 
@@ -253,7 +258,7 @@ impl State {
         &mut self,
         id: InstanceId,
         failure: &Failure,
-        placed: &Placed,
+        placed: &InstancePlacement,
         written: u64,
         newer: bool,
     ) {
@@ -284,7 +289,7 @@ impl State {
         i.failures += u32::from(counts);
         i.outgrown = i.outgrown.max(outgrown);
         if counts && (hopeless || i.failures > retries) {
-            i.progress = Progress::Failed;
+            i.progress = InstanceProgress::Failed;
             // A world that names the step, or its instance, need not be told again.
             let mut message = match failure.message.starts_with(&format!("step `{name}")) {
                 true => failure.message.clone(),
@@ -299,7 +304,7 @@ impl State {
             }
             self.give_up(Subject::Instance(id), message);
         } else {
-            i.progress = Progress::Pending;
+            i.progress = InstanceProgress::Pending;
             self.steps.enqueue(id);
         }
     }

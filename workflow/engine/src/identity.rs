@@ -1,7 +1,7 @@
 //! The identity of an instance: what has not changed need not run again.
 
-use crate::data::Data;
-use crate::steps::Instance;
+use crate::data::TrackedData;
+use crate::steps::StepInstance;
 use tarn_types::event::version_hash;
 use tarn_types::hash::{Hash, Hasher};
 use tarn_types::workflow::{Role, Step, Workflow};
@@ -11,8 +11,8 @@ use tarn_types::workflow::{Role, Step, Workflow};
 pub(crate) fn identity(
     w: &Workflow,
     step: &Step,
-    instance: &Instance,
-    data: &Data,
+    instance: &StepInstance,
+    data: &TrackedData,
 ) -> Option<Hash> {
     let mut h = Hasher::new();
     h.field(b"tarn step identity 1")

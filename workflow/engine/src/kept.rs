@@ -1,8 +1,8 @@
 //! The checkpoints of steps that go on from them: where they are, and whether an attempt that failed has come further.
 
-use crate::state::State;
+use crate::state::EngineState;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_types::action::Run;
+use tarn_types::action::AttemptSpec;
 use tarn_types::bounds::MAX_RESTARTS;
 use tarn_types::checkpoint::CheckpointId;
 use tarn_types::event::Imaged;
@@ -10,7 +10,7 @@ use tarn_types::id::{InstanceId, NodeId, TierRef};
 
 /// The checkpoints of an instance.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct InstanceCheckpoints {
     /// Wherever it ran since it has committed last.
     pub(crate) spots: BTreeSet<TierRef>,
     /// The newest that could be restored when its last attempt had failed.
@@ -20,12 +20,12 @@ pub(crate) struct Kept {
     /// Attempts that failed after a newer one: they are no failures.
     pub(crate) restarts: u32,
     /// Of images that are copied to other nodes.
-    pub(crate) images: Images,
+    pub(crate) images: InstanceImageCopies,
 }
 
 /// Where the images of an instance are whole that are copied to other nodes.
 #[derive(Debug, Default)]
-pub(crate) struct Images {
+pub(crate) struct InstanceImageCopies {
     /// The newest at each place.
     pub(crate) whole: BTreeMap<TierRef, CheckpointId>,
     /// The newest that was taken and is to be copied: where it lies, and its bytes.
@@ -37,7 +37,7 @@ pub(crate) struct Images {
     pub(crate) buddies: BTreeMap<TierRef, u64>,
 }
 
-impl Images {
+impl InstanceImageCopies {
     /// Where the newest is of those on nodes that can be used; of equals where it was taken.
     pub(crate) fn best(&self, taken_at: Option<NodeId>) -> Option<(TierRef, CheckpointId)> {
         let rank = |(spot, id): &(TierRef, CheckpointId)| (*id, Some(spot.node) == taken_at);
@@ -45,9 +45,9 @@ impl Images {
     }
 }
 
-impl State {
+impl EngineState {
     /// An attempt begins. Its checkpoints stay where it runs, however it ends.
-    pub(crate) fn keeps(&mut self, run: &Run) {
+    pub(crate) fn keeps(&mut self, run: &AttemptSpec) {
         let id = run.instance;
         if self.start.workflow.step(id.step).restart.is_none() {
             return;
@@ -167,7 +167,7 @@ impl State {
         i.kept.images.whole.retain(|s, _| !at.contains(s));
         i.kept.images.taken.take_if(|(_, s, _)| at.contains(s));
         if i.finished() {
-            i.kept = Kept::default();
+            i.kept = InstanceCheckpoints::default();
         } else if i.kept.spots.is_empty() {
             // It begins anew, and its versions with it.
             (i.kept.last, i.kept.newest) = (None, None);

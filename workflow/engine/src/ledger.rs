@@ -1,6 +1,6 @@
 //! The one account of capacity: cores, memory and GPUs of nodes and hosts, bytes of tiers.
 
-use crate::capacity::{Compute, Demand, Space};
+use crate::capacity::{Compute, Demand, TierSpace};
 use std::collections::BTreeSet;
 use tarn_types::cluster::Cluster;
 use tarn_types::id::{NodeId, TierRef};
@@ -11,7 +11,7 @@ pub(crate) struct Ledger {
     nodes: Vec<Compute>,
     hosts: Vec<Compute>,
     host_of: Vec<u32>,
-    tiers: Vec<Vec<Space>>,
+    tiers: Vec<Vec<TierSpace>>,
     /// Nodes that are lost: nothing of them is free.
     lost: BTreeSet<NodeId>,
 }
@@ -29,7 +29,7 @@ impl Ledger {
             gpus: u32::MAX / 2,
         };
         let tiers = |n: &tarn_types::cluster::Node| {
-            n.tiers.iter().map(|t| Space::new(t.capacity)).collect()
+            n.tiers.iter().map(|t| TierSpace::new(t.capacity)).collect()
         };
         Self {
             nodes: cluster.nodes.iter().map(node).collect(),
@@ -46,7 +46,7 @@ impl Ledger {
         let Some(tiers) = self.tiers.get_mut(node.at()) else {
             return false;
         };
-        tiers.iter_mut().for_each(Space::lose_used);
+        tiers.iter_mut().for_each(TierSpace::lose_used);
         self.lost.insert(node)
     }
 
@@ -73,11 +73,11 @@ impl Ledger {
         matches!(place, Place::Node(s) if self.is_lost(s.node))
     }
 
-    fn space(&self, spot: TierRef) -> &Space {
+    fn space(&self, spot: TierRef) -> &TierSpace {
         &self.tiers[spot.node.at()][spot.tier.at()]
     }
 
-    fn tier(&mut self, spot: TierRef) -> &mut Space {
+    fn tier(&mut self, spot: TierRef) -> &mut TierSpace {
         &mut self.tiers[spot.node.at()][spot.tier.at()]
     }
 
@@ -128,7 +128,7 @@ impl Ledger {
         self.lost.clear();
         for (tiers, node) in self.tiers.iter_mut().zip(&cluster.nodes) {
             for (account, tier) in tiers.iter_mut().zip(&node.tiers) {
-                *account = Space::new(tier.capacity);
+                *account = TierSpace::new(tier.capacity);
             }
         }
     }

@@ -47,7 +47,7 @@ pub const ENGINE_VERSION: u32 = 13;
 /// Planner and data scheduler of one run.
 #[derive(Debug, Default)]
 pub struct Engine {
-    state: Option<Box<state::State>>,
+    state: Option<Box<state::EngineState>>,
 }
 
 impl Engine {
@@ -100,7 +100,9 @@ impl Engine {
 
     fn apply_event(&mut self, now: Time, event: &Event) {
         match (event, &mut self.state) {
-            (Event::Started(start), slot) => *slot = Some(Box::new(state::State::new(now, start))),
+            (Event::Started(start), slot) => {
+                *slot = Some(Box::new(state::EngineState::new(now, start)))
+            }
             (event, Some(state)) => state.apply_event(now, event),
             (_, None) => {}
         }

@@ -5,12 +5,12 @@ use tarn_types::id::NodeId;
 use tarn_types::part::{Place, Transfer, TransferKind};
 
 #[derive(Debug)]
-pub(crate) struct Links {
+pub(crate) struct NodeLinkLoads {
     /// Bytes that each node has yet to send and to receive.
     nodes: Vec<(u64, u64)>,
 }
 
-impl Links {
+impl NodeLinkLoads {
     pub(crate) fn new(nodes: usize) -> Self {
         Self {
             nodes: vec![(0, 0); nodes],

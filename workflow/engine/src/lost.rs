@@ -6,14 +6,14 @@
 //! node brings back is taken if nobody has made it again; the rest, a *returned replica*, is remembered beside the parts until it is
 //! removed, so that it is never taken for what was made since.
 
-use crate::data::{Replica, ReplicaState, makes};
+use crate::data::{PartReplica, PartReplicaState, makes};
 use crate::decide::is_lost;
-use crate::state::State;
-use crate::steps::Progress;
+use crate::state::EngineState;
+use crate::steps::InstanceProgress;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::sub;
 use tarn_types::action::Subject;
-use tarn_types::event::Whole;
+use tarn_types::event::BroughtBackReplica;
 use tarn_types::id::{InstanceId, NodeId, TierId, TierRef};
 use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::workflow::Keep;
@@ -30,7 +30,7 @@ pub(crate) struct ReturnedReplica {
 /// ReturnedReplicas by what they are of and where they lie.
 pub(crate) type ReturnedReplicas = BTreeMap<(PartRef, TierRef), ReturnedReplica>;
 
-impl State {
+impl EngineState {
     pub(crate) fn node_lost(&mut self, node: NodeId) {
         if !self.ledger.lose(node) {
             return;
@@ -44,8 +44,8 @@ impl State {
             let before = part.replicas.len();
             let mut leaving = 0;
             part.replicas.retain(|place, r| {
-                let gone = there(place) && !matches!(r.state, ReplicaState::Incoming(_));
-                leaving += u64::from(gone && r.state == ReplicaState::Leaving);
+                let gone = there(place) && !matches!(r.state, PartReplicaState::Incoming(_));
+                leaving += u64::from(gone && r.state == PartReplicaState::Leaving);
                 !gone
             });
             let fewer = part.replicas.len() < before;
@@ -114,7 +114,12 @@ impl State {
         }
     }
 
-    pub(crate) fn node_back(&mut self, node: NodeId, capacities: &[u64], whole: &[Whole]) {
+    pub(crate) fn node_back(
+        &mut self,
+        node: NodeId,
+        capacities: &[u64],
+        whole: &[BroughtBackReplica],
+    ) {
         if !self.ledger.regain(node, capacities) {
             return;
         }
@@ -159,7 +164,7 @@ impl State {
     }
 
     /// Whether a replica that came back is one of its part: of its newest make, which is not being made again.
-    fn believes(&self, w: &Whole, spot: TierRef) -> bool {
+    fn believes(&self, w: &BroughtBackReplica, spot: TierRef) -> bool {
         let workflow = &self.start.workflow;
         let known = w.part.data.at() < workflow.data.len()
             && w.part.version <= workflow.last_version(w.part.data);
@@ -183,8 +188,8 @@ impl State {
         let placed = running.filter_map(|id| self.steps.instance(*id)?.placed());
         let read = placed.flat_map(|p| &p.pinned);
         let read = read.filter(|p| **p == (name, spot)).count();
-        let replica = Replica {
-            state: ReplicaState::Present,
+        let replica = PartReplica {
+            state: PartReplicaState::Present,
             stored: returned_replica.stored,
             pins: (moved + read) as u32,
             staged: false,
@@ -198,8 +203,12 @@ impl State {
 
     /// The output of an instance that was to run again has come back.
     pub(crate) fn output_back(&mut self, id: InstanceId) {
-        let waits = |i: &crate::steps::Instance| {
-            i.forced && matches!(i.progress, Progress::Pending | Progress::Failed)
+        let waits = |i: &crate::steps::StepInstance| {
+            i.forced
+                && matches!(
+                    i.progress,
+                    InstanceProgress::Pending | InstanceProgress::Failed
+                )
         };
         if !self.steps.instance(id).is_some_and(waits) {
             return;
@@ -213,7 +222,7 @@ impl State {
                 self.adopt(at.0, at.1, &returned_replica);
             }
         }
-        self.complete(id, Progress::Done);
+        self.complete(id, InstanceProgress::Done);
     }
 
     /// The parts that an instance has made.
@@ -247,7 +256,7 @@ impl State {
     }
 
     /// Whether an eviction was that of a returned_replica: then it is over.
-    pub(crate) fn stray_evicted(&mut self, part: PartRef, at: &Place) -> bool {
+    pub(crate) fn end_returned_eviction(&mut self, part: PartRef, at: &Place) -> bool {
         let Place::Node(spot) = at else { return false };
         let leaves = |returned_replica: &ReturnedReplica| returned_replica.leaving;
         if !self.returned.get(&(part, *spot)).is_some_and(leaves) {
@@ -261,7 +270,12 @@ impl State {
     }
 
     /// Whether an ordered eviction is that of a returned_replica.
-    pub(crate) fn stray_leaves(&mut self, part: PartRef, key: &StoreKey, at: &Place) -> bool {
+    pub(crate) fn begin_returned_eviction(
+        &mut self,
+        part: PartRef,
+        key: &StoreKey,
+        at: &Place,
+    ) -> bool {
         let Place::Node(spot) = at else { return false };
         let returned_replica = self.returned.get_mut(&(part, *spot));
         let Some(returned_replica) = returned_replica.filter(|s| s.key == *key && !s.leaving)

@@ -5,9 +5,9 @@
 //! a *group*, which has its nodes as soon as one of them has.
 
 use crate::ledger::Ledger;
-use crate::state::State;
+use crate::state::EngineState;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_types::action::Lent;
+use tarn_types::action::PartitionAssignment;
 use tarn_types::cluster::Cluster;
 use tarn_types::id::{InstanceId, NodeId, PartitionId, StepId, TierId, TierRef};
 use tarn_types::part::StoreKey;
@@ -161,20 +161,20 @@ impl Partitions {
     }
 
     /// What an attempt of an instance gets. `filled`: whether a step that used it has committed.
-    pub(crate) fn lent(
+    pub(crate) fn attached_partitions(
         &self,
         w: &Workflow,
         cluster: &Cluster,
         (id, attempt): (InstanceId, u32),
         homes: &[TierRef],
         filled: impl Fn(PartitionId) -> bool,
-    ) -> Vec<Lent> {
+    ) -> Vec<PartitionAssignment> {
         let own = self.of(id.step).iter();
         own.map(|partition| {
             let about = w.partition(*partition);
             let lies = self.kept.get(partition);
             let key = lies.and_then(|l| l.key.clone());
-            Lent {
+            PartitionAssignment {
                 partition: *partition,
                 key: key.unwrap_or_else(|| StoreKey(format!("{}.{id}.{attempt}", about.name))),
                 spots: lies.map_or_else(|| spots_of(cluster, about, homes), |l| l.spots.clone()),
@@ -185,7 +185,7 @@ impl Partitions {
     }
 
     /// An attempt begins: what it is the first to use has its name.
-    pub(crate) fn run(&mut self, lent: &[Lent]) {
+    pub(crate) fn run(&mut self, lent: &[PartitionAssignment]) {
         for lent in lent {
             if let Some(lies) = self.kept.get_mut(&lent.partition) {
                 lies.key.get_or_insert_with(|| lent.key.clone());
@@ -202,7 +202,7 @@ impl Partitions {
     }
 }
 
-impl State {
+impl EngineState {
     /// An instance has a place: its partitions have their room.
     pub(crate) fn partitions_placed(&mut self, id: InstanceId, homes: &[TierRef]) {
         let (w, cluster) = (&self.start.workflow, &self.start.cluster);

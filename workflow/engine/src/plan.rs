@@ -9,6 +9,7 @@ mod ahead;
 mod data;
 mod energy;
 mod happen;
+mod leave;
 mod life;
 mod modes;
 mod moves;
@@ -26,8 +27,8 @@ mod submit;
 mod timeline;
 pub(crate) mod view;
 
-use policy::Rule;
-use state::State;
+use policy::SchedulingPolicy;
+use state::PlannerState;
 use tarn_ports::{SiteWorld, WorldError};
 use tarn_types::policy::Policy;
 use tarn_types::site::{Machine, SiteAction, SiteEvent};
@@ -35,15 +36,15 @@ use tarn_types::units::Time;
 
 /// The planner of a site.
 pub struct Planner {
-    state: State,
-    rule: Box<dyn Rule<State> + Send>,
+    state: PlannerState,
+    rule: Box<dyn SchedulingPolicy<PlannerState> + Send>,
 }
 
 impl Planner {
     /// A planner for an empty machine.
     pub fn new(machine: &Machine, policy: Policy) -> Self {
         Self {
-            state: State::new(machine, policy),
+            state: PlannerState::new(machine, policy),
             rule: policy::rule(&policy),
         }
     }

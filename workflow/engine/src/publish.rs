@@ -1,12 +1,12 @@
 //! How a commit makes versions, how versions make instances, and how lost data takes both back.
 
-use crate::data::{Part, Replica, ReplicaState, makes, reads};
+use crate::data::{PartReplica, PartReplicaState, TrackedPart, makes, reads};
 use crate::entries::EntryInput;
 use crate::failed::GivenUp;
-use crate::kept::Kept;
+use crate::kept::InstanceCheckpoints;
 use crate::rank;
-use crate::state::State;
-use crate::steps::{Instance, Progress};
+use crate::state::EngineState;
+use crate::steps::{InstanceProgress, StepInstance};
 use crate::unbound::BindError;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::sub;
@@ -15,9 +15,9 @@ use tarn_types::event::{Output, of_others};
 use tarn_types::id::{DataId, InstanceId, StepId};
 use tarn_types::part::{PartClass, PartRef, Place};
 use tarn_types::pattern::EntryPattern;
-use tarn_types::workflow::{Distribution, Foreach, OnFailure, Role, Step, Use};
+use tarn_types::workflow::{DatasetUse, Distribution, Foreach, OnFailure, Role, Step};
 
-impl State {
+impl EngineState {
     /// Binds every step whose inputs are sealed: its instances and the parts each reads become known.
     pub(crate) fn settle(&mut self) {
         while let Some(step) = self.steps.to_bind.pop_first() {
@@ -49,7 +49,7 @@ impl State {
 
     /// A replica leaves: if it was the last one of its part, the version is not whole any more, and a rescue prefers an older one.
     pub(crate) fn note_thinned(&mut self, name: PartRef) {
-        let left = self.data.part(name).is_some_and(Part::has_left);
+        let left = self.data.part(name).is_some_and(TrackedPart::has_left);
         let version = self.data.version_mut(name.data, name.version);
         let first = version.thinned.is_empty();
         if left && version.thinned.insert((name.origin, name.seq)) && first {
@@ -87,15 +87,15 @@ impl State {
                 Ok(needs) => needs,
                 Err(why) => return self.cannot_bind(id, &why),
             };
-            instances.push(Instance {
+            instances.push(StepInstance {
                 item,
                 needs,
                 entries,
                 inputs_known: false,
-                progress: Progress::Pending,
+                progress: InstanceProgress::Pending,
                 since: self.now,
                 ran_on: Vec::new(),
-                kept: Kept::default(),
+                kept: InstanceCheckpoints::default(),
                 attempts: 0,
                 failures: 0,
                 losses: 0,
@@ -247,7 +247,7 @@ impl State {
         item: Option<&str>,
         entries: &[EntryInput],
     ) -> Result<Vec<Vec<Vec<PartRef>>>, BindError> {
-        let one = |(at, used): (usize, &Use)| {
+        let one = |(at, used): (usize, &DatasetUse)| {
             if used.role == Role::Out {
                 return Ok(Vec::new());
             }
@@ -264,7 +264,7 @@ impl State {
     fn needed_at(
         &self,
         step: &Step,
-        used: &Use,
+        used: &DatasetUse,
         item: Option<&str>,
         position: u32,
     ) -> Result<Vec<PartRef>, BindError> {
@@ -332,14 +332,14 @@ impl State {
                 same &= earlier
                     .as_ref()
                     .is_some_and(|e| e.info.hash == info.hash && e.info.class == info.class);
-                let mut part = Part::new(info.clone());
+                let mut part = TrackedPart::new(info.clone());
                 let unchanged = earlier.as_ref().is_some_and(|e| e.info.hash == info.hash);
                 if let Some(earlier) = earlier {
                     part.readers = earlier.readers;
                     let kept = earlier.replicas.into_iter();
                     part.replicas.extend(kept.filter(|(at, r)| {
                         let outside = matches!(at, Place::External(_));
-                        unchanged && outside && r.state != ReplicaState::Bad
+                        unchanged && outside && r.state != PartReplicaState::Bad
                     }));
                 }
                 for s in spots {
@@ -353,8 +353,8 @@ impl State {
                         seq: info.seq,
                     };
                     let at = (name, Place::Node(*s));
-                    let replica = Replica {
-                        state: ReplicaState::Present,
+                    let replica = PartReplica {
+                        state: PartReplicaState::Present,
                         stored: info.stored,
                         pins: reads.get(&at).copied().unwrap_or(0),
                         staged,
@@ -394,7 +394,7 @@ impl State {
                 true => !self.entries_changed(id, (data, version), reader),
                 false => instances
                     .iter()
-                    .any(|i| !matches!(i.progress, Progress::Pending)),
+                    .any(|i| !matches!(i.progress, InstanceProgress::Pending)),
             };
             if begun {
                 let name = &self.start.workflow.step(id.step).name;
@@ -448,7 +448,7 @@ impl State {
     }
 
     /// An instance is finished: its inputs have one reader less.
-    pub(crate) fn complete(&mut self, id: InstanceId, progress: Progress) {
+    pub(crate) fn complete(&mut self, id: InstanceId, progress: InstanceProgress) {
         self.steps.dequeue(id);
         self.steps.remade.remove(&id);
         let Some(instance) = self.steps.instance_mut(id) else {
@@ -538,8 +538,8 @@ impl State {
         let v = self.data.version_mut(data, version);
         v.delivered = true;
         for part in v.parts.values_mut() {
-            let replica = Replica {
-                state: ReplicaState::Present,
+            let replica = PartReplica {
+                state: PartReplicaState::Present,
                 stored: 0,
                 pins: 0,
                 staged: false,
@@ -577,7 +577,7 @@ impl State {
             };
             self.found(name, place);
         }
-        self.complete(id, Progress::Reused);
+        self.complete(id, InstanceProgress::Reused);
     }
 
     /// A replica that is there, whole.
@@ -588,8 +588,8 @@ impl State {
         let Some(part) = self.data.part_mut(name) else {
             return;
         };
-        let mut replica = Replica {
-            state: ReplicaState::Present,
+        let mut replica = PartReplica {
+            state: PartReplicaState::Present,
             stored: 0,
             pins: 0,
             staged: false,
@@ -613,7 +613,7 @@ impl State {
         if !instance.finished() {
             return;
         }
-        instance.progress = Progress::Pending;
+        instance.progress = InstanceProgress::Pending;
         instance.forced = true;
         self.steps.remade.insert(id);
         let Some(instance) = self.steps.instance(id) else {
@@ -664,12 +664,12 @@ impl State {
         let failed: Vec<_> = self
             .steps
             .instances()
-            .filter(|(_, i)| i.progress == Progress::Failed)
+            .filter(|(_, i)| i.progress == InstanceProgress::Failed)
             .map(|(id, _)| id)
             .collect();
         for id in failed {
             if let Some(i) = self.steps.instance_mut(id) {
-                (i.progress, i.failures, i.losses) = (Progress::Pending, 0, 0);
+                (i.progress, i.failures, i.losses) = (InstanceProgress::Pending, 0, 0);
                 i.kept.restarts = 0;
             }
             self.steps.enqueue(id);
@@ -716,7 +716,7 @@ impl State {
                 }
                 for replica in part.replicas.values_mut() {
                     // Those of other workflows too, but for what is found out about them.
-                    replica.state = ReplicaState::Present;
+                    replica.state = PartReplicaState::Present;
                     replica.pins = u32::from(replica.is_others);
                 }
                 (part.failures, part.rests_until) = (0, 0);

@@ -2,12 +2,12 @@
 //! edges counted (Topcuoglu, Hariri, Wu 2002, equation 4), from declared and, once there are some, observed sizes.
 
 use crate::data::makes;
-use crate::state::State;
-use crate::steps::Progress;
+use crate::state::EngineState;
+use crate::steps::InstanceProgress;
 use tarn_types::id::{InstanceId, StepId};
 
 /// Computes all ranks anew and puts the waiting instances into their order.
-pub(crate) fn refresh(state: &mut State) {
+pub(crate) fn refresh(state: &mut EngineState) {
     let steps = &state.start.workflow.steps;
     let edges = |i: usize| {
         let id = StepId(i as u32);
@@ -55,11 +55,11 @@ pub(crate) fn refresh(state: &mut State) {
     requeue(state);
 }
 
-fn requeue(state: &mut State) {
+fn requeue(state: &mut EngineState) {
     let waiting: Vec<InstanceId> = state
         .steps
         .instances()
-        .filter(|(_, i)| i.progress == Progress::Pending)
+        .filter(|(_, i)| i.progress == InstanceProgress::Pending)
         .map(|(id, _)| id)
         .collect();
     state.steps.pending.clear();

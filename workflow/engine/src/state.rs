@@ -3,22 +3,22 @@
 mod recount;
 mod transfers;
 
-use crate::cache::Cache;
+use crate::cache::DataCache;
 use crate::capacity::Demand;
-use crate::data::{Data, Part, Replica, ReplicaState, makes, reads};
+use crate::data::{PartReplica, PartReplicaState, TrackedData, TrackedPart, makes, reads};
 use crate::entries::read_by_element;
 use crate::failed::GivenUp;
 use crate::ledger::Ledger;
-use crate::links::Links;
+use crate::links::NodeLinkLoads;
 use crate::lost::ReturnedReplicas;
 use crate::partitions::Partitions;
 use crate::rank;
-use crate::steps::{Placed, Progress, Steps};
+use crate::steps::{InstancePlacement, InstanceProgress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::{add, sub};
-use tarn_types::action::{Action, Do, Outcome, Run, Subject};
-use tarn_types::energy::{self, Rank};
-use tarn_types::event::{Ended, Event, FailureKind, PriorData, Start, Usage};
+use tarn_types::action::{Action, AttemptSpec, Do, Outcome, Subject};
+use tarn_types::energy::{self, EnergyRank};
+use tarn_types::event::{AttemptOutcome, Event, FailureKind, PriorData, Start, Usage};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierRef, TransferId};
 use tarn_types::part::{PartInfo, PartRef, Place, Transfer, TransferKind};
@@ -35,7 +35,7 @@ const TERMINATE: i32 = 15;
 
 /// Why nothing new is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum RunStopReason {
     /// This failed for good.
     Failed { about: Subject, message: String },
     /// All is done that does not need what has failed.
@@ -46,7 +46,7 @@ pub(crate) enum Stop {
 
 /// A transfer under way.
 #[derive(Debug)]
-pub(crate) struct Active {
+pub(crate) struct EngineTransfer {
     pub(crate) transfer: Transfer,
     /// Its sources are to be removed once it is done.
     pub(crate) releases: bool,
@@ -81,10 +81,10 @@ fn readers(w: &Workflow) -> BTreeMap<(DataId, u32), Vec<StepId>> {
 
 /// Everything the engine knows.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct EngineState {
     pub(crate) start: Start,
     pub(crate) now: Time,
-    pub(crate) data: Data,
+    pub(crate) data: TrackedData,
     pub(crate) steps: Steps,
     pub(crate) ledger: Ledger,
     pub(crate) partitions: Partitions,
@@ -104,12 +104,12 @@ pub(crate) struct State {
     pub(crate) returned: ReturnedReplicas,
     /// Some of them have not been looked at.
     pub(crate) strays_came: bool,
-    pub(crate) transfers: BTreeMap<TransferId, Active>,
+    pub(crate) transfers: BTreeMap<TransferId, EngineTransfer>,
     pub(crate) next_transfer: u64,
     /// Sources asked for and not yet listed.
     pub(crate) listing: BTreeSet<DataId>,
     pub(crate) prior: BTreeMap<Hash, u32>,
-    pub(crate) stop: Option<Stop>,
+    pub(crate) stop: Option<RunStopReason>,
     /// What has failed for good while the rest goes on.
     pub(crate) given_up: GivenUp,
     /// Instances that were placed when an entry of a dataset, which they read, became another: they give their places back.
@@ -125,9 +125,9 @@ pub(crate) struct State {
     /// Bytes under way on the external link (in, out) and between nodes.
     pub(crate) under_way: BTreeMap<TransferKind, u64>,
     /// Those between nodes, node by node.
-    pub(crate) links: Links,
+    pub(crate) links: NodeLinkLoads,
     /// What each node drew for each core and how warm it was when the run began.
-    pub(crate) draws: Vec<Rank>,
+    pub(crate) draws: Vec<EnergyRank>,
     /// Transfers under way that read what was on its way to a node and has not come.
     pub(crate) orphans: BTreeSet<TransferId>,
     /// Until then some part rests whose move has failed: that is something under way.
@@ -135,10 +135,10 @@ pub(crate) struct State {
     /// Evictions under way.
     pub(crate) leaving: u64,
     /// What stays on the tiers for later runs.
-    pub(crate) cache: Cache,
+    pub(crate) cache: DataCache,
 }
 
-impl State {
+impl EngineState {
     pub(crate) fn new(now: Time, start: &Start) -> Self {
         let w = &start.workflow;
         let producers = producers(w);
@@ -147,7 +147,7 @@ impl State {
         let by_element = by_element.collect();
         let mut state = Self {
             now,
-            data: Data::new(w),
+            data: TrackedData::new(w),
             steps: Steps::new(w, start.cluster.nodes.len(), start.options.policy.order),
             ledger: Ledger::new(&start.cluster),
             partitions: Partitions::new(w),
@@ -182,12 +182,12 @@ impl State {
             deadline: None,
             fits_checked: false,
             under_way: BTreeMap::new(),
-            links: Links::new(start.cluster.nodes.len()),
+            links: NodeLinkLoads::new(start.cluster.nodes.len()),
             draws: energy::ranks(&start.cluster),
             orphans: BTreeSet::new(),
             rests_until: 0,
             leaving: 0,
-            cache: Cache::default(),
+            cache: DataCache::default(),
             start: start.clone(),
         };
         for prior in &start.prior_data {
@@ -230,9 +230,9 @@ impl State {
             Event::Capacity { spot, bytes } => self.ledger.set_capacity(*spot, *bytes),
             Event::Interrupted { signal } => {
                 // Whoever asks again is impatient.
-                self.drains =
-                    *signal == TERMINATE && !matches!(self.stop, Some(Stop::Interrupted(_)));
-                self.stop = Some(Stop::Interrupted(*signal));
+                self.drains = *signal == TERMINATE
+                    && !matches!(self.stop, Some(RunStopReason::Interrupted(_)));
+                self.stop = Some(RunStopReason::Interrupted(*signal));
             }
             Event::Resumed {
                 found,
@@ -272,7 +272,7 @@ impl State {
             Do::Unassign { instance } => self.taken_back(*instance),
             Do::Run(run) => self.run_begun(run),
             Do::Stop { instance, .. } => {
-                if let Some(Progress::Running(p)) =
+                if let Some(InstanceProgress::Running(p)) =
                     self.steps.instance_mut(*instance).map(|i| &mut i.progress)
                 {
                     p.stopping = true;
@@ -287,12 +287,12 @@ impl State {
             } => self.copy_begun(*instance, *to, *reserve),
             Do::Forget { instance, at } => self.forgotten(*instance, at),
             Do::Discard { partition, .. } => self.discarded(*partition),
-            Do::Evict { part, key, at } if self.stray_leaves(*part, key, at) => {}
+            Do::Evict { part, key, at } if self.begin_returned_eviction(*part, key, at) => {}
             Do::Evict { part, at, .. } => {
                 self.data.to_release.remove(&(*part, at.clone()));
                 self.uncached(*part, at);
                 if let Some(r) = self.data.replica_mut(*part, at) {
-                    r.state = ReplicaState::Leaving;
+                    r.state = PartReplicaState::Leaving;
                     self.leaving += 1;
                 }
                 // What is damaged or contradicts a new run is made again.
@@ -321,7 +321,8 @@ impl State {
 
     /// Stops the run for good because of a failure; the first one counts.
     pub(crate) fn fail(&mut self, about: Subject, message: String) {
-        self.stop.get_or_insert(Stop::Failed { about, message });
+        self.stop
+            .get_or_insert(RunStopReason::Failed { about, message });
     }
 
     fn noted(&mut self, about: Subject, why: &Reason) {
@@ -331,7 +332,7 @@ impl State {
             (Reason::OutputBack { .. }, Subject::Instance(id)) => self.output_back(id),
             (Reason::Failed { message }, Subject::Instance(id)) => {
                 if let Some(i) = self.steps.instance_mut(id) {
-                    i.progress = Progress::Failed;
+                    i.progress = InstanceProgress::Failed;
                 }
                 self.steps.dequeue(id);
                 self.fail(about, message.clone());
@@ -339,7 +340,7 @@ impl State {
             (Reason::Failed { message }, _) => self.fail(about, message.clone()),
             (Reason::GaveUp { .. }, _) => self.gave_up(about),
             (Reason::Incomplete { .. }, Subject::Run) => {
-                self.stop.get_or_insert(Stop::Incomplete);
+                self.stop.get_or_insert(RunStopReason::Incomplete);
             }
             _ => {}
         }
@@ -351,13 +352,13 @@ impl State {
         for info in parts {
             let key = (0, info.seq);
             if !version.parts.contains_key(&key) {
-                version.insert(key, Part::new(info.clone()));
+                version.insert(key, TrackedPart::new(info.clone()));
             }
             let Some(part) = version.parts.get_mut(&key) else {
                 continue;
             };
-            let replica = Replica {
-                state: ReplicaState::Present,
+            let replica = PartReplica {
+                state: PartReplicaState::Present,
                 stored: 0,
                 pins: 0,
                 staged: false,
@@ -376,10 +377,10 @@ impl State {
         let version = self.data.version_mut(prior.data, 0);
         for part in &prior.parts {
             let places = part.at.iter().map(|(spot, _)| Place::Node(*spot));
-            let mut known = Part::new(part.info.clone());
+            let mut known = TrackedPart::new(part.info.clone());
             known
                 .replicas
-                .extend(places.map(|at| (at, Replica::OF_OTHERS)));
+                .extend(places.map(|at| (at, PartReplica::OF_OTHERS)));
             version.insert((0, part.info.seq), known);
         }
         version.sealed = true;
@@ -397,7 +398,7 @@ impl State {
         self.give_buddies_back(id, |at| spots.contains(&at));
         let factor = self.steps.all[id.step.at()].reserve_factor;
         if let Some(i) = self.steps.instance_mut(id) {
-            i.progress = Progress::Assigned(Placed {
+            i.progress = InstanceProgress::Assigned(InstancePlacement {
                 spots: spots.to_vec(),
                 reserve,
                 factor,
@@ -410,7 +411,7 @@ impl State {
     }
 
     /// Takes an instance from its nodes; returns where it was.
-    fn displaced(&mut self, id: InstanceId) -> Option<Placed> {
+    fn displaced(&mut self, id: InstanceId) -> Option<InstancePlacement> {
         let placed = self.steps.instance(id)?.placed()?.clone();
         for s in &placed.spots {
             self.ledger.unreserve(*s, placed.reserve);
@@ -437,7 +438,7 @@ impl State {
             self.ledger.give(&placed.spots, demand);
         }
         if let Some(i) = self.steps.instance_mut(id) {
-            i.progress = Progress::Pending;
+            i.progress = InstanceProgress::Pending;
             // Nobody may need them there now.
             self.data.to_check.extend(i.parts());
         }
@@ -445,7 +446,7 @@ impl State {
         self.renew_entries(id);
     }
 
-    fn run_begun(&mut self, run: &Run) {
+    fn run_begun(&mut self, run: &AttemptSpec) {
         let id = run.instance;
         self.keeps(run);
         self.partitions.run(&run.partitions);
@@ -471,13 +472,13 @@ impl State {
         i.attempts = run.attempt;
         i.ran_on = run.nodes.iter().map(|s| s.node).collect();
         i.identity = Some(run.identity);
-        if let Progress::Assigned(mut p) = i.progress.clone() {
+        if let InstanceProgress::Assigned(mut p) = i.progress.clone() {
             (p.started, p.pinned) = (Some(now), pinned);
-            i.progress = Progress::Running(p);
+            i.progress = InstanceProgress::Running(p);
         }
     }
 
-    fn ended(&mut self, id: InstanceId, ended: &Ended, usage: &Usage) {
+    fn ended(&mut self, id: InstanceId, ended: &AttemptOutcome, usage: &Usage) {
         let Some(placed) = self.displaced(id) else {
             return;
         };
@@ -485,7 +486,7 @@ impl State {
         self.ledger.give(&placed.spots, demand);
         self.unpin_views(&placed);
         match ended {
-            Ended::Committed { outputs, .. } => {
+            AttemptOutcome::Committed { outputs, .. } => {
                 let step = &mut self.steps.all[id.step.at()];
                 for observed in [&mut step.observed, &mut self.steps.observed] {
                     observed.0 = observed.0.saturating_add(usage.wall);
@@ -503,12 +504,12 @@ impl State {
                 step.written.1 += 1;
                 let doubled = step.observed.1 > 1 && step.observed.1.is_power_of_two();
                 self.publish(id, outputs, false);
-                self.complete(id, Progress::Done);
+                self.complete(id, InstanceProgress::Done);
                 if doubled {
                     self.ranks_age();
                 }
             }
-            Ended::Failed {
+            AttemptOutcome::Failed {
                 failure, newest, ..
             } => {
                 let written = usage.written / placed.spots.len().max(1) as u64;
@@ -522,7 +523,7 @@ impl State {
         }
     }
 
-    fn unpin_views(&mut self, placed: &Placed) {
+    fn unpin_views(&mut self, placed: &InstancePlacement) {
         for (part, spot) in &placed.pinned {
             self.unpin(*part, &Place::Node(*spot));
         }
@@ -539,7 +540,7 @@ impl State {
     /// A replica stays for later runs.
     fn cached(&mut self, part: PartRef, spot: TierRef) {
         if let Some(r) = self.data.replica_mut(part, &Place::Node(spot)) {
-            r.state = ReplicaState::Cached;
+            r.state = PartReplicaState::Cached;
             let stored = r.stored;
             self.cache.add(spot, part, stored);
         }
@@ -548,14 +549,14 @@ impl State {
     /// One that did goes, or has gone.
     fn uncached(&mut self, part: PartRef, at: &Place) {
         let replica = self.data.replica_mut(part, at);
-        let cached = replica.is_some_and(|r| r.state == ReplicaState::Cached);
+        let cached = replica.is_some_and(|r| r.state == PartReplicaState::Cached);
         if let (true, Place::Node(spot)) = (cached, at) {
             self.cache.remove(*spot, part);
         }
     }
 
     fn evicted(&mut self, part: PartRef, at: &Place) {
-        if self.stray_evicted(part, at) {
+        if self.end_returned_eviction(part, at) {
             return;
         }
         self.uncached(part, at);
@@ -566,7 +567,7 @@ impl State {
         let Some(replica) = p.replicas.remove(at) else {
             return;
         };
-        if replica.state == ReplicaState::Leaving {
+        if replica.state == PartReplicaState::Leaving {
             sub(&mut self.leaving, 1, "replicas that leave");
         }
         if let Place::Node(spot) = at {

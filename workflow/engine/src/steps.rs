@@ -1,7 +1,7 @@
 //! Steps and their instances: how far each has come.
 
 use crate::entries::EntryInput;
-use crate::kept::Kept;
+use crate::kept::InstanceCheckpoints;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, StepId, TierId, TierRef};
@@ -12,13 +12,13 @@ use tarn_types::workflow::Workflow;
 
 /// How far an instance has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum InstanceProgress {
     /// It has no place yet.
     Pending,
     /// It has a place; its inputs are on their way.
-    Assigned(Placed),
+    Assigned(InstancePlacement),
     /// Its process runs.
-    Running(Placed),
+    Running(InstancePlacement),
     /// Committed in this run.
     Done,
     /// Committed by an earlier run.
@@ -29,7 +29,7 @@ pub(crate) enum Progress {
 
 /// Where an instance is placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Placed {
+pub(crate) struct InstancePlacement {
     pub(crate) spots: Vec<TierRef>,
     /// Bytes reserved on each spot for what it writes.
     pub(crate) reserve: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Placed {
 }
 
 #[derive(Debug)]
-pub(crate) struct Instance {
+pub(crate) struct StepInstance {
     pub(crate) item: Option<String>,
     /// The parts it reads: `needs[use][position of node]`, empty lists for `out`s.
     pub(crate) needs: Vec<Vec<Vec<PartRef>>>,
@@ -54,7 +54,7 @@ pub(crate) struct Instance {
     pub(crate) entries: Vec<EntryInput>,
     /// All that it reads is in `needs`: none of its entries is still to come.
     pub(crate) inputs_known: bool,
-    pub(crate) progress: Progress,
+    pub(crate) progress: InstanceProgress,
     /// Since when its inputs are known.
     pub(crate) since: Time,
     /// The nodes of its newest attempt.
@@ -66,7 +66,7 @@ pub(crate) struct Instance {
     /// Attempts that were lost with a node.
     pub(crate) losses: u32,
     /// Of a step that goes on from its checkpoints.
-    pub(crate) kept: Kept,
+    pub(crate) kept: InstanceCheckpoints,
     /// The slowest tier on which an attempt ran out of room: the next one takes a slower one, if there is one.
     pub(crate) outgrown: Option<TierId>,
     /// The identity, once all its inputs have been read.
@@ -75,28 +75,31 @@ pub(crate) struct Instance {
     pub(crate) forced: bool,
 }
 
-impl Instance {
+impl StepInstance {
     /// Every part it reads, once.
     pub(crate) fn parts(&self) -> BTreeSet<PartRef> {
         self.needs.iter().flatten().flatten().copied().collect()
     }
 
-    pub(crate) fn placed(&self) -> Option<&Placed> {
+    pub(crate) fn placed(&self) -> Option<&InstancePlacement> {
         match &self.progress {
-            Progress::Assigned(p) | Progress::Running(p) => Some(p),
+            InstanceProgress::Assigned(p) | InstanceProgress::Running(p) => Some(p),
             _ => None,
         }
     }
 
     pub(crate) fn finished(&self) -> bool {
-        matches!(self.progress, Progress::Done | Progress::Reused)
+        matches!(
+            self.progress,
+            InstanceProgress::Done | InstanceProgress::Reused
+        )
     }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct StepState {
     /// `None` until its inputs are sealed, but for entries that each instance waits for by itself.
-    pub(crate) instances: Option<Vec<Instance>>,
+    pub(crate) instances: Option<Vec<StepInstance>>,
     /// Instances that are neither done nor reused.
     pub(crate) left: u32,
     /// Sum and number of observed run times.
@@ -196,7 +199,7 @@ impl Steps {
         }
     }
 
-    pub(crate) fn instance(&self, id: InstanceId) -> Option<&Instance> {
+    pub(crate) fn instance(&self, id: InstanceId) -> Option<&StepInstance> {
         self.all
             .get(id.step.at())?
             .instances
@@ -204,7 +207,7 @@ impl Steps {
             .get(id.index as usize)
     }
 
-    pub(crate) fn instance_mut(&mut self, id: InstanceId) -> Option<&mut Instance> {
+    pub(crate) fn instance_mut(&mut self, id: InstanceId) -> Option<&mut StepInstance> {
         self.all
             .get_mut(id.step.at())?
             .instances
@@ -237,7 +240,7 @@ impl Steps {
     }
 
     /// Every instance that is bound, with its name.
-    pub(crate) fn instances(&self) -> impl Iterator<Item = (InstanceId, &Instance)> {
+    pub(crate) fn instances(&self) -> impl Iterator<Item = (InstanceId, &StepInstance)> {
         self.all.iter().enumerate().flat_map(|(s, state)| {
             let list = state.instances.as_deref().unwrap_or_default();
             list.iter().enumerate().map(move |(i, instance)| {

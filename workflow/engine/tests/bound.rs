@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use tarn_engine::bound::lower_bound;
 use tarn_types::site::{
-    Flow, FlowId, Input, Island, Item, ItemId, Job, JobId, Machine, Mode, NodeKind, Power, Rates,
-    Spread, Store, Submit, WorkItem, WorkJob, Workload,
+    Flow, FlowId, Input, Island, Item, ItemId, Job, JobId, Machine, Mode, NodeKind, NodePowerModel,
+    Rates, Spread, Store, Submit, WorkItem, WorkJob, Workload,
 };
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -28,7 +28,7 @@ fn machine(nodes: u32, cores: u32, store: u64, client: u64, saturates: u32) -> M
         link: both(0),
         mode: Mode::OneLevel,
         mode_change: None,
-        power: Power::default(),
+        power: NodePowerModel::default(),
         temperature: 20.0,
     };
     Machine {

@@ -8,8 +8,8 @@ use common::{
 };
 use tarn_ports::Record;
 use tarn_simulator::{FaultPlan, Simulation};
-use tarn_types::action::{Action, Do, Outcome, Run, Subject};
-use tarn_types::event::{Ended, Event, FailureKind, Output, Start, Undeclared};
+use tarn_types::action::{Action, AttemptSpec, Do, Outcome, Subject};
+use tarn_types::event::{AttemptOutcome, Event, FailureKind, Output, Start, Undeclared};
 use tarn_types::hash::Hash;
 use tarn_types::id::StepId;
 use tarn_types::part::{PartClass, PartInfo, StoreKey, TransferKind};
@@ -329,14 +329,14 @@ fn after_a_failure_an_old_version_is_in_nobody_s_way() {
 }
 
 /// A run commits four entries.
-fn four_entries(run: &Run) -> Ended {
+fn four_entries(run: &AttemptSpec) -> AttemptOutcome {
     let entry = |info: PartInfo| {
         let key = StoreKey(format!("{}.{}", run.store, info.seq));
         let hash = Some(Hash(u128::from(info.seq)));
         (PartInfo { hash, key, ..info }, vec![run.nodes[0]])
     };
     let parts = source(Some(4), MB).into_iter().map(entry).collect();
-    Ended::Committed {
+    AttemptOutcome::Committed {
         outputs: vec![Output {
             data: data(0),
             version: 1,
@@ -417,7 +417,7 @@ fn after_fail_fast_what_was_not_started_is_told_from_what_lacks_its_input() {
 }
 
 /// A run commits its own entry.
-fn first_entry(run: &Run) -> Ended {
+fn first_entry(run: &AttemptSpec) -> AttemptOutcome {
     let info = source(None, MB).remove(0);
     let info = PartInfo {
         class: PartClass::Entry("1".into()),
@@ -425,7 +425,7 @@ fn first_entry(run: &Run) -> Ended {
         key: StoreKey(format!("{}.0", run.store)),
         ..info
     };
-    Ended::Committed {
+    AttemptOutcome::Committed {
         outputs: vec![Output {
             data: data(0),
             version: 1,

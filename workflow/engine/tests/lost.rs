@@ -5,8 +5,8 @@ mod common;
 use common::*;
 use std::path::Path;
 use tarn_simulator::Rules;
-use tarn_types::action::{Action, Do, Outcome, Run};
-use tarn_types::event::{Event, FailureKind, Start, Whole};
+use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
+use tarn_types::event::{BroughtBackReplica, Event, FailureKind, Start};
 use tarn_types::hash::Hash;
 use tarn_types::id::{NodeId, TierId};
 use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
@@ -31,7 +31,7 @@ impl Hand {
         })
     }
 
-    fn has_back(&mut self, node: u32, whole: Vec<Whole>) -> Vec<Action> {
+    fn has_back(&mut self, node: u32, whole: Vec<BroughtBackReplica>) -> Vec<Action> {
         self.says(Event::NodeBack {
             node: NodeId(node),
             capacities: vec![100 * MB],
@@ -58,8 +58,8 @@ fn made(of: u32) -> PartRef {
     }
 }
 
-fn whole(of: u32, run: &Run, bytes: u64) -> Whole {
-    Whole {
+fn whole(of: u32, run: &AttemptSpec, bytes: u64) -> BroughtBackReplica {
+    BroughtBackReplica {
         part: made(of),
         key: StoreKey(format!("{}.0", run.store)),
         tier: TierId(0),
@@ -67,7 +67,7 @@ fn whole(of: u32, run: &Run, bytes: u64) -> Whole {
     }
 }
 
-fn node_of(run: &Run) -> u32 {
+fn node_of(run: &AttemptSpec) -> u32 {
     run.nodes[0].node.0
 }
 
@@ -187,7 +187,7 @@ after = ["c"]
 "#;
 
 /// Runs `a` to its commit. The runs of `a` and `c`, and the delivery.
-fn chain(hand: &mut Hand, begun: &[Action]) -> (Run, Run, Transfer) {
+fn chain(hand: &mut Hand, begun: &[Action]) -> (AttemptSpec, AttemptSpec, Transfer) {
     let mut runs = runs_in(begun);
     let (c, a) = (runs.remove(1), runs.remove(0));
     assert_ne!(node_of(&a), node_of(&c));
@@ -335,7 +335,7 @@ after = ["c"]
     let s = begin(text, 3, 1, &[100 * MB]);
     let (mut hand, begun) = Hand::begin(&s);
     let runs = runs_in(&begun);
-    let output = |run: &Run, of: u32, seq: u32| tarn_types::event::Output {
+    let output = |run: &AttemptSpec, of: u32, seq: u32| tarn_types::event::Output {
         data: data(of),
         version: 1,
         parts: vec![(
@@ -348,7 +348,7 @@ after = ["c"]
             vec![run.nodes[0]],
         )],
     };
-    let committed = |run: &Run| tarn_types::event::Ended::Committed {
+    let committed = |run: &AttemptSpec| tarn_types::event::AttemptOutcome::Committed {
         outputs: vec![output(run, 0, 0), output(run, 1, 1)],
         undeclared: Default::default(),
     };

@@ -8,8 +8,8 @@ use common::{
 };
 use tarn_ports::Record;
 use tarn_simulator::{Estimates, FaultPlan, Rules, SimEntry, Simulation};
-use tarn_types::action::{Action, Do, Outcome, Run, Subject};
-use tarn_types::event::{Ended, Event, FailureKind, Output, Start, Undeclared};
+use tarn_types::action::{Action, AttemptSpec, Do, Outcome, Subject};
+use tarn_types::event::{AttemptOutcome, Event, FailureKind, Output, Start, Undeclared};
 use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, StepId};
 use tarn_types::part::{PartClass, PartInfo, PartRef, Place, StoreKey};
@@ -37,7 +37,7 @@ fn of(text: &str) -> Start {
 }
 
 /// What an instance writes to one of its outputs.
-fn written(run: &Run, of: u32, names: &[&str], hash: u128) -> Ended {
+fn written(run: &AttemptSpec, of: u32, names: &[&str], hash: u128) -> AttemptOutcome {
     let part = |(seq, name): (u32, &&str)| {
         let info = PartInfo {
             seq,
@@ -51,7 +51,7 @@ fn written(run: &Run, of: u32, names: &[&str], hash: u128) -> Ended {
         (info, vec![run.nodes[0]])
     };
     let parts = (0..).zip(names).map(part).collect();
-    Ended::Committed {
+    AttemptOutcome::Committed {
         outputs: vec![Output {
             data: data(of),
             version: 1,
@@ -71,7 +71,7 @@ fn part_of(origin: u32, seq: u32) -> PartRef {
     }
 }
 
-fn run_of(actions: &[Action], step: u32, index: u32) -> Run {
+fn run_of(actions: &[Action], step: u32, index: u32) -> AttemptSpec {
     let all = runs_in(actions);
     let run = all
         .into_iter()
@@ -236,7 +236,7 @@ fn what_is_added_to_an_entry_that_was_read_fails_the_run_and_every_resume() {
 fn done_by_hand(
     hand: &mut Hand,
     mut new: Vec<Action>,
-    writes: impl Fn(&Run) -> Ended,
+    writes: impl Fn(&AttemptSpec) -> AttemptOutcome,
 ) -> Vec<(u32, usize)> {
     let mut seen = Vec::new();
     loop {
@@ -441,13 +441,13 @@ fn what_differs_when_it_is_made_again_concerns_its_own_reader_alone() {
     let mut runs = runs_in(&begun);
     assert_eq!(runs.len(), 3);
     // One is alone on its node: its reader begins there.
-    let alone = |r: &Run| runs.iter().filter(|o| o.nodes == r.nodes).count() == 1;
+    let alone = |r: &AttemptSpec| runs.iter().filter(|o| o.nodes == r.nodes).count() == 1;
     let at = runs
         .iter()
         .position(alone)
         .expect("one of three on two nodes");
     let first = runs.remove(at);
-    let name = |run: &Run| format!("{}.bam", run.item.as_deref().unwrap_or_default());
+    let name = |run: &AttemptSpec| format!("{}.bam", run.item.as_deref().unwrap_or_default());
     let new = hand.ended(&first, written(&first, 0, &[&name(&first)], 1));
     let call = run_of(&new, CALL, first.instance.index);
     let second = runs.remove(0);
@@ -464,7 +464,7 @@ fn what_differs_when_it_is_made_again_concerns_its_own_reader_alone() {
     let (mut done, mut seen) = (0, Vec::new());
     while let Some(run) = runs_in(&new).into_iter().next() {
         assert_ne!(run.nodes[0].node, node);
-        let others: Vec<Run> = runs_in(&new).split_off(1);
+        let others: Vec<AttemptSpec> = runs_in(&new).split_off(1);
         new = Vec::new();
         for run in [vec![run], others].concat() {
             done += 1;

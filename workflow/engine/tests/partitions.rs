@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use tarn_types::action::{Action, Do, Outcome, Run};
+use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
 use tarn_types::event::{Event, FailureKind, Start};
 use tarn_types::id::{NodeId, PartitionId, TierId};
 use tarn_types::reason::Reason;
@@ -19,7 +19,7 @@ fn begin(text: &str, nodes: u32, tiers: &[u64]) -> Start {
     start(workflow(&text), cluster(nodes, 1, tiers), policy("data"))
 }
 
-fn run_of(actions: &[Action], step: u32) -> Option<Run> {
+fn run_of(actions: &[Action], step: u32) -> Option<AttemptSpec> {
     let mut all = runs_in(actions).into_iter();
     all.find(|r| r.instance == instance(step, 0))
 }

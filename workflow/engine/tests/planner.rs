@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 use tarn_engine::plan::{Planner, drive_site};
-use tarn_simulator::site::Site;
+use tarn_simulator::site::SimulatedSite;
 use tarn_types::policy::{Order, Policy};
 use tarn_types::site::{
-    Flow, FlowId, Input, Island, Item, ItemId, Job, Machine, Mode, ModeChange, NodeKind, Power,
-    Rates, SiteResult, Spread, Store, Submit, TierKind, WorkItem, WorkJob, Workload,
+    Flow, FlowId, Input, Island, Item, ItemId, Job, Machine, Mode, ModeChange, NodeKind,
+    NodePowerModel, Rates, SiteResult, Spread, Store, Submit, TierKind, WorkItem, WorkJob,
+    Workload,
 };
 use tarn_types::units::{Nanos, SECOND};
 
@@ -40,7 +41,7 @@ fn machine(nodes: u32) -> Machine {
             time: 300 * SECOND,
             memory: 256 * GB,
         }),
-        power: Power {
+        power: NodePowerModel {
             idle: 100.0,
             busy: 300.0,
             asleep: 10.0,
@@ -102,7 +103,7 @@ impl Work {
     fn under(&self, policy: &str, machine: &Machine) -> SiteResult {
         let name = policy;
         let policy: Policy = name.parse().expect("a policy");
-        let site = Site::new(machine, Arc::new(self.0.clone())).expect("a workload");
+        let site = SimulatedSite::new(machine, Arc::new(self.0.clone())).expect("a workload");
         let site = site.checked();
         let mut site = match policy.order {
             Order::Data | Order::Energy => site.promising(policy.bound),

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_engine::{drive, replay};
 use tarn_ports::Record;
 use tarn_simulator::{FaultPlan, Keeps, Outage, Simulation};
-use tarn_types::action::{Do, Outcome, Run};
+use tarn_types::action::{AttemptSpec, Do, Outcome};
 use tarn_types::event::{
-    Ended, Event, FailureKind, Output, PriorDest, PriorInstance, Start, Undeclared,
+    AttemptOutcome, Event, FailureKind, Output, PriorDest, PriorInstance, Start, Undeclared,
 };
 use tarn_types::hash::Hash;
 use tarn_types::history::History;
@@ -74,7 +74,7 @@ fn committed(records: &[Record]) -> BTreeSet<InstanceId> {
     let done = records.iter().filter_map(|r| match &r.event {
         Event::Ended {
             instance,
-            ended: Ended::Committed { .. },
+            ended: AttemptOutcome::Committed { .. },
             ..
         } => Some(*instance),
         _ => None,
@@ -225,7 +225,7 @@ fn prior_of(records: &[Record]) -> Vec<PriorInstance> {
     for r in records {
         if let Event::Ended {
             instance,
-            ended: Ended::Committed { outputs, .. },
+            ended: AttemptOutcome::Committed { outputs, .. },
             ..
         } = &r.event
         {
@@ -414,7 +414,7 @@ in = ["f"]
 after = ["x"]
 "#;
     let s = start(workflow(text), cluster(1, 2, &[100 * MB]), policy("data"));
-    let part = |run: &Run, seq: u32, name: &str| {
+    let part = |run: &AttemptSpec, seq: u32, name: &str| {
         let info = PartInfo {
             seq,
             class: PartClass::Entry(name.into()),
@@ -424,7 +424,7 @@ after = ["x"]
         };
         (info, vec![run.nodes[0]])
     };
-    let committed = |run: &Run, of: u32, names: &[&str]| Ended::Committed {
+    let committed = |run: &AttemptSpec, of: u32, names: &[&str]| AttemptOutcome::Committed {
         outputs: vec![Output {
             data: data(of),
             version: 1,
@@ -463,7 +463,7 @@ after = ["x"]
     assert_eq!(hand.engine.outcome(), Some(Outcome::Done));
 }
 
-fn steps_of(runs: &[Run]) -> Vec<u32> {
+fn steps_of(runs: &[AttemptSpec]) -> Vec<u32> {
     let mut steps: Vec<_> = runs.iter().map(|r| r.instance.step.0).collect();
     steps.sort_unstable();
     steps

@@ -3,10 +3,10 @@
 mod common;
 
 use common::*;
-use tarn_types::action::{Action, Do, Outcome, Run};
+use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
 use tarn_types::bounds::MAX_RESTARTS;
 use tarn_types::checkpoint::CheckpointId;
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Imaged, Start};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Imaged, Start};
 use tarn_types::id::{NodeId, TierRef};
 use tarn_types::reason::Reason;
 
@@ -20,13 +20,18 @@ fn begin(steps: &str, nodes: u32) -> Start {
 }
 
 /// An attempt is killed, and its nodes could restore this version.
-fn killed(hand: &mut Hand, run: &Run, newest: Option<(u64, u64)>) -> Vec<Action> {
+fn killed(hand: &mut Hand, run: &AttemptSpec, newest: Option<(u64, u64)>) -> Vec<Action> {
     died(hand, run, FailureKind::Signal, newest)
 }
 
-fn died(hand: &mut Hand, run: &Run, kind: FailureKind, newest: Option<(u64, u64)>) -> Vec<Action> {
+fn died(
+    hand: &mut Hand,
+    run: &AttemptSpec,
+    kind: FailureKind,
+    newest: Option<(u64, u64)>,
+) -> Vec<Action> {
     let message = "it is said to".into();
-    let ended = Ended::Failed {
+    let ended = AttemptOutcome::Failed {
         failure: Failure { kind, message },
         log_tail: String::new(),
         newest: newest.map(|(generation, number)| CheckpointId { generation, number }),
@@ -144,7 +149,7 @@ fn what_is_left_of_its_nodes_runs_the_same_ranks_again() {
     let text = format!("{STEP}nodes = 3\n");
     let (mut hand, begun) = Hand::begin(&begin(&text, 5));
     let first = runs_in(&begun).remove(0);
-    let node = |run: &Run, at: usize| run.nodes[at].node;
+    let node = |run: &AttemptSpec, at: usize| run.nodes[at].node;
     let lost = node(&first, 1);
     hand.says(Event::NodeLost {
         node: lost,
@@ -196,7 +201,7 @@ fn a_run_that_goes_on_places_the_step_where_its_checkpoints_are() {
     let other = "[[step]]\nname = \"b\"\nrun = \"x\"\n";
     let (mut hand, begun) = Hand::begin(&begin(&format!("{other}{STEP}"), 2));
     let runs = runs_in(&begun);
-    let step = |runs: &[Run]| runs.iter().find(|r| r.instance == instance(1, 0)).cloned();
+    let step = |runs: &[AttemptSpec]| runs.iter().find(|r| r.instance == instance(1, 0)).cloned();
     let first = step(&runs).expect("it runs");
     assert_eq!(first.nodes, [fast(1)]);
     let again = hand.says(Event::Resumed {
@@ -227,7 +232,7 @@ fn image(number: u64) -> CheckpointId {
     }
 }
 
-fn says(hand: &mut Hand, run: &Run, what: Imaged) -> Vec<Action> {
+fn says(hand: &mut Hand, run: &AttemptSpec, what: Imaged) -> Vec<Action> {
     hand.says(Event::Image {
         instance: run.instance,
         attempt: run.attempt,
@@ -235,11 +240,11 @@ fn says(hand: &mut Hand, run: &Run, what: Imaged) -> Vec<Action> {
     })
 }
 
-fn taken(hand: &mut Hand, run: &Run, number: u64) -> Vec<Action> {
+fn taken(hand: &mut Hand, run: &AttemptSpec, number: u64) -> Vec<Action> {
     taken_of(hand, run, number, 10 * MB)
 }
 
-fn taken_of(hand: &mut Hand, run: &Run, number: u64, bytes: u64) -> Vec<Action> {
+fn taken_of(hand: &mut Hand, run: &AttemptSpec, number: u64, bytes: u64) -> Vec<Action> {
     let what = Imaged::Taken {
         id: image(number),
         bytes,
@@ -258,7 +263,7 @@ fn copies(actions: &[Action]) -> Vec<(CheckpointId, TierRef)> {
     actions.iter().filter_map(copy).collect()
 }
 
-fn lost(hand: &mut Hand, run: &Run) -> Vec<Run> {
+fn lost(hand: &mut Hand, run: &AttemptSpec) -> Vec<AttemptSpec> {
     hand.says(Event::NodeLost {
         node: run.nodes[0].node,
         why: "its tarnd is gone".into(),

@@ -4,7 +4,7 @@ mod common;
 use common::*;
 use tarn_engine::Engine;
 use tarn_types::action::{Do, Outcome};
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Usage};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Usage};
 use tarn_types::part::{Place, TransferKind};
 use tarn_types::reason::Reason;
 use tarn_types::units::SECOND;
@@ -346,7 +346,7 @@ fn places_of_attempts(tiers: &[u64], retries: u32, written: u64) -> Vec<(u32, u6
         event = Event::Ended {
             instance: run.instance,
             attempt: run.attempt,
-            ended: Ended::Failed {
+            ended: AttemptOutcome::Failed {
                 failure: Failure {
                     kind: FailureKind::NoSpace,
                     message: "full".into(),

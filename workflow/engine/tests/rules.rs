@@ -6,7 +6,7 @@ use common::*;
 use tarn_ports::Record;
 use tarn_simulator::{BrokenRule, Rules};
 use tarn_types::action::{Action, Do, Outcome};
-use tarn_types::event::{Ended, Event, Start};
+use tarn_types::event::{AttemptOutcome, Event, Start};
 use tarn_types::id::NodeId;
 use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
 use tarn_types::reason::Reason;
@@ -80,7 +80,7 @@ fn moves(test: impl Fn(&Transfer) -> bool) -> impl Fn(&Do) -> bool {
 }
 
 fn committed(step: u32) -> impl Fn(&Event) -> bool {
-    move |event| matches!(event, Event::Ended { instance, ended: Ended::Committed { .. }, .. } if instance.step.0 == step)
+    move |event| matches!(event, Event::Ended { instance, ended: AttemptOutcome::Committed { .. }, .. } if instance.step.0 == step)
 }
 
 fn begun(records: &mut [Record]) -> &mut Start {
@@ -94,7 +94,7 @@ fn begun(records: &mut [Record]) -> &mut Start {
 fn drop_output(records: &[Record]) -> Action {
     let made = find_event(records, committed(0));
     let Event::Ended {
-        ended: Ended::Committed { outputs, .. },
+        ended: AttemptOutcome::Committed { outputs, .. },
         ..
     } = &records[made].event
     else {

@@ -8,7 +8,7 @@ mod rows;
 pub use query::MAX_PRIOR;
 pub use rows::{DatasetRow, DestRow, ReplicaRow, RunRow};
 
-use crate::changes::{self, Change, ChangesError};
+use crate::changes::{self, ChangesError, ReplicaChange};
 use crate::lines::LineError;
 use crate::lock::{LockError, RunLock};
 use crate::runs::{self, RunsError};
@@ -157,7 +157,7 @@ impl Catalogue {
     ///
     /// # Errors
     /// When it cannot be recorded; then nothing is.
-    pub fn record(&mut self, changes: &[Change]) -> Result<(), CatalogueError> {
+    pub fn record(&mut self, changes: &[ReplicaChange]) -> Result<(), CatalogueError> {
         let _lock = RunLock::wait(&lock_path(&self.state))?;
         changes::append(&self.state, changes)?;
         self.transaction(|tx| index::apply_changes(tx, changes))

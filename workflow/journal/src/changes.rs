@@ -45,7 +45,7 @@ impl StoredAt {
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct ReplicaChange {
     /// When, in seconds since 1970.
     pub wall: u64,
     /// The replica's part.
@@ -92,12 +92,12 @@ fn path(state: &StateDir) -> PathBuf {
 ///
 /// # Errors
 /// When the file cannot be read or is damaged.
-pub fn read(state: &StateDir) -> Result<Vec<Change>, ChangesError> {
+pub fn read(state: &StateDir) -> Result<Vec<ReplicaChange>, ChangesError> {
     Ok(scan(&path(state))?.0)
 }
 
 /// The changes and the bytes that were intact; `None` for the latter when there is no file.
-fn scan(path: &Path) -> Result<(Vec<Change>, Option<u64>), ChangesError> {
+fn scan(path: &Path) -> Result<(Vec<ReplicaChange>, Option<u64>), ChangesError> {
     let mut lines = match LineReader::open(path, FORMAT) {
         Ok(lines) => lines,
         Err(e) if e.is_missing() => return Ok((Vec::new(), None)),
@@ -120,7 +120,7 @@ fn scan(path: &Path) -> Result<(Vec<Change>, Option<u64>), ChangesError> {
 }
 
 /// Appends changes, all or none, durably. The caller holds the catalogue's lock.
-pub(crate) fn append(state: &StateDir, changes: &[Change]) -> Result<(), ChangesError> {
+pub(crate) fn append(state: &StateDir, changes: &[ReplicaChange]) -> Result<(), ChangesError> {
     let path = path(state);
     let (_, good) = scan(&path)?;
     let mut writer = match good {

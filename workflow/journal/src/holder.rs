@@ -15,12 +15,12 @@ pub struct Holder {
     pub pid: u32,
     /// When it began, in ticks of its host's clock since boot.
     started: u64,
-    place: Place,
+    place: ProcessScope,
 }
 
 /// Where a process number means something.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct ProcessScope {
     /// The kernel's name for this boot.
     boot: String,
     /// The namespace of process numbers.
@@ -28,7 +28,7 @@ struct Place {
     host: String,
 }
 
-impl Place {
+impl ProcessScope {
     fn here() -> io::Result<Self> {
         let kernel = |name: &str| {
             let text = std::fs::read_to_string(Path::new("/proc/sys/kernel").join(name))?;
@@ -55,7 +55,7 @@ impl Holder {
 
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let started = stat(pid)?.ok_or(io::ErrorKind::NotFound)?.1;
-        let place = Place::here()?;
+        let place = ProcessScope::here()?;
         Ok(Self {
             pid,
             started,
@@ -70,7 +70,7 @@ impl Holder {
 
     /// Whether it runs (or ran) where its number means what it means here.
     pub fn is_here(&self) -> bool {
-        Place::here().is_ok_and(|here| here == self.place)
+        ProcessScope::here().is_ok_and(|here| here == self.place)
     }
 
     /// Whether it is known to be gone, or was killed and nobody has asked how it ended. Of one elsewhere that is not known.
@@ -111,7 +111,7 @@ impl Holder {
     }
 
     pub(crate) fn line(&self) -> String {
-        let Place {
+        let ProcessScope {
             boot,
             namespace,
             host,
@@ -138,7 +138,7 @@ impl FromStr for Holder {
         let mut word = || words.next().ok_or(Unknown);
         let pid = word()?.parse().map_err(|_| Unknown)?;
         let started = word()?.parse().map_err(|_| Unknown)?;
-        let place = Place {
+        let place = ProcessScope {
             boot: word()?.to_owned(),
             namespace: word()?.to_owned(),
             host: word()?.to_owned(),

@@ -13,8 +13,8 @@ pub mod log;
 pub mod runs;
 
 pub use catalogue::{Catalogue, CatalogueError, DatasetRow, DestRow, ReplicaRow, RunRow};
-pub use changes::{Change, ChangeKind, StoredAt};
+pub use changes::{ChangeKind, ReplicaChange, StoredAt};
 pub use holder::Holder;
 pub use lines::LineError;
 pub use lock::{LockError, RunLock};
-pub use log::{LogFollower, LogReader, LogWriter, Opened};
+pub use log::{LogFollower, LogReader, LogWriter, OpenedLog};

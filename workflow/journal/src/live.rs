@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tarn_types::nodes::{LIVE_FORMAT, Live};
+use tarn_types::nodes::{LIVE_FORMAT, LiveRunStatus};
 
 /// Bytes of such a file: twice what [`tarn_types::bounds::MAX_LIVE`] entries of each kind take.
 const MAX_LIVE_BYTES: u64 = 4 << 20;
@@ -15,7 +15,7 @@ const STALE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn write(path: &Path, live: &Live) -> io::Result<()> {
+pub fn write(path: &Path, live: &LiveRunStatus) -> io::Result<()> {
     let new = path.with_extension("new");
     std::fs::write(&new, serde_json::to_vec(live)?)?;
     std::fs::rename(&new, path)
@@ -41,7 +41,7 @@ impl LiveReader {
 
     /// What the process `holder` (`None`: not known) says, and when that was read first. `None` when it says nothing, has said
     /// nothing new for 5 s of `now`, or when another process or another version of tarn has written it.
-    pub fn look(&mut self, holder: Option<u32>, now: Instant) -> Option<(Live, Instant)> {
+    pub fn look(&mut self, holder: Option<u32>, now: Instant) -> Option<(LiveRunStatus, Instant)> {
         let live = read(&self.path)?;
         if live.format != LIVE_FORMAT || holder.is_some_and(|pid| pid != live.pid) {
             return None;
@@ -55,7 +55,7 @@ impl LiveReader {
     }
 }
 
-fn read(path: &Path) -> Option<Live> {
+fn read(path: &Path) -> Option<LiveRunStatus> {
     let mut bytes = Vec::new();
     let file = File::open(path).ok()?;
     file.take(MAX_LIVE_BYTES).read_to_end(&mut bytes).ok()?;
@@ -66,8 +66,8 @@ fn read(path: &Path) -> Option<Live> {
 mod tests {
     use super::*;
 
-    fn live(pid: u32, beat: u64) -> Live {
-        Live {
+    fn live(pid: u32, beat: u64) -> LiveRunStatus {
+        LiveRunStatus {
             format: LIVE_FORMAT,
             pid,
             beat,
@@ -96,7 +96,7 @@ mod tests {
         // The same count of another process is something new.
         write(&path, &live(9, 2)).unwrap();
         assert_eq!(reader.look(None, after(20)), Some((live(9, 2), after(20))));
-        let strange = Live {
+        let strange = LiveRunStatus {
             format: 2,
             ..live(9, 3)
         };

@@ -164,7 +164,7 @@ pub struct LogWriter {
 }
 
 /// A log that was opened for append.
-pub struct Opened {
+pub struct OpenedLog {
     /// To go on.
     pub writer: LogWriter,
     /// What it holds.
@@ -188,7 +188,7 @@ impl LogWriter {
     ///
     /// # Errors
     /// When it cannot be read or written, is of another format, or is damaged; it is left as it was.
-    pub fn open_append(path: &Path) -> Result<Opened, LineError> {
+    pub fn open_append(path: &Path) -> Result<OpenedLog, LineError> {
         let mut reader = LogReader::open(path)?;
         let records: Vec<Record> = reader.by_ref().collect::<Result<_, _>>()?;
         let (good, check) = (reader.good(), reader.check);
@@ -196,7 +196,7 @@ impl LogWriter {
             .map_err(LineError::io("read", path))?
             .len();
         let lines = LineWriter::open_at(path, good, FORMAT)?;
-        Ok(Opened {
+        Ok(OpenedLog {
             writer: Self { lines, check },
             records,
             cut: len.saturating_sub(good),

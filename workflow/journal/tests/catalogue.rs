@@ -5,7 +5,7 @@ mod common;
 use common::{WALL, act, cluster, part, spot, start, story, transfer, workflow};
 use std::fs;
 use std::path::Path;
-use tarn_journal::changes::{Change, ChangeKind, StoredAt};
+use tarn_journal::changes::{ChangeKind, ReplicaChange, StoredAt};
 use tarn_journal::{Catalogue, LogWriter, runs};
 use tarn_ports::{Journal, Record};
 use tarn_types::action::{Action, Do, Outcome};
@@ -241,7 +241,7 @@ fn lived_in(state: &StateDir) -> Catalogue {
     let known = prior(state);
     add_run(state, |run| second_run(run, known));
     let mut catalogue = Catalogue::open(state).unwrap();
-    let change = |key: &str, at, change| Change {
+    let change = |key: &str, at, change| ReplicaChange {
         wall: WALL + 2000,
         key: StoreKey(key.into()),
         at,
@@ -441,7 +441,7 @@ fn a_change_outlives_a_torn_one() {
         rows.iter()
             .any(|r| r.at == node("n1") && r.key == mid("w-1") && r.kept_until.is_none())
     );
-    let again = Change {
+    let again = ReplicaChange {
         wall: WALL + 2001,
         key: StoreKey("w-1.s1.0".into()),
         at: node("n1"),

@@ -294,7 +294,7 @@ fn a_node_that_is_back_has_what_it_says_and_nothing_else() {
     for there in [true, false] {
         let mut h = replay(&story("w-1", WALL)[..5]);
         h.apply(20 * SECOND, &lost(0), &[]);
-        let whole = tarn_types::event::Whole {
+        let whole = tarn_types::event::BroughtBackReplica {
             part: part(1, 1),
             key: mid(),
             tier: spot(0).tier,
@@ -320,7 +320,7 @@ fn what_is_made_again_or_comes_to_a_lost_node_is_known() {
     let made = |key: &str, node| Event::Ended {
         instance: instance(0),
         attempt: 3,
-        ended: tarn_types::event::Ended::Committed {
+        ended: tarn_types::event::AttemptOutcome::Committed {
             outputs: vec![Output {
                 data: DataId(1),
                 version: 1,

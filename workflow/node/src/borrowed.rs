@@ -7,7 +7,7 @@
 use crate::capability::CapabilityError;
 use crate::machine::{self, MachineError, PROBE_SHARE, TierSpec, instead, lacks, make_root};
 use crate::provider::gluster::{Gluster, able_to_mount};
-use crate::provider::{Plan, Provider, ProviderAddress};
+use crate::provider::{NamespacePlan, Provider, ProviderAddress};
 use crate::store::warn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
@@ -157,7 +157,7 @@ impl AttachedPartition {
             root: ground.root.clone(),
             source,
         };
-        let plan = Plan {
+        let plan = NamespacePlan {
             folder: ground.work.clone(),
             node: node.to_owned(),
             first: false,

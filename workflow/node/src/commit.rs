@@ -1,14 +1,14 @@
 //! After the command: outputs become parts, and what was left undeclared is counted.
 
 use crate::here::NAMES;
-use crate::member::{Done, Member, Piece, Task, Team};
+use crate::member::{Member, PublishedPart, StepNodeTask, StepNodeTaskResult, Team};
 use crate::prepare::Need;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::sources::part_info;
 use crate::store::{failure, write_manifests};
 use std::path::PathBuf;
 use std::sync::Arc;
-use tarn_types::action::{Held, Run};
+use tarn_types::action::{AttemptSpec, NodeReplica};
 use tarn_types::event::{Failure, FailureKind, Output, Undeclared};
 use tarn_types::manifest::Manifest;
 use tarn_types::merge::{self, Conflict};
@@ -16,20 +16,20 @@ use tarn_types::part::{PartClass, PartInfo, PartRef, StoreKey};
 use tarn_types::workflow::{Distribution, Role};
 
 /// Content, and the nodes of the step (by position) whose trees hold it.
-type Groups = Vec<(Vec<usize>, Manifest)>;
+type ContentGroups = Vec<(Vec<usize>, Manifest)>;
 
 /// An output that is not published yet.
-struct Made<'n, 'd> {
+struct UnpublishedOutput<'n, 'd> {
     need: &'n Need<'d>,
     version: u32,
-    groups: Groups,
+    groups: ContentGroups,
 }
 
 /// Hashes and publishes every output of a step that has succeeded, in the room that was reserved on each node. What was
 /// `begun` is to be removed when this fails, once no node has a replica of it any more.
 pub(crate) fn commit(
     team: &mut Team<'_>,
-    run: &Run,
+    run: &AttemptSpec,
     needs: &[Need<'_>],
     begun: &mut Vec<StoreKey>,
 ) -> Result<Vec<Output>, Failure> {
@@ -39,10 +39,10 @@ pub(crate) fn commit(
     for need in needs {
         let Some(version) = need.makes else { continue };
         let trees = team.ask(
-            |_| Task::Digest(need.data),
+            |_| StepNodeTask::Digest(need.data),
             |done| match done {
-                Done::Tree { tree } => Some(Some(tree)),
-                Done::Nothing => Some(None),
+                StepNodeTaskResult::Tree { tree } => Some(Some(tree)),
+                StepNodeTaskResult::Nothing => Some(None),
                 _ => None,
             },
         )?;
@@ -60,16 +60,16 @@ pub(crate) fn commit(
                 ),
             ));
         }
-        made.push(Made {
+        made.push(UnpublishedOutput {
             need,
             version,
             groups,
         });
     }
-    team.each(&Task::Fits)?;
+    team.each(&StepNodeTask::Fits)?;
     let mut outputs = Vec::new();
     let mut key_number = 0u32;
-    for Made {
+    for UnpublishedOutput {
         need,
         version,
         groups,
@@ -96,17 +96,17 @@ fn publish(
     let manifests = parts.iter().map(|p| &*p.manifest);
     write_manifests(paths.iter().map(PathBuf::as_path).zip(manifests), false)?;
     let own = |at: usize| parts.iter().filter(move |p| p.holders.contains(&at));
-    let pieces = |at: usize| Task::Publish {
+    let pieces = |at: usize| StepNodeTask::Publish {
         data: need.data,
         parts: own(at)
-            .map(|p| Piece {
+            .map(|p| PublishedPart {
                 key: p.key.clone(),
                 manifest: Arc::clone(&p.manifest),
             })
             .collect(),
     };
     let stored = team.ask(pieces, |done| match done {
-        Done::Stored(all) => Some(all),
+        StepNodeTaskResult::Stored(all) => Some(all),
         _ => None,
     })?;
     for (at, (member, stored)) in team.members.iter().zip(&stored).enumerate() {
@@ -140,11 +140,11 @@ fn conflict(need: &Need<'_>, nodes: &[Box<dyn Member + '_>], c: &Conflict) -> Fa
 }
 
 fn gather(
-    shared: &Shared,
+    shared: &NodeContext,
     need: &Need<'_>,
     nodes: &[Box<dyn Member + '_>],
     trees: &[Arc<Manifest>],
-) -> Result<Groups, Failure> {
+) -> Result<ContentGroups, Failure> {
     if let [only] = trees {
         return Ok(vec![(vec![0], Manifest::clone(only))]);
     }
@@ -179,7 +179,11 @@ fn gather(
     merge::merge_nodes(&base, &given, trees).map_err(|c| conflict(need, nodes, &c))
 }
 
-fn merged(shared: &Shared, need: &Need<'_>, held: &[&Held]) -> Result<Manifest, Failure> {
+fn merged(
+    shared: &NodeContext,
+    need: &Need<'_>,
+    held: &[&NodeReplica],
+) -> Result<Manifest, Failure> {
     let manifests = held
         .iter()
         .map(|h| shared.manifest(&h.key))
@@ -221,10 +225,10 @@ struct NewPart {
 }
 
 fn name_parts(
-    shared: &Shared,
-    run: &Run,
+    shared: &NodeContext,
+    run: &AttemptSpec,
     need: &Need<'_>,
-    groups: Groups,
+    groups: ContentGroups,
     key_number: &mut u32,
 ) -> Result<Vec<NewPart>, Failure> {
     let dataset = shared.dataset(need.data)?;
@@ -270,7 +274,7 @@ fn name_parts(
 
 fn record(
     team: &Team<'_>,
-    run: &Run,
+    run: &AttemptSpec,
     need: &Need<'_>,
     version: u32,
     parts: Vec<NewPart>,
@@ -308,9 +312,9 @@ fn record(
 /// What a step left in its scratch folders.
 pub(crate) fn undeclared(team: &mut Team<'_>) -> Result<Undeclared, Failure> {
     let all = team.ask(
-        |_| Task::Undeclared,
+        |_| StepNodeTask::Undeclared,
         |done| match done {
-            Done::Undeclared(left) => Some(left),
+            StepNodeTaskResult::Undeclared(left) => Some(left),
             _ => None,
         },
     )?;

@@ -5,7 +5,7 @@
 
 mod exchange;
 
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::store::{
     alike, failure, first_difference, io_failure, is_folder, make_folder, read_manifest,
     sync_folder, write_manifests,
@@ -51,7 +51,7 @@ pub fn real_folder(dest: &Path) -> Result<PathBuf, String> {
 
 /// What is remembered of one folder.
 #[derive(Debug)]
-struct Memory {
+struct DestRecord {
     /// What tarn has put there.
     known: PathBuf,
     /// What it is about to put there.
@@ -60,7 +60,7 @@ struct Memory {
     is_beside: bool,
 }
 
-impl Memory {
+impl DestRecord {
     fn of(state: &StateDir, workspace: &str, folder: &Path) -> Self {
         let name = Hash::of(folder.as_os_str().as_encoded_bytes()).to_string();
         let base = state.dests(workspace).join(name);
@@ -162,7 +162,7 @@ pub fn destination_lacks(
     mover: &dyn Mover,
 ) -> Option<(String, usize)> {
     let real = real_folder(dest).ok().filter(|_| !is_object(dest))?;
-    let known = read_manifest(&Memory::of(state, workspace, &real).known).ok()?;
+    let known = read_manifest(&DestRecord::of(state, workspace, &real).known).ok()?;
     let listed = match mover.list(&real, &Control::default()) {
         Ok(listed) => listed,
         Err(_) if !real.exists() => Manifest::default(),
@@ -182,7 +182,7 @@ pub fn destination_lacks(
 pub(crate) fn given(state: &StateDir, workspace: &str, dest: &Path) -> Vec<Manifest> {
     let real = real_folder(dest).ok();
     let files = real.map(|real| {
-        let memory = Memory::of(state, workspace, &real);
+        let memory = DestRecord::of(state, workspace, &real);
         [memory.known, memory.intended]
     });
     let files = files.into_iter().flatten();
@@ -230,7 +230,7 @@ fn holds(folder: &Path, memory: &Path, mover: &dyn Mover) -> bool {
 }
 
 /// The run ended well: what a failed rescue of it left half copied is of no use any more. What cannot be removed stays.
-pub(crate) fn drop_half_rescues(shared: &Shared) {
+pub(crate) fn drop_half_rescues(shared: &NodeContext) {
     let w = &shared.workflow;
     for dataset in w.data.iter().filter(|d| d.on_failure == OnFailure::Drain) {
         let above = dataset.dest.as_ref().and_then(|d| d.parent());
@@ -251,10 +251,14 @@ pub(crate) fn drop_half_rescues(shared: &Shared) {
 }
 
 /// A tree of an object store has been put: remember what it holds, as the store tells it.
-pub(crate) fn delivered(shared: &Shared, dest: &Path, control: &Control) -> Result<(), Failure> {
+pub(crate) fn delivered(
+    shared: &NodeContext,
+    dest: &Path,
+    control: &Control,
+) -> Result<(), Failure> {
     let holds = shared.mover.list(dest, control)?;
     make_folder(&shared.state.dests(&shared.workspace))?;
-    let memory = Memory::of(&shared.state, &shared.workspace, dest);
+    let memory = DestRecord::of(&shared.state, &shared.workspace, dest);
     write_manifests([(memory.known.as_path(), &holds)], true)
 }
 
@@ -266,7 +270,7 @@ pub fn destination_intact(
     mover: &dyn Mover,
 ) -> bool {
     real_folder(dest)
-        .is_ok_and(|real| holds(&real, &Memory::of(state, workspace, &real).known, mover))
+        .is_ok_and(|real| holds(&real, &DestRecord::of(state, workspace, &real).known, mover))
 }
 
 /// Whether tarn may write this destination: it is missing or empty, or holds exactly what tarn put there, or what an
@@ -292,7 +296,7 @@ pub fn check_destination(
         });
     }
     let real = real_folder(dest)?;
-    let memory = Memory::of(state, workspace, &real);
+    let memory = DestRecord::of(state, workspace, &real);
     memory.replaceable(&real, mover).map(drop).map_err(|why| {
         let what = format!("the destination {} of dataset `{dataset}`", dest.display());
         foreign(&what, &why)
@@ -357,7 +361,7 @@ fn is_mount_point(folder: &Path) -> bool {
 #[derive(Debug)]
 pub struct Destination {
     folder: PathBuf,
-    memory: Memory,
+    memory: DestRecord,
     /// What trees beside it are called by.
     tag: String,
     /// What goes on when the user has moved something away.
@@ -365,10 +369,10 @@ pub struct Destination {
 }
 
 impl Destination {
-    fn of_run(shared: &Shared, dest: &Path) -> Result<Self, String> {
+    fn of_run(shared: &NodeContext, dest: &Path) -> Result<Self, String> {
         let folder = real_folder(dest)?;
         Ok(Self {
-            memory: Memory::of(&shared.state, &shared.workspace, &folder),
+            memory: DestRecord::of(&shared.state, &shared.workspace, &folder),
             folder,
             tag: shared.workspace.clone(),
             remedy: "`tarn resume`",
@@ -380,7 +384,7 @@ impl Destination {
         let tag = Hash::of(owner.as_bytes()).short()[..8].to_owned();
         let at = |suffix| named_beside(folder, &tag, suffix).unwrap_or_default();
         Self {
-            memory: Memory {
+            memory: DestRecord {
                 known: at(".manifest"),
                 intended: at(".intent"),
                 is_beside: true,
@@ -462,7 +466,7 @@ pub struct Intent {
 impl Intent {
     /// Checks the destination of a run and notes what it is about to hold.
     pub(crate) fn declare(
-        shared: &Shared,
+        shared: &NodeContext,
         dataset: &str,
         dest: &Path,
         parts: &[&Manifest],

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use tarn_ports::{Control, Mover, MoverError, Refused};
+use tarn_ports::{Control, Mover, MoverError, ObjectStoreError};
 use tarn_types::event::Failure;
 use tarn_types::layout::tree;
 use tarn_types::object::is_object;
@@ -39,7 +39,7 @@ pub(crate) fn entries(area: &Path, mover: &dyn Mover) -> Result<Vec<PathBuf>, Fa
     }
     let listed = match mover.list(area, &Control::default()) {
         Err(MoverError {
-            refused: Some(Refused::Missing),
+            refused: Some(ObjectStoreError::Missing),
             ..
         }) => return Ok(Vec::new()),
         listed => listed?,

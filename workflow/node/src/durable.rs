@@ -1,7 +1,7 @@
 //! What is to be kept outlives a loss of power, once the run that made it has ended well.
 
 use crate::inventory::entries;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::store::io_failure;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,7 +12,7 @@ use tarn_types::layout::TierDir;
 use tarn_types::workflow::Keep;
 
 /// Replicas of this world's nodes that outlive the run, with what describes them.
-pub(crate) fn sync_kept(shared: &Shared) -> Result<(), Failure> {
+pub(crate) fn sync_kept(shared: &NodeContext) -> Result<(), Failure> {
     let is_kept = |keep: Keep| matches!(keep, Keep::For(_) | Keep::Forever);
     if !shared.workflow.data.iter().any(|d| is_kept(d.keep)) {
         return Ok(());

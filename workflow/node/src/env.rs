@@ -1,15 +1,15 @@
 //! What a step finds in its environment.
 
-use crate::kept::Seen;
+use crate::kept::StepCheckpointView;
 use crate::launchers;
 use crate::partitions::SeenPartition;
 use crate::prepare::work_folder;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use tarn_ports::STEP_SOCKET;
-use tarn_types::action::Run;
+use tarn_types::action::AttemptSpec;
 use tarn_types::workflow::Step;
 
 /// The paths of one node of a step that its environment names.
@@ -19,7 +19,7 @@ pub(crate) struct Paths<'a> {
     pub(crate) scratch: &'a Path,
     pub(crate) hostfile: &'a Path,
     /// Only of a step that goes on from them.
-    pub(crate) checkpoints: Option<&'a Seen>,
+    pub(crate) checkpoints: Option<&'a StepCheckpointView>,
     pub(crate) partitions: &'a [SeenPartition],
     /// By which it has those that lie on other machines too.
     pub(crate) socket: Option<&'a Path>,
@@ -29,9 +29,9 @@ pub(crate) struct Paths<'a> {
 
 /// The environment of a step on the node named `node`.
 pub(crate) fn environment(
-    shared: &Shared,
+    shared: &NodeContext,
     step: &Step,
-    run: &Run,
+    run: &AttemptSpec,
     node: &str,
     paths: &Paths<'_>,
 ) -> Vec<(OsString, OsString)> {
@@ -130,7 +130,7 @@ fn search_path(usual: Option<&OsString>, workflow: &Path, helper: &Path) -> OsSt
 /// Of a step of several nodes: for each a line with its name and its folder of sockets.
 pub(crate) const EXEC_DIRS: &str = "TARN_EXEC_DIRS";
 
-fn exec_folders(shared: &Shared, run: &Run) -> OsString {
+fn exec_folders(shared: &NodeContext, run: &AttemptSpec) -> OsString {
     let mut lines = OsString::new();
     for spot in &run.nodes {
         let node = shared.cluster.nodes.get(spot.node.at());

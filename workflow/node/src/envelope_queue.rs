@@ -1,6 +1,6 @@
 //! What has come for the threads of an attempt from the nodes of other worlds.
 
-use crate::launch::Stop;
+use crate::launch::StepStopper;
 use crate::member::lost_failure;
 use crate::message::{Envelope, Exec};
 use rustix::event::{EventfdFlags, eventfd};
@@ -55,7 +55,7 @@ impl EnvelopeQueue {
     }
 
     /// Something has come. Who sends more than anybody may is as good as lost.
-    pub(crate) fn put(&self, envelope: Envelope, stop: &Stop) {
+    pub(crate) fn put(&self, envelope: Envelope, stop: &StepStopper) {
         let at = envelope.at;
         let fits = match envelope.exec() {
             Ok((session, about, bytes)) => self.exec.put(ExecPost {
@@ -89,20 +89,20 @@ impl EnvelopeQueue {
     }
 
     /// A node is lost.
-    pub(crate) fn lose(&self, node: NodeId, stop: &Stop) {
+    pub(crate) fn lose(&self, node: NodeId, stop: &StepStopper) {
         self.letters().lost.extend(self.positions(node));
         stop.wake();
     }
 
     /// No messages can be exchanged with a node, though it is not known as lost.
-    pub(crate) fn cut_off(&self, node: NodeId, failure: &Failure, stop: &Stop) {
+    pub(crate) fn cut_off(&self, node: NodeId, failure: &Failure, stop: &StepStopper) {
         let failures = self.positions(node).map(|at| (at, failure.clone()));
         self.letters().unreachable.extend(failures);
         stop.wake();
     }
 
     /// All are: this world ends.
-    pub(crate) fn lose_all(&self, stop: &Stop) {
+    pub(crate) fn lose_all(&self, stop: &StepStopper) {
         self.letters().all_lost = true;
         stop.wake();
     }

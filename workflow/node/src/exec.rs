@@ -6,7 +6,7 @@
 
 use crate::env::{EXEC_DIRS, own_paths};
 use crate::exec_listener::{is_own_user, socket_path};
-use crate::protocol::{Answer, Channel, End, Request, line_of};
+use crate::protocol::{Channel, ExecReply, ExecRequest, ProcessEnd, line_of};
 use crate::store::warn;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -42,15 +42,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 /// The exit code of a command that was asked for.
-fn ended(how: &str, answer: io::Result<Answer>) -> ExitCode {
+fn ended(how: &str, answer: io::Result<ExecReply>) -> ExitCode {
     match answer {
-        Ok(Answer::Ended(End::Exited(status))) => {
+        Ok(ExecReply::Ended(ProcessEnd::Exited(status))) => {
             ExitCode::from(u8::try_from(status).unwrap_or(UNREACHABLE))
         }
-        Ok(Answer::Ended(End::Signalled(signal))) => {
+        Ok(ExecReply::Ended(ProcessEnd::Signalled(signal))) => {
             ExitCode::from(u8::try_from(128 + signal).unwrap_or(UNREACHABLE))
         }
-        Ok(Answer::Refused(why)) => {
+        Ok(ExecReply::Refused(why)) => {
             warn(&format!("{how}: {why}"));
             ExitCode::from(NOT_STARTED)
         }
@@ -231,7 +231,7 @@ fn command_line(mut words: Vec<OsString>) -> Vec<OsString> {
     vec!["/bin/sh".into(), "-c".into(), words.join(OsStr::new(" "))]
 }
 
-fn call(node: &OsStr, argv: Vec<OsString>) -> io::Result<Answer> {
+fn call(node: &OsStr, argv: Vec<OsString>) -> io::Result<ExecReply> {
     let folder = std::env::var_os("TARN_EXEC_DIR")
         .map(PathBuf::from)
         .ok_or_else(|| {
@@ -255,7 +255,7 @@ fn ask(
     (argv, cwd): (Vec<OsString>, PathBuf),
     env: Vec<(OsString, OsString)>,
     files: Vec<(i32, OwnedFd)>,
-) -> io::Result<Answer> {
+) -> io::Result<ExecReply> {
     let name = node
         .to_str()
         .filter(|n| !n.contains('/') && !n.starts_with('.'))
@@ -267,7 +267,7 @@ fn ask(
         })?;
     let fds = files.iter().map(|(number, _)| *number).collect();
     // Made before anything is sent: nobody waits for it.
-    let request = line_of(&Request {
+    let request = line_of(&ExecRequest {
         argv,
         env,
         cwd,

@@ -19,11 +19,11 @@ const TURN: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub(crate) struct Budget {
     /// Connections.
-    pub(crate) places: Arc<Pool>,
+    pub(crate) places: Arc<ExecBudgetPool>,
     /// Descriptors that requests have brought. The process needs others to run what was asked for.
-    pub(crate) fds: Arc<Pool>,
+    pub(crate) fds: Arc<ExecBudgetPool>,
     /// Bytes of requests, beyond what each connection may have.
-    pub(crate) bytes: Arc<Pool>,
+    pub(crate) bytes: Arc<ExecBudgetPool>,
 }
 
 impl Budget {
@@ -39,38 +39,38 @@ impl Budget {
 
     pub(crate) fn new(places: usize, fds: usize) -> Self {
         Self {
-            places: Pool::new(places),
-            fds: Pool::new(fds.max(MAX_FDS)),
-            bytes: Pool::new(MAX_LARGE * MAX_MESSAGE),
+            places: ExecBudgetPool::new(places),
+            fds: ExecBudgetPool::new(fds.max(MAX_FDS)),
+            bytes: ExecBudgetPool::new(MAX_LARGE * MAX_MESSAGE),
         }
     }
 }
 
 /// Something of which there is a limited amount. Listeners that find too little left have it in the order in which they asked.
-pub(crate) struct Pool {
+pub(crate) struct ExecBudgetPool {
     limit: usize,
-    state: Mutex<State>,
+    state: Mutex<ExecBudgetState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ExecBudgetState {
     used: usize,
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<ExecBudgetRequest>,
 }
 
-struct Waiting {
+struct ExecBudgetRequest {
     listener: u64,
     amount: usize,
     asked: Instant,
 }
 
-impl Pool {
+impl ExecBudgetPool {
     fn new(limit: usize) -> Arc<Self> {
         let state = Mutex::default();
         Arc::new(Self { limit, state })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ExecBudgetState> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // A listener that is gone, or wants nothing any more, asks no more.
         state.queue.retain(|w| w.asked.elapsed() < TURN);
@@ -93,7 +93,7 @@ impl Pool {
         let asked = Instant::now();
         match state.queue.iter_mut().find(|w| w.listener == listener) {
             Some(waiting) => waiting.asked = asked,
-            None => state.queue.push_back(Waiting {
+            None => state.queue.push_back(ExecBudgetRequest {
                 listener,
                 amount,
                 asked,
@@ -107,12 +107,12 @@ impl Pool {
         self.may_take(&self.state(), listener, amount)
     }
 
-    fn may_take(&self, state: &State, listener: u64, amount: usize) -> bool {
+    fn may_take(&self, state: &ExecBudgetState, listener: u64, amount: usize) -> bool {
         let is_next = state.queue.front().is_none_or(|w| w.listener == listener);
         is_next && self.has(state, amount)
     }
 
-    fn has(&self, state: &State, amount: usize) -> bool {
+    fn has(&self, state: &ExecBudgetState, amount: usize) -> bool {
         let used = state.used.checked_add(amount);
         used.is_some_and(|used| used <= self.limit)
     }
@@ -125,7 +125,7 @@ impl Pool {
         self.check(&state);
     }
 
-    fn check(&self, state: &State) {
+    fn check(&self, state: &ExecBudgetState) {
         debug_assert!(state.used <= self.limit, "more is in use than there is");
     }
 
@@ -139,12 +139,12 @@ impl Pool {
 
 /// What was taken of a pool. It goes back when this is dropped.
 pub(crate) struct Lease {
-    pool: Arc<Pool>,
+    pool: Arc<ExecBudgetPool>,
     amount: usize,
 }
 
 impl Lease {
-    pub(crate) fn is_of(&self, pool: &Arc<Pool>) -> bool {
+    pub(crate) fn is_of(&self, pool: &Arc<ExecBudgetPool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
 
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn listeners_have_it_in_the_order_in_which_they_asked() {
-        let pool = Pool::new(10);
+        let pool = ExecBudgetPool::new(10);
         let mut first = pool.reserve(1, 8).unwrap();
         assert!(!pool.is_wanted());
         assert!(pool.reserve(2, 4).is_none() && pool.is_wanted());

@@ -5,8 +5,8 @@ mod pending;
 
 use crate::exec_budget::Budget;
 use crate::fds::readable;
-use crate::protocol::{Answer, Channel, Request};
-use pending::{Pending, Read};
+use crate::protocol::{Channel, ExecReply, ExecRequest};
+use pending::{ExecRequestProgress, PendingExecClient};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -48,14 +48,14 @@ pub(crate) struct ExecListener {
     id: u64,
     budget: Budget,
     /// Oldest first.
-    pending: Vec<Pending>,
+    pending: Vec<PendingExecClient>,
     paused_until: Option<Instant>,
 }
 
 /// A request that has arrived whole, of a process of this user. Its socket does not block.
 pub(crate) struct Arrived {
     pub(crate) client: Channel,
-    pub(crate) request: Request,
+    pub(crate) request: ExecRequest,
     /// At least one.
     pub(crate) fds: Vec<OwnedFd>,
 }
@@ -129,7 +129,7 @@ impl ExecListener {
             };
             match self.listener.accept() {
                 Ok((socket, _)) => {
-                    let client = admit(socket).map(|client| Pending::new(client, place));
+                    let client = admit(socket).map(|client| PendingExecClient::new(client, place));
                     is_any |= client.is_some();
                     self.pending.extend(client);
                 }
@@ -151,7 +151,7 @@ impl ExecListener {
     fn advance(&mut self, start: &mut impl FnMut(Arrived)) {
         for mut pending in std::mem::take(&mut self.pending) {
             match pending.read(self.id, &self.budget) {
-                Ok(Read::Whole(request)) => {
+                Ok(ExecRequestProgress::Whole(request)) => {
                     // What it holds counts until the request is the caller's.
                     let (client, fds, _held) = pending.into_parts();
                     start(Arrived {
@@ -160,7 +160,7 @@ impl ExecListener {
                         fds,
                     });
                 }
-                Ok(Read::Partly) => self.pending.push(pending),
+                Ok(ExecRequestProgress::Partly) => self.pending.push(pending),
                 Err(e) => refuse(&mut pending.client, &e.to_string()),
             }
         }
@@ -170,7 +170,7 @@ impl ExecListener {
     fn close_crowding(&mut self) {
         let Budget { places, fds, bytes } = &self.budget;
         for pool in [places, fds, bytes] {
-            let is_old = |p: &Pending| p.holds(pool) && p.stands_still() >= KEEPS_PLACE;
+            let is_old = |p: &PendingExecClient| p.holds(pool) && p.stands_still() >= KEEPS_PLACE;
             if pool.is_wanted()
                 && let Some(at) = self.pending.iter().position(is_old)
             {
@@ -230,5 +230,5 @@ pub(crate) fn keeps_to_the_view(number: i32, fd: &OwnedFd) -> io::Result<()> {
 /// Tells a client why nothing runs. It may be gone; there is nobody else to tell.
 pub(crate) fn refuse(client: &mut Channel, why: &str) {
     let end = why.floor_char_boundary(MAX_REASON);
-    let _ = client.send(&Answer::Refused(why[..end].to_owned()));
+    let _ = client.send(&ExecReply::Refused(why[..end].to_owned()));
 }

@@ -1,12 +1,12 @@
 //! A node of a step that another world owns: it is told what to do, and says what came of it.
 
 use crate::envelope_queue::EnvelopeQueue;
-use crate::launch::{HELPER_TIMEOUT, Helper, LaunchError, Launcher, Stop};
-use crate::member::{Done, Member, Task, node_name};
-use crate::message::{Line, Say};
-use crate::protocol::{Order, Report, Used};
+use crate::launch::{HELPER_TIMEOUT, HelperProcess, LaunchError, Launcher, StepStopper};
+use crate::member::{Member, StepNodeTask, StepNodeTaskResult, node_name};
+use crate::message::{AttemptPeer, Say};
+use crate::protocol::{HelperCommand, HelperReport, ProcessUsage};
 use crate::provider::ProviderAddress;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::step::Handle;
 use crate::store::failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tarn_types::action::Run;
+use tarn_types::action::AttemptSpec;
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::id::TierRef;
 use tarn_types::part::PartRef;
@@ -26,8 +26,8 @@ const MARGIN: Duration = Duration::from_secs(5);
 
 /// What the nodes of a step that are elsewhere are reached through.
 pub(crate) struct RemoteNodes<'a> {
-    shared: &'a Shared,
-    run: &'a Run,
+    shared: &'a NodeContext,
+    run: &'a AttemptSpec,
     handle: &'a Handle,
     envelopes: &'a EnvelopeQueue,
     cancelled: Cell<bool>,
@@ -35,8 +35,8 @@ pub(crate) struct RemoteNodes<'a> {
 
 impl<'a> RemoteNodes<'a> {
     pub(crate) fn new(
-        shared: &'a Shared,
-        run: &'a Run,
+        shared: &'a NodeContext,
+        run: &'a AttemptSpec,
         handle: &'a Handle,
         envelopes: &'a EnvelopeQueue,
     ) -> Result<Self, Failure> {
@@ -53,8 +53,8 @@ impl<'a> RemoteNodes<'a> {
         })
     }
 
-    fn line(&self, at: usize, spot: TierRef) -> Line<'a> {
-        Line {
+    fn line(&self, at: usize, spot: TierRef) -> AttemptPeer<'a> {
+        AttemptPeer {
             shared: self.shared,
             to: spot.node,
             step: (self.run.instance, self.run.attempt),
@@ -69,7 +69,7 @@ impl<'a> RemoteNodes<'a> {
         }
         for (at, spot) in self.run.nodes.iter().enumerate() {
             if !self.shared.own.has(spot.node) {
-                self.line(at, *spot).say(Say::Cancel);
+                self.line(at, *spot).send_message(Say::Cancel);
             }
         }
     }
@@ -78,12 +78,12 @@ impl<'a> RemoteNodes<'a> {
 /// A node of a step that another world owns.
 pub(crate) struct RemoteNode<'a> {
     post: Rc<RemoteNodes<'a>>,
-    line: Line<'a>,
+    line: AttemptPeer<'a>,
     name: String,
     spot: TierRef,
-    used: Option<Used>,
+    used: Option<ProcessUsage>,
     /// What its helper has said that was not asked for yet; `None`: it is gone.
-    said: VecDeque<Option<Report>>,
+    said: VecDeque<Option<HelperReport>>,
     /// It was said that its helper is gone: nothing more comes of it.
     gone: bool,
     evicted: Vec<(PartRef, TierRef)>,
@@ -106,13 +106,13 @@ impl<'a> RemoteNode<'a> {
             post,
         };
         let run = Box::new(far.post.run.clone());
-        far.say(Say::Begin(run));
+        far.send_message(Say::Begin(run));
         far
     }
 
     /// Said even to who is lost for this world: when this world ends, the others do not.
-    fn say(&mut self, say: Say) {
-        self.lost |= !self.line.say(say);
+    fn send_message(&mut self, say: Say) {
+        self.lost |= !self.line.send_message(say);
     }
 
     /// What it says that has come; what its helper says is kept.
@@ -145,7 +145,7 @@ impl<'a> RemoteNode<'a> {
             if self.lost || (for_helper && !self.said.is_empty()) {
                 return None;
             }
-            if stop.asked() && !for_helper {
+            if stop.is_requested() && !for_helper {
                 post.cancel();
             }
             let left = until.map(|u| u.saturating_duration_since(Instant::now()));
@@ -186,12 +186,12 @@ impl Member for RemoteNode<'_> {
         self.spot
     }
 
-    fn begin(&mut self, task: &Task) {
-        self.over |= matches!(task, Task::Over { .. });
-        self.say(Say::Do(task.clone()));
+    fn begin(&mut self, task: &StepNodeTask) {
+        self.over |= matches!(task, StepNodeTask::Over { .. });
+        self.send_message(Say::Do(task.clone()));
     }
 
-    fn done(&mut self, _: &Task) -> Result<Done, Failure> {
+    fn done(&mut self, _: &StepNodeTask) -> Result<StepNodeTaskResult, Failure> {
         loop {
             match self.wait(None, false) {
                 Some(Say::Done { result, evicted }) => {
@@ -206,7 +206,7 @@ impl Member for RemoteNode<'_> {
     }
 
     fn give_up_instance(&mut self) {
-        let _ = self.done(&Task::End);
+        let _ = self.done(&StepNodeTask::End);
     }
 
     fn evicted(&mut self) -> Vec<(PartRef, TierRef)> {
@@ -217,7 +217,7 @@ impl Member for RemoteNode<'_> {
         Some(self)
     }
 
-    fn leaving(&mut self) -> Option<Helper> {
+    fn leaving(&mut self) -> Option<HelperProcess> {
         None
     }
 
@@ -232,7 +232,7 @@ impl Launcher for RemoteNode<'_> {
     }
 
     fn prepare(&mut self) -> Result<(), LaunchError> {
-        self.say(Say::Enter);
+        self.send_message(Say::Enter);
         Ok(())
     }
 
@@ -243,17 +243,19 @@ impl Launcher for RemoteNode<'_> {
         }
     }
 
-    fn mounted(&mut self, stop: &Stop) -> Result<(), LaunchError> {
+    fn mounted(&mut self, stop: &StepStopper) -> Result<(), LaunchError> {
         loop {
             let until = Instant::now() + HELPER_TIMEOUT + MARGIN;
             if self.said.is_empty() {
                 self.wait(Some(until), true);
             }
             match self.said.pop_front() {
-                Some(Some(Report::Busy)) if stop.asked() => return Err(LaunchError::Stopped),
-                Some(Some(Report::Busy)) => {}
-                Some(Some(Report::Ready(_))) => return Ok(()),
-                Some(Some(Report::Refused(why))) => return Err(LaunchError::Refused(why)),
+                Some(Some(HelperReport::Busy)) if stop.is_requested() => {
+                    return Err(LaunchError::Stopped);
+                }
+                Some(Some(HelperReport::Busy)) => {}
+                Some(Some(HelperReport::Ready(_))) => return Ok(()),
+                Some(Some(HelperReport::Refused(why))) => return Err(LaunchError::Refused(why)),
                 Some(_) => return Err(LaunchError::RemoteHasGone),
                 None if self.lost => return Err(LaunchError::LostNode),
                 // Woken for something else.
@@ -267,15 +269,15 @@ impl Launcher for RemoteNode<'_> {
         None
     }
 
-    fn order(&mut self, order: &Order) -> io::Result<()> {
-        self.say(Say::Order(order.clone()));
+    fn order(&mut self, order: &HelperCommand) -> io::Result<()> {
+        self.send_message(Say::Order(order.clone()));
         match self.lost {
             false => Ok(()),
             true => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
-    fn said(&mut self) -> Option<Option<Report>> {
+    fn next_report(&mut self) -> Option<Option<HelperReport>> {
         // Answers are waited for where they are asked.
         while self.hear().is_some() {}
         let said = self.said.pop_front().or(self.lost.then_some(None));
@@ -283,11 +285,11 @@ impl Launcher for RemoteNode<'_> {
         said
     }
 
-    fn last_words(&mut self) -> Option<Used> {
+    fn last_words(&mut self) -> Option<ProcessUsage> {
         let until = Instant::now() + HELPER_TIMEOUT + MARGIN;
         while !self.gone {
             match self.said.pop_front() {
-                Some(Some(Report::Ended { used, .. })) => return Some(used),
+                Some(Some(HelperReport::Ended { used, .. })) => return Some(used),
                 Some(Some(_)) => continue,
                 Some(None) => return None,
                 None => {}
@@ -300,18 +302,21 @@ impl Launcher for RemoteNode<'_> {
         None
     }
 
-    fn used(&mut self) -> &mut Option<Used> {
+    fn used(&mut self) -> &mut Option<ProcessUsage> {
         &mut self.used
     }
 
     fn kill(&mut self) {
-        self.say(Say::Kill);
+        self.send_message(Say::Kill);
     }
 
     fn end(&mut self) -> bool {
-        self.begin(&Task::End);
+        self.begin(&StepNodeTask::End);
         // A node that is lost ends what is left there by itself.
-        !matches!(self.done(&Task::End), Ok(Done::Ended(false)))
+        !matches!(
+            self.done(&StepNodeTask::End),
+            Ok(StepNodeTaskResult::Ended(false))
+        )
     }
 
     fn leave(&mut self) {}
@@ -324,8 +329,8 @@ impl Launcher for RemoteNode<'_> {
 impl Drop for RemoteNode<'_> {
     fn drop(&mut self) {
         if !self.over {
-            let over = Task::Over { committed: false };
-            self.line.say(Say::Do(over));
+            let over = StepNodeTask::Over { committed: false };
+            self.line.send_message(Say::Do(over));
         }
     }
 }

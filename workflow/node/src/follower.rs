@@ -2,13 +2,13 @@
 
 use crate::envelope_queue::EnvelopeQueue;
 use crate::here::{Attempted, LocalNode};
-use crate::launch::{LaunchError, Launcher, Urgency};
-use crate::member::{Member, Task};
-use crate::message::{Envelope, Line, Say};
+use crate::launch::{LaunchError, Launcher, StopUrgency};
+use crate::member::{Member, StepNodeTask};
+use crate::message::{AttemptPeer, Envelope, Say};
 use crate::prepare::needs;
-use crate::protocol::Report;
+use crate::protocol::HelperReport;
 use crate::relay::Relay;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::step::{Handle, log_path};
 use crate::store::{failure, warn};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -16,16 +16,16 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use tarn_types::action::Run;
+use tarn_types::action::AttemptSpec;
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::id::NodeId;
-use tarn_types::nodes::Attempt;
+use tarn_types::nodes::AttemptId;
 
 /// The attempts that this world leads.
-pub(crate) type LedAttempts = Arc<Mutex<BTreeMap<Attempt, Arc<Handle>>>>;
+pub(crate) type LedAttempts = Arc<Mutex<BTreeMap<AttemptId, Arc<Handle>>>>;
 
 /// An attempt, and the position of the own node among its nodes.
-type Part = (Attempt, usize);
+type AttemptPosition = (AttemptId, usize);
 
 struct Attended {
     leader: NodeId,
@@ -34,14 +34,14 @@ struct Attended {
 
 /// Where messages about steps arrive.
 pub(crate) struct StepRouter {
-    shared: Arc<Shared>,
+    shared: Arc<NodeContext>,
     led: LedAttempts,
-    attended: Arc<Mutex<BTreeMap<Part, Attended>>>,
+    attended: Arc<Mutex<BTreeMap<AttemptPosition, Attended>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl StepRouter {
-    pub(crate) fn new(shared: Arc<Shared>, led: LedAttempts) -> Self {
+    pub(crate) fn new(shared: Arc<NodeContext>, led: LedAttempts) -> Self {
         Self {
             shared,
             led,
@@ -56,7 +56,7 @@ impl StepRouter {
     }
 
     /// Another node says something about an attempt.
-    pub(crate) fn hear(&mut self, from: NodeId, step: Attempt, message: &[u8]) {
+    pub(crate) fn hear(&mut self, from: NodeId, step: AttemptId, message: &[u8]) {
         let envelope = match Envelope::decode(message) {
             Ok(envelope) => envelope,
             Err(e) => {
@@ -83,7 +83,7 @@ impl StepRouter {
             Some(Arc::clone(&attended.handle))
         });
         match (handle, &envelope.say) {
-            (Some(handle), Say::Cancel) => handle.cancel(Urgency::Terminate),
+            (Some(handle), Say::Cancel) => handle.cancel(StopUrgency::Terminate),
             (Some(handle), _) => {
                 if let Some(envelopes) = &handle.envelopes {
                     envelopes.put(envelope, &handle.stop);
@@ -96,17 +96,17 @@ impl StepRouter {
     }
 
     /// Tells the leader that there is nobody.
-    fn lost(&self, leader: NodeId, (step, at): Part) {
-        let line = Line {
+    fn lost(&self, leader: NodeId, (step, at): AttemptPosition) {
+        let line = AttemptPeer {
             shared: &self.shared,
             to: leader,
             step,
             at,
         };
-        line.say(Say::Lost);
+        line.send_message(Say::Lost);
     }
 
-    fn begin(&mut self, leader: NodeId, part: Part, run: Box<Run>) {
+    fn begin(&mut self, leader: NodeId, part: AttemptPosition, run: Box<AttemptSpec>) {
         let known = self.attended.lock().map_or(true, |a| a.contains_key(&part));
         let spot = run.nodes.get(part.1);
         let own = spot.is_some_and(|s| self.shared.own.has(s.node));
@@ -119,7 +119,12 @@ impl StepRouter {
         }
     }
 
-    fn start(&mut self, leader: NodeId, part: Part, run: Box<Run>) -> std::io::Result<()> {
+    fn start(
+        &mut self,
+        leader: NodeId,
+        part: AttemptPosition,
+        run: Box<AttemptSpec>,
+    ) -> std::io::Result<()> {
         let handle = Arc::new(Handle::new(Some(EnvelopeQueue::new(Vec::new())?))?);
         let attended = Attended {
             leader,
@@ -133,7 +138,7 @@ impl StepRouter {
         let thread = std::thread::Builder::new()
             .name(format!("tarn-{}", run.instance))
             .spawn(move || {
-                let line = Line {
+                let line = AttemptPeer {
                     shared: &shared,
                     to: leader,
                     step: part.0,
@@ -144,7 +149,7 @@ impl StepRouter {
                     all.remove(&part);
                 }
                 if done.is_err() {
-                    line.say(Say::Lost);
+                    line.send_message(Say::Lost);
                 }
             });
         if thread.is_err()
@@ -171,7 +176,7 @@ impl StepRouter {
     }
 
     /// A message about an attempt did not reach the other one of this node and that, and why not: the attempt fails.
-    pub(crate) fn undelivered(&self, node: NodeId, step: Attempt, why: &str) {
+    pub(crate) fn undelivered(&self, node: NodeId, step: AttemptId, why: &str) {
         let led = self.led.lock().ok().and_then(|l| l.get(&step).cloned());
         if let Some(handle) = led {
             let cut_off = failure(FailureKind::Io, why);
@@ -182,12 +187,12 @@ impl StepRouter {
         self.give_up_led(|(of, _), a| *of == step && a.leader == node);
     }
 
-    fn give_up_led(&self, which: impl Fn(&Part, &Attended) -> bool) {
+    fn give_up_led(&self, which: impl Fn(&AttemptPosition, &Attended) -> bool) {
         let Ok(all) = self.attended.lock() else {
             return;
         };
         for attended in all.iter().filter(|(p, a)| which(p, a)).map(|(_, a)| a) {
-            attended.handle.cancel(Urgency::Kill);
+            attended.handle.cancel(StopUrgency::Kill);
             let stop = &attended.handle.stop;
             attended
                 .handle
@@ -215,7 +220,7 @@ impl StepRouter {
 }
 
 /// Does what the leader says until the attempt is over, or the leader is lost.
-fn attend(line: Line<'_>, run: &Run, handle: &Handle) {
+fn attend(line: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
     let shared = line.shared;
     let (Some(envelopes), Some(spot)) = (&handle.envelopes, run.nodes.get(line.at)) else {
         return;
@@ -259,13 +264,13 @@ fn attend(line: Line<'_>, run: &Run, handle: &Handle) {
 }
 
 /// Answers until the leader has understood.
-fn refuse(line: Line<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why: String) {
+fn refuse(line: AttemptPeer<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why: String) {
     let refused: Result<_, Failure> = Err(failure(FailureKind::Launch, why));
     let mut over = false;
     while !over && !envelopes.lost(line.at) {
         if let Some(envelope) = envelopes.take(line.at) {
-            over = matches!(envelope.say, Say::Do(Task::Over { .. }));
-            line.say(Say::Done {
+            over = matches!(envelope.say, Say::Do(StepNodeTask::Over { .. }));
+            line.send_message(Say::Done {
                 result: refused.clone(),
                 evicted: Vec::new(),
             });
@@ -278,7 +283,7 @@ fn refuse(line: Line<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why: Strin
 }
 
 struct Follower<'a> {
-    line: Line<'a>,
+    line: AttemptPeer<'a>,
     envelopes: &'a EnvelopeQueue,
     handle: &'a Handle,
     here: LocalNode<'a>,
@@ -302,7 +307,7 @@ impl Follower<'_> {
             self.listen();
         }
         // Nobody will say any more that it was committed.
-        let _ = self.here.done(&Task::Over { committed: false });
+        let _ = self.here.done(&StepNodeTask::Over { committed: false });
     }
 
     fn wait(&mut self) {
@@ -324,27 +329,28 @@ impl Follower<'_> {
     /// Passes on what the helper says.
     fn listen(&mut self) {
         let helper = self.here.helper().filter(|_| self.listens);
-        let Some(said) = helper.and_then(Launcher::said) else {
+        let Some(said) = helper.and_then(Launcher::next_report) else {
             return;
         };
-        self.listens = !matches!(said, None | Some(Report::Ended { .. }));
-        if let (Some(Report::Ended { used, .. }), Some(helper)) = (&said, self.here.helper()) {
+        self.listens = !matches!(said, None | Some(HelperReport::Ended { .. }));
+        if let (Some(HelperReport::Ended { used, .. }), Some(helper)) = (&said, self.here.helper())
+        {
             *helper.used() = Some(*used);
             helper.leave();
         }
-        self.line.say(said.map_or(Say::Gone, Say::Report));
+        self.line.send_message(said.map_or(Say::Gone, Say::Report));
     }
 
     /// Whether the attempt is over.
     fn obey(&mut self, say: Say) -> bool {
         match say {
             Say::Do(task) => {
-                let over = matches!(task, Task::Over { .. });
+                let over = matches!(task, StepNodeTask::Over { .. });
                 // Waiting for the kernel to take its namespaces down is not the leader's to do.
                 let leaving = over.then(|| self.here.leaving());
                 let result = self.here.done(&task);
                 let evicted = self.here.evicted();
-                self.line.say(Say::Done { result, evicted });
+                self.line.send_message(Say::Done { result, evicted });
                 drop(leaving);
                 return over;
             }
@@ -355,7 +361,7 @@ impl Follower<'_> {
                 };
                 self.listens = entered.is_ok();
                 let entered = entered.map_err(|why| why.to_string());
-                self.line.say(Say::Entered(entered));
+                self.line.send_message(Say::Entered(entered));
             }
             Say::Order(order) => {
                 if let Some(helper) = self.here.helper() {

@@ -1,7 +1,7 @@
 //! The commands that `tarn exec` runs in a node's namespaces, served by the node's helper.
 
 use crate::exec_listener::{Arrived, ExecListener, keeps_to_the_view, refuse};
-use crate::protocol::{Answer, Channel, End, Request, Spec};
+use crate::protocol::{Channel, ExecReply, ExecRequest, ProcessEnd, Spec};
 use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::io;
@@ -18,10 +18,10 @@ pub(crate) struct Guests {
     node: String,
     /// The step's scratch folder here.
     scratch: PathBuf,
-    running: Vec<Guest>,
+    running: Vec<ExecChild>,
 }
 
-struct Guest {
+struct ExecChild {
     pid: Pid,
     /// Its end is what ends the wait; without pidfds it is seen at the next interval.
     watch: Option<OwnedFd>,
@@ -80,7 +80,7 @@ impl Guests {
             fds,
         } = arrived;
         match self.start(&request, fds) {
-            Ok(pid) => self.running.push(Guest {
+            Ok(pid) => self.running.push(ExecChild {
                 pid,
                 watch: rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok(),
                 client,
@@ -90,7 +90,7 @@ impl Guests {
         }
     }
 
-    fn start(&self, request: &Request, fds: Vec<OwnedFd>) -> io::Result<Pid> {
+    fn start(&self, request: &ExecRequest, fds: Vec<OwnedFd>) -> io::Result<Pid> {
         if self.running.len() >= MAX_GUESTS {
             return Err(io::Error::other(format!(
                 "{MAX_GUESTS} commands of `tarn exec` run on this node already"
@@ -145,11 +145,11 @@ impl Guests {
     }
 
     /// Tells the client whose command this was. Other processes are orphans, whose end interests nobody.
-    pub(crate) fn ended(&mut self, pid: Pid, end: End) {
+    pub(crate) fn ended(&mut self, pid: Pid, end: ProcessEnd) {
         if let Some(at) = self.running.iter().position(|g| g.pid == pid) {
             let mut guest = self.running.swap_remove(at);
             // The client may be gone.
-            let _ = guest.client.send(&Answer::Ended(end));
+            let _ = guest.client.send(&ExecReply::Ended(end));
         }
     }
 }

@@ -1,43 +1,43 @@
 //! A node of a step that this world owns: what is done for the step on it.
 
-use crate::image::{self, Image};
-use crate::kept::Kept;
-use crate::launch::{Helper, Launcher};
+mod publish;
+
+use crate::image::{self, StepImage};
+use crate::kept::CheckpointFolders;
+use crate::launch::{HelperProcess, Launcher};
 use crate::launchers;
 use crate::ledger::Reservation;
-use crate::member::{Done, Lack, Member, Piece, Task, node_name};
+use crate::member::{Member, ResourceShortage, StepNodeTask, StepNodeTaskResult, node_name};
 use crate::partitions;
-use crate::prepare::{Need, NodeSetup, Ready, open_log, work_folder};
-use crate::protocol::Isolation;
+use crate::prepare::{Need, NodeSetup, PreparedNode, open_log, work_folder};
+use crate::protocol::StepIsolation;
 use crate::provider::tidy;
-use crate::room::{self, Room};
-use crate::shared::{Delivery, Shared};
-use crate::sockets::Claim;
+use crate::room::{self, StepTmpfs};
+use crate::shared::{NodeContext, NodeLoopEvent};
+use crate::sockets::CpuAllocation;
 use crate::step::Handle;
 use crate::store::{
     failure, first_difference, io_failure, is_folder, make_folder, stored_estimate, warn,
 };
 use crate::transfer::take_back;
-use crate::untouched::{self, Holds};
-use crate::writers::{Writer, Writing};
+use crate::untouched::{self};
+use crate::writers::{MemoryTierWriter, Writing};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
-use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tarn_ports::{CopyJob, CopySource, Mover, MoverError};
+use tarn_ports::MoverError;
 use tarn_sys::memory::in_memory;
-use tarn_types::action::{Held, Run};
+use tarn_types::action::{AttemptSpec, NodeReplica};
 use tarn_types::checkpoint::{Checkpoint, CheckpointId};
 use tarn_types::event::{Event, Failure, FailureKind, Imaged, Undeclared};
 use tarn_types::id::{DataId, TierRef};
 use tarn_types::manifest::{EntryKind, Manifest};
-use tarn_types::part::{PartRef, Place, StoreKey, Verify};
+use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::units::Bytes;
-use tarn_types::workflow::{Checkpoints, Role, Step};
+use tarn_types::workflow::{CheckpointMethod, Role, Step};
 
 /// Names of undeclared files that a report shows.
 pub(crate) const NAMES: usize = 8;
@@ -50,9 +50,9 @@ const FULL: u64 = 64 << 10;
 /// An attempt, as all of its nodes that this world owns see it.
 #[derive(Clone, Copy)]
 pub(crate) struct Attempted<'a> {
-    pub(crate) shared: &'a Shared,
+    pub(crate) shared: &'a NodeContext,
     pub(crate) step: &'a Step,
-    pub(crate) run: &'a Run,
+    pub(crate) run: &'a AttemptSpec,
     pub(crate) needs: &'a [Need<'a>],
     pub(crate) handle: &'a Handle,
     /// Where its output goes.
@@ -68,17 +68,17 @@ pub(crate) struct LocalNode<'a> {
     at: usize,
     name: String,
     spot: TierRef,
-    helper: Option<Helper>,
+    helper: Option<HelperProcess>,
     reserved: Option<Reservation<'a>>,
     /// While it is there, partitions that lie on other nodes too are open to the step.
     pieces: Option<Box<dyn Send>>,
     /// What is claimed for partitions that are not there, in their order.
     lent: Vec<Option<Reservation<'a>>>,
-    claim: Option<Claim<'a>>,
-    ready: Option<Ready>,
+    claim: Option<CpuAllocation<'a>>,
+    ready: Option<PreparedNode>,
     writing: Option<Writing<'a>>,
     /// Where its encrypted data lies in clear, if it has any.
-    room: Option<Room>,
+    room: Option<StepTmpfs>,
     /// The image that its processes are made of.
     begun_with: Option<CheckpointId>,
     trees: BTreeMap<DataId, Arc<Manifest>>,
@@ -112,7 +112,7 @@ impl<'a> LocalNode<'a> {
         work_folder(self.of.shared, self.of.run, self.spot)
     }
 
-    fn ready(&self) -> Result<&Ready, Failure> {
+    fn ready(&self) -> Result<&PreparedNode, Failure> {
         self.ready
             .as_ref()
             .ok_or_else(|| failure(FailureKind::Launch, "it was not prepared"))
@@ -120,7 +120,7 @@ impl<'a> LocalNode<'a> {
 
     fn start(&mut self) -> Result<(), Failure> {
         let exe = &self.of.shared.helper;
-        let helper = Helper::spawn(exe, open_log(self.of.log)?).map_err(|e| {
+        let helper = HelperProcess::spawn(exe, open_log(self.of.log)?).map_err(|e| {
             let message = format!(
                 "its helper process ({}) cannot be started: {e}",
                 exe.display()
@@ -138,7 +138,7 @@ impl<'a> LocalNode<'a> {
             handle,
             ..
         } = self.of;
-        let stopped = || handle.stop.asked();
+        let stopped = || handle.stop.is_requested();
         if let Some(kept) = self.kept()? {
             // They have the room that is claimed now.
             shared.ledgers.left(self.spot, &kept.key);
@@ -174,34 +174,38 @@ impl<'a> LocalNode<'a> {
     }
 
     /// Where its checkpoints are, if it goes on from them.
-    fn kept(&self) -> Result<Option<Kept>, Failure> {
+    fn kept(&self) -> Result<Option<CheckpointFolders>, Failure> {
         let Attempted {
             shared, step, run, ..
         } = self.of;
         let restart = step
             .restart
-            .map(|_| Kept::new(shared, run.instance, self.spot));
+            .map(|_| CheckpointFolders::new(shared, run.instance, self.spot));
         restart.transpose()
     }
 
     fn checkpoints(&self) -> Result<Vec<Checkpoint>, Failure> {
         let from = self.of.step.restart.map(|r| r.from);
         Ok(match (self.kept()?, from) {
-            (Some(k), Some(Checkpoints::Phx)) => (self.of.shared.checkpoints)(&k.tier, &k.memory),
-            (Some(k), Some(Checkpoints::Image)) => image::whole(&k.tier),
+            (Some(k), Some(CheckpointMethod::Phx)) => {
+                (self.of.shared.checkpoints)(&k.tier, &k.memory)
+            }
+            (Some(k), Some(CheckpointMethod::Image)) => image::whole(&k.tier),
             _ => Vec::new(),
         })
     }
 
     /// The image that the step goes on from, if there is one.
-    fn image(&mut self) -> Result<Option<Image>, Failure> {
+    fn image(&mut self) -> Result<Option<StepImage>, Failure> {
         let Attempted {
             shared,
             step,
             handle,
             ..
         } = self.of;
-        let of_image = step.restart.is_some_and(|r| r.from == Checkpoints::Image);
+        let of_image = step
+            .restart
+            .is_some_and(|r| r.from == CheckpointMethod::Image);
         let Some(kept) = self.kept()?.filter(|_| of_image) else {
             return Ok(None);
         };
@@ -220,7 +224,7 @@ impl<'a> LocalNode<'a> {
 
     fn not_restored(&self, id: CheckpointId, why: String) {
         let run = self.of.run;
-        self.of.shared.deliver(Delivery::News(Event::Image {
+        self.of.shared.deliver(NodeLoopEvent::News(Event::Image {
             instance: run.instance,
             attempt: run.attempt,
             what: Imaged::NotRestored { id, why },
@@ -254,9 +258,9 @@ impl<'a> LocalNode<'a> {
             write(&launchers::hydra_hosts(&hostfile), &hydra)?;
             exec.as_deref().map_or(Ok(()), make_folder)?;
         }
-        self.make_room(&work)?;
+        self.mount_tmpfs(&work)?;
         self.make_partitions()?;
-        self.pieces = partitions::lend((shared, run), self.at, &work)?;
+        self.pieces = partitions::export_pieces((shared, run), self.at, &work)?;
         let tier = shared.tier_name(self.spot).unwrap_or_default();
         let sockets = shared.sockets.as_ref();
         self.claim = sockets.map(|s| s.take(self.of.step.cores, tier));
@@ -305,7 +309,7 @@ impl<'a> LocalNode<'a> {
     }
 
     /// Has the helper mount memory for what is encrypted, if anything is.
-    fn make_room(&mut self, work: &Path) -> Result<(), Failure> {
+    fn mount_tmpfs(&mut self, work: &Path) -> Result<(), Failure> {
         let Attempted {
             shared, run, needs, ..
         } = self.of;
@@ -316,7 +320,7 @@ impl<'a> LocalNode<'a> {
         if !room::is_needed(shared, needs, self.at) {
             return Ok(());
         }
-        if shared.isolation == Isolation::Group {
+        if shared.isolation == StepIsolation::Group {
             return Err(refused("its unencrypted view of that needs namespaces"));
         }
         let size = room::size(shared, needs, self.at, run.reserve)?;
@@ -326,9 +330,9 @@ impl<'a> LocalNode<'a> {
             return Err(refused("its helper was not started"));
         };
         let top = helper
-            .room(&inside, size.bytes, shared.isolation)
+            .mount_tmpfs(&inside, size.bytes, shared.isolation)
             .map_err(|why| refused(&why.to_string()))?;
-        self.room = Some(Room::new(inside, top, size));
+        self.room = Some(StepTmpfs::new(inside, top, size));
         Ok(())
     }
 
@@ -355,23 +359,23 @@ impl<'a> LocalNode<'a> {
     }
 
     /// What there is too little of. The kernel may have ended the step before it could be told to end.
-    fn lacks(&self) -> Option<Lack> {
+    fn lacks(&self) -> Option<ResourceShortage> {
         let told = self.of.handle.stop.overran().map(str::to_owned);
         let filled = || self.writing.as_ref()?.blame();
         if let Some(why) = told.or_else(filled) {
-            return Some(Lack::Memory(why));
+            return Some(ResourceShortage::Memory(why));
         }
-        if let Some(why) = self.room.as_ref().and_then(Room::lack) {
-            return Some(Lack::Memory(why));
+        if let Some(why) = self.room.as_ref().and_then(StepTmpfs::lack) {
+            return Some(ResourceShortage::Memory(why));
         }
         let work = &self.ready.as_ref()?.work;
         let s = rustix::fs::statvfs(work).ok()?;
         let full = s.f_bavail.saturating_mul(s.f_frsize) < FULL;
-        full.then(|| Lack::Tier(work.display().to_string()))
+        full.then(|| ResourceShortage::Tier(work.display().to_string()))
     }
 
     /// What it writes to a tier in memory is watched from here on.
-    fn watched(&self, ready: &Ready) -> Option<Writing<'a>> {
+    fn watched(&self, ready: &PreparedNode) -> Option<Writing<'a>> {
         let Attempted {
             shared,
             run,
@@ -384,7 +388,7 @@ impl<'a> LocalNode<'a> {
             // Its scratch folder is there too; what it writes elsewhere on a tier in memory is watched with it.
             let outs = ready.outs.values().filter(|_| in_memory(&ready.work));
             let beside = outs.filter(|o| room.inside(o) == **o).cloned();
-            return Some(shared.writers.add(Writer {
+            return Some(shared.writers.add(MemoryTierWriter {
                 folders: beside.chain([room.folder(".")]).collect(),
                 reserve: room.needed.saturating_add(run.reserve),
                 node: self.name.clone(),
@@ -395,7 +399,7 @@ impl<'a> LocalNode<'a> {
         in_memory(&ready.work).then(|| {
             let outs = ready.outs.values().cloned();
             let kept = self.kept().ok().flatten().map(|k| k.tier);
-            shared.writers.add(Writer {
+            shared.writers.add(MemoryTierWriter {
                 folders: outs
                     .chain(kept)
                     .chain([ready.scratch.clone()])
@@ -477,9 +481,9 @@ impl<'a> LocalNode<'a> {
         found
     }
 
-    fn digest(&mut self, data: DataId) -> Result<Done, Failure> {
+    fn digest(&mut self, data: DataId) -> Result<StepNodeTaskResult, Failure> {
         let Some(folder) = self.ready()?.outs.get(&data) else {
-            return Ok(Done::Nothing);
+            return Ok(StepNodeTaskResult::Nothing);
         };
         let name = &self.of.shared.dataset(data)?.name;
         if !is_folder(folder) {
@@ -510,7 +514,7 @@ impl<'a> LocalNode<'a> {
             ..f
         })?);
         self.trees.insert(data, Arc::clone(&tree));
-        Ok(Done::Tree { tree })
+        Ok(StepNodeTaskResult::Tree { tree })
     }
 
     /// What a step wrote must fit onto its tier beside what lies there and what is on its way: a tier without a quota takes
@@ -561,85 +565,6 @@ impl<'a> LocalNode<'a> {
                 "state the `size` of its output, so that space is kept for it, or give a larger tier (--tier NAME=PATH:SIZE)",
             ),
         }
-    }
-
-    fn publish(&mut self, data: DataId, parts: &[Piece]) -> Result<Vec<u64>, Failure> {
-        let shared = self.of.shared;
-        let folder = self.ready()?.outs.get(&data).cloned();
-        let (Some(folder), Some(tree)) = (folder, self.trees.get(&data)) else {
-            return Ok(Vec::new());
-        };
-        let dir = shared.tier_dir(self.spot)?;
-        make_folder(&dir.parts())?;
-        if shared.dataset(data)?.encrypt {
-            return self.publish_sealed(data, &folder, parts);
-        }
-        remove_superseded(&*shared.mover, &folder, tree, parts)?;
-        let pieces: Vec<(&Manifest, PathBuf)> = parts
-            .iter()
-            .map(|p| (&*p.manifest, dir.part(&p.key)))
-            .collect();
-        for (_, path) in pieces.iter().filter(|(_, path)| path.exists()) {
-            // An attempt commits once: only one whose record the log has lost since can have been here.
-            shared.mover.remove(path)?;
-        }
-        self.published.extend(parts.iter().map(|p| p.key.clone()));
-        shared.mover.split(&folder, &pieces)?;
-        let mut all = Vec::with_capacity(parts.len());
-        for (part, (_, path)) in parts.iter().zip(&pieces) {
-            let _ = untouched::mark(path, Holds::ThisBoot);
-            let stored = shared.mover.stored(path)?;
-            if let Some(reserved) = &mut self.reserved {
-                reserved.arrived(self.spot, &part.key, stored);
-            }
-            all.push(stored);
-        }
-        Ok(all)
-    }
-
-    /// Seals parts of an output out of the room.
-    fn publish_sealed(
-        &mut self,
-        data: DataId,
-        folder: &Path,
-        parts: &[Piece],
-    ) -> Result<Vec<u64>, Failure> {
-        let shared = self.of.shared;
-        let dir = shared.tier_dir(self.spot)?;
-        make_folder(&dir.incoming())?;
-        let mut all = Vec::with_capacity(parts.len());
-        for part in parts {
-            let dest = dir.part(&part.key);
-            self.published.push(part.key.clone());
-            let paths = part.manifest.entries.iter().map(|e| e.path.clone());
-            let source = CopySource {
-                manifest: Some(Manifest::clone(&part.manifest)),
-                only: Some(paths.collect()),
-                ..CopySource::of(folder)
-            };
-            let job = CopyJob {
-                sources: vec![source],
-                // An attempt commits once: only one whose record the log has lost since can have been here.
-                replace: dest.exists(),
-                dest: dest.clone(),
-                staging: dir.incoming().join(&part.key.0),
-                verify: Verify::Copy,
-                sync: false,
-                rate: 0,
-                latency: 0,
-                arrivals: None,
-                seal: shared.new_key(data, &part.key)?,
-            };
-            let copied = shared.mover.copy(&job, &self.of.handle.control);
-            copied.inspect_err(|_| drop(shared.mover.remove(&job.staging)))?;
-            let _ = untouched::mark(&dest, Holds::ThisBoot);
-            let stored = shared.mover.stored(&dest)?;
-            if let Some(reserved) = &mut self.reserved {
-                reserved.arrived(self.spot, &part.key, stored);
-            }
-            all.push(stored);
-        }
-        Ok(all)
     }
 
     /// Where the kernel has ended the step for memory, its processes may still be dying, and memory be short.
@@ -699,27 +624,35 @@ impl Member for LocalNode<'_> {
         self.spot
     }
 
-    fn begin(&mut self, _: &Task) {}
+    fn begin(&mut self, _: &StepNodeTask) {}
 
-    fn done(&mut self, task: &Task) -> Result<Done, Failure> {
+    fn done(&mut self, task: &StepNodeTask) -> Result<StepNodeTaskResult, Failure> {
         match task {
-            Task::Start => self.start()?,
-            Task::Reserve => self.reserve()?,
-            Task::Prepare { hosts } => self.prepare(hosts)?,
-            Task::End => {
-                return Ok(Done::Ended(self.helper.as_mut().is_none_or(Launcher::end)));
+            StepNodeTask::Start => self.start()?,
+            StepNodeTask::Reserve => self.reserve()?,
+            StepNodeTask::Prepare { hosts } => self.prepare(hosts)?,
+            StepNodeTask::End => {
+                return Ok(StepNodeTaskResult::Ended(
+                    self.helper.as_mut().is_none_or(Launcher::end),
+                ));
             }
-            Task::Compare => return self.compare().map(Done::Changed),
-            Task::Room => return Ok(Done::Lacks(self.lacks())),
-            Task::Checkpoints => return Ok(Done::Checkpoints(self.checkpoints()?)),
-            Task::Discard { why } => self.discard(why)?,
-            Task::Undeclared => return Ok(Done::Undeclared(self.undeclared())),
-            Task::Digest(data) => return self.digest(*data),
-            Task::Fits => self.fits()?,
-            Task::Publish { data, parts } => return self.publish(*data, parts).map(Done::Stored),
-            Task::Over { committed } => self.over(*committed),
+            StepNodeTask::Compare => return self.compare().map(StepNodeTaskResult::Changed),
+            StepNodeTask::Room => return Ok(StepNodeTaskResult::Lacks(self.lacks())),
+            StepNodeTask::Checkpoints => {
+                return Ok(StepNodeTaskResult::Checkpoints(self.checkpoints()?));
+            }
+            StepNodeTask::Discard { why } => self.discard(why)?,
+            StepNodeTask::Undeclared => {
+                return Ok(StepNodeTaskResult::Undeclared(self.undeclared()));
+            }
+            StepNodeTask::Digest(data) => return self.digest(*data),
+            StepNodeTask::Fits => self.fits()?,
+            StepNodeTask::Publish { data, parts } => {
+                return self.publish(*data, parts).map(StepNodeTaskResult::Stored);
+            }
+            StepNodeTask::Over { committed } => self.over(*committed),
         }
-        Ok(Done::Nothing)
+        Ok(StepNodeTaskResult::Nothing)
     }
 
     fn give_up_instance(&mut self) {}
@@ -732,7 +665,7 @@ impl Member for LocalNode<'_> {
         self.helper.as_mut().map(|h| h as &mut dyn Launcher)
     }
 
-    fn leaving(&mut self) -> Option<Helper> {
+    fn leaving(&mut self) -> Option<HelperProcess> {
         self.helper.take_if(|h| h.used().is_some())
     }
 
@@ -741,7 +674,11 @@ impl Member for LocalNode<'_> {
     }
 }
 
-fn changed(shared: &Shared, data: DataId, held: &Held) -> Result<Option<String>, Failure> {
+fn changed(
+    shared: &NodeContext,
+    data: DataId,
+    held: &NodeReplica,
+) -> Result<Option<String>, Failure> {
     let replica = shared.replica(held.spot, &held.key)?;
     let manifest = shared.manifest(&held.key)?;
     let sealed = shared.dataset(data)?.encrypt;
@@ -750,37 +687,4 @@ fn changed(shared: &Shared, data: DataId, held: &Held) -> Result<Option<String>,
         // It is gone, or holds what no dataset may hold.
         Err(MoverError { failure: f, .. }) => Ok(Some(f.message)),
     }
-}
-
-/// Removes the files of a node's tree that are no part of the merged version: another node deleted them.
-fn remove_superseded(
-    mover: &dyn Mover,
-    folder: &Path,
-    tree: &Manifest,
-    parts: &[Piece],
-) -> Result<(), Failure> {
-    let kept: BTreeSet<&[u8]> = parts
-        .iter()
-        .flat_map(|p| p.manifest.entries.iter().map(|e| &*e.path))
-        .collect();
-    for entry in tree
-        .entries
-        .iter()
-        .rev()
-        .filter(|e| !kept.contains(&*e.path))
-    {
-        let path = folder.join(OsStr::from_bytes(&entry.path));
-        if !entry.is_folder() {
-            mover.remove(&path)?;
-            continue;
-        }
-        // A folder that another part needs is not empty; one that none needs is.
-        match std::fs::remove_dir(&path) {
-            Err(e) if e.kind() != ErrorKind::DirectoryNotEmpty => {
-                return Err(io_failure("remove", &path, &e));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }

@@ -1,8 +1,8 @@
 //! What a step that has failed may be about, and what to do: seen in the end of what it printed.
 
 use crate::prepare::{Need, SCRATCH};
-use crate::protocol::Isolation;
-use crate::shared::Shared;
+use crate::protocol::StepIsolation;
+use crate::shared::NodeContext;
 use crate::tmp;
 use std::path::{Component, Path};
 use tarn_types::workflow::{Role, Step};
@@ -52,14 +52,14 @@ pub(crate) fn of_status(status: i32) -> &'static str {
 }
 
 /// What the end of a step's log is about, as the rest of a sentence; empty where it says nothing that is known.
-pub(crate) fn of_log(shared: &Shared, step: &Step, needs: &[Need<'_>], tail: &str) -> String {
-    let own = Own {
+pub(crate) fn of_log(shared: &NodeContext, step: &Step, needs: &[Need<'_>], tail: &str) -> String {
+    let own = StepHintContext {
         stage: match shared.isolation {
-            Isolation::Group => None,
-            Isolation::Namespaces { .. } => shared.stage(),
+            StepIsolation::Group => None,
+            StepIsolation::Namespaces { .. } => shared.stage(),
         },
         folder: &shared.workflow.folder,
-        tmp: shared.isolation != Isolation::Group && !step.shared_tmp,
+        tmp: shared.isolation != StepIsolation::Group && !step.shared_tmp,
     };
     let used = needs.iter().map(|n| (n.name, n.role));
     let used: Vec<(&str, Role)> = used.collect();
@@ -70,7 +70,7 @@ pub(crate) fn of_log(shared: &Shared, step: &Step, needs: &[Need<'_>], tail: &st
 }
 
 /// A program that stumbles over text that is not UTF-8 may have met the name of a file.
-fn of_names(shared: &Shared, needs: &[Need<'_>], tail: &str) -> Option<String> {
+fn of_names(shared: &NodeContext, needs: &[Need<'_>], tail: &str) -> Option<String> {
     if !is_about_text(tail) {
         return None;
     }
@@ -105,7 +105,7 @@ fn not_text(name: &str, path: &[u8]) -> String {
 }
 
 /// Where a step finds what is its own.
-struct Own<'a> {
+struct StepHintContext<'a> {
     /// The folder of its datasets, where they have paths of their own.
     stage: Option<std::path::PathBuf>,
     /// The workflow's.
@@ -114,7 +114,7 @@ struct Own<'a> {
     tmp: bool,
 }
 
-impl Own<'_> {
+impl StepHintContext<'_> {
     fn of_line(&self, used: &[(&str, Role)], line: &str) -> Option<String> {
         if line.contains(READ_ONLY) {
             return Some(self.read_only(used, line));
@@ -214,7 +214,7 @@ mod tests {
     fn what_programs_say_is_understood() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("analyse.py"), "").expect("a script");
-        let own = Own {
+        let own = StepHintContext {
             stage: Some("/nvme/w/at".into()),
             folder: folder.path(),
             tmp: true,

@@ -4,18 +4,18 @@ use crate::dests;
 use crate::drained::{self, remove_drained};
 use crate::kept;
 use crate::keys::DataKeys;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::sources::resolve;
 use crate::stage;
 use crate::store::{alike, write_manifests};
-use crate::untouched::{self, Changes, Holds};
+use crate::untouched::{self, ChangeScope, MarkValidity};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_ports::{Control, MoverError, Refused};
+use tarn_ports::{Control, MoverError, ObjectStoreError};
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::id::TierRef;
 use tarn_types::key::DataKey;
@@ -36,10 +36,10 @@ const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// When an object store does not say what it has: what is not found is made again, and removed.
 pub(crate) fn inventory(
-    shared: &Shared,
+    shared: &NodeContext,
     wanted: &[(PartRef, StoreKey, Place)],
 ) -> Result<Vec<(PartRef, Place)>, Failure> {
-    let mut seen_of = Seen::default();
+    let mut seen_of = InventoryCache::default();
     let mut found = Vec::new();
     // What earlier runs have left goes by other names: which of it is sealed, the keys tell.
     let keys = shared.keys.as_ref();
@@ -93,7 +93,8 @@ fn seen<T>(at: &Path, looked: Result<T, MoverError>) -> Result<Option<T>, Failur
     match looked {
         Ok(seen) => Ok(Some(seen)),
         Err(e) => {
-            let says = e.refused == Some(Refused::Missing) || e.failure.kind != FailureKind::Io;
+            let says =
+                e.refused == Some(ObjectStoreError::Missing) || e.failure.kind != FailureKind::Io;
             match is_object(at) && !says {
                 true => Err(unknown(at, &e.failure)),
                 false => Ok(None),
@@ -102,7 +103,7 @@ fn seen<T>(at: &Path, looked: Result<T, MoverError>) -> Result<Option<T>, Failur
     }
 }
 
-fn is_there(shared: &Shared, replica: &Path) -> Result<bool, Failure> {
+fn is_there(shared: &NodeContext, replica: &Path) -> Result<bool, Failure> {
     let there = shared.is_there(replica);
     there.map_err(|failure| unknown(replica, &failure))
 }
@@ -123,7 +124,7 @@ fn unknown(at: &Path, failure: &Failure) -> Failure {
 /// The manifest of a part. Where it is missing or damaged, it is made again from a replica, if that has the
 /// content that was recorded.
 fn manifest_of(
-    shared: &Shared,
+    shared: &NodeContext,
     key: &StoreKey,
     place: &Place,
     seal: Option<&Arc<DataKey>>,
@@ -155,7 +156,7 @@ fn manifest_of(
 
 /// What is looked at once for all parts that lie there.
 #[derive(Default)]
-struct Seen {
+struct InventoryCache {
     /// Folders that hold whole versions, as they are.
     listings: BTreeMap<PathBuf, Option<Manifest>>,
     /// What destinations were given.
@@ -163,11 +164,11 @@ struct Seen {
 }
 
 fn holds(
-    shared: &Shared,
+    shared: &NodeContext,
     (part, key, place): (&PartRef, &StoreKey, &Place),
     manifest: &Manifest,
     seal: Option<&Arc<DataKey>>,
-    seen_of: &mut Seen,
+    seen_of: &mut InventoryCache,
 ) -> Result<bool, Failure> {
     let listings = &mut seen_of.listings;
     // Folders that hold a whole version: listed once for all of their parts.
@@ -210,7 +211,7 @@ fn holds(
         return Ok(false);
     }
     let read_again = || {
-        untouched::read_and_mark(&root, Holds::ThisBoot, || {
+        untouched::read_and_mark(&root, MarkValidity::ThisBoot, || {
             let found = shared.digest_replica(&root, seal);
             found.is_ok_and(|found| found.hash() == manifest.hash())
         })
@@ -219,7 +220,7 @@ fn holds(
     let listed = listed.filter(|l| same_shape(l, manifest));
     // What was written since, or has come in its place, may have the same size and time, and what was lost by a reboot too. What a store
     // says to be there is not lost with this machine.
-    let is_as_marked = || untouched::is_untouched(&root, Holds::ThisBoot, Changes::All);
+    let is_as_marked = || untouched::is_untouched(&root, MarkValidity::ThisBoot, ChangeScope::All);
     Ok(listed.is_some_and(|l| {
         is_object(&root) || contains(&l, manifest) && is_as_marked() || read_again()
     }))
@@ -273,14 +274,14 @@ pub(crate) fn is_protected(places: &BTreeSet<PathBuf>, folder: &Path) -> bool {
 }
 
 struct Cleaner<'a> {
-    shared: &'a Shared,
+    shared: &'a NodeContext,
     stays: Stays<'a>,
     protected: BTreeSet<PathBuf>,
     done: Cleaned,
 }
 
 /// Removes everything of this workspace that does not stay, and ends what still runs of a dead run.
-pub(crate) fn clean(shared: &Shared, stays: Stays<'_>) -> Cleaned {
+pub(crate) fn clean(shared: &NodeContext, stays: Stays<'_>) -> Cleaned {
     let mut cleaner = Cleaner {
         shared,
         protected: protected_places(&stays.asked.protected),
@@ -313,7 +314,7 @@ pub(crate) fn clean(shared: &Shared, stays: Stays<'_>) -> Cleaned {
 }
 
 /// The workspace's folder on each tier root, with a spot that is accounted there.
-fn roots(shared: &Shared) -> BTreeMap<PathBuf, TierRef> {
+fn roots(shared: &NodeContext) -> BTreeMap<PathBuf, TierRef> {
     let mut roots = BTreeMap::new();
     for (spot, _, tier) in shared.own_tiers() {
         roots

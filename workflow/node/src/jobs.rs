@@ -1,12 +1,12 @@
 //! What the script of a job finds of Slurm where there is no Slurm. docs/guide/sbatch-scripts.md.
 
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tarn_types::action::Run;
+use tarn_types::action::AttemptSpec;
 use tarn_types::hash::Hasher;
 use tarn_types::shell::OWN_JOB;
 use tarn_types::workflow::Step;
@@ -21,13 +21,13 @@ const FIRST: u64 = 1_000_000_000;
 
 /// The numbers of jobs that are none of Slurm's: each its own, and other ones in each run.
 #[derive(Debug)]
-pub(crate) struct Jobs {
+pub(crate) struct SyntheticJobIds {
     base: u64,
     /// By step, and of an instance by its element too.
     given: Mutex<BTreeMap<(String, Option<String>), u64>>,
 }
 
-impl Jobs {
+impl SyntheticJobIds {
     pub(crate) fn new(workspace: &str, run: &str) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(0));
@@ -61,8 +61,8 @@ impl Jobs {
 /// Adds what Slurm would tell a job of this step, where it is that of a script and no job is around it.
 pub(crate) fn describe(
     env: &mut BTreeMap<OsString, OsString>,
-    shared: &Shared,
-    (step, run): (&Step, &Run),
+    shared: &NodeContext,
+    (step, run): (&Step, &AttemptSpec),
     node: &str,
     scratch: &Path,
 ) {
@@ -162,7 +162,10 @@ mod tests {
 
     #[test]
     fn numbers_are_never_those_of_slurm_nor_of_another_run() {
-        let (one, other) = (Jobs::new("ws", "w-1"), Jobs::new("ws", "w-1"));
+        let (one, other) = (
+            SyntheticJobIds::new("ws", "w-1"),
+            SyntheticJobIds::new("ws", "w-1"),
+        );
         assert_ne!(one.base, other.base);
         for jobs in [one, other] {
             assert!((FIRST..2 * FIRST).contains(&jobs.base), "{}", jobs.base);

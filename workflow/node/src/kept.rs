@@ -2,7 +2,7 @@
 
 use crate::inventory::entries;
 use crate::machine::own_folder;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::store::{failure, io_failure, make_folder, warn};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use tarn_types::event::{Failure, FailureKind};
 use tarn_types::id::{InstanceId, TierRef};
 use tarn_types::layout::TierDir;
 use tarn_types::part::StoreKey;
-use tarn_types::workflow::Checkpoints;
+use tarn_types::workflow::CheckpointMethod;
 
 /// The name of the folder of checkpoints beside the datasets; no dataset can have it.
 pub(crate) const CHECKPOINTS: &str = ".checkpoints";
 
 /// Where an instance keeps its checkpoints on a node.
-pub(crate) struct Kept {
+pub(crate) struct CheckpointFolders {
     /// Of this run and instance, and of no other.
     pub(crate) name: String,
     pub(crate) tier: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Kept {
 }
 
 /// The same as a step sees it.
-pub(crate) struct Seen {
+pub(crate) struct StepCheckpointView {
     pub(crate) folder: PathBuf,
     /// Only for libtarn.
     pub(crate) memory: Option<PathBuf>,
@@ -56,8 +56,12 @@ fn key(instance: &str) -> StoreKey {
     StoreKey(format!("checkpoints/{instance}"))
 }
 
-impl Kept {
-    pub(crate) fn new(shared: &Shared, id: InstanceId, spot: TierRef) -> Result<Self, Failure> {
+impl CheckpointFolders {
+    pub(crate) fn new(
+        shared: &NodeContext,
+        id: InstanceId,
+        spot: TierRef,
+    ) -> Result<Self, Failure> {
         let step = shared.workflow.steps.get(id.step.at());
         let step =
             step.ok_or_else(|| failure(FailureKind::Launch, "the workflow has no such step"))?;
@@ -65,7 +69,11 @@ impl Kept {
     }
 
     /// What is kept under another name.
-    pub(crate) fn named(shared: &Shared, instance: String, spot: TierRef) -> Result<Self, Failure> {
+    pub(crate) fn named(
+        shared: &NodeContext,
+        instance: String,
+        spot: TierRef,
+    ) -> Result<Self, Failure> {
         let tier = shared.tier_dir(spot)?.checkpoints().join(&shared.run);
         Ok(Self {
             name: format!("{}.{instance}", shared.run),
@@ -83,8 +91,8 @@ impl Kept {
             .unwrap_or_default()
     }
 
-    pub(crate) fn make(&self, from: Checkpoints) -> Result<(), Failure> {
-        if from == Checkpoints::Phx {
+    pub(crate) fn make(&self, from: CheckpointMethod) -> Result<(), Failure> {
+        if from == CheckpointMethod::Phx {
             let memory = own_memory();
             own_folder(&memory).map_err(|e| io_failure("use the folder", &memory, &e))?;
         }
@@ -92,14 +100,14 @@ impl Kept {
     }
 
     /// Counts what lies on the tier.
-    pub(crate) fn account(&self, shared: &Shared, spot: TierRef) {
+    pub(crate) fn account(&self, shared: &NodeContext, spot: TierRef) {
         let stored = shared.mover.stored(&self.tier).unwrap_or(0);
         shared.ledgers.found(spot, &self.key, stored);
     }
 }
 
 /// Counts what a run has on a tier.
-pub(crate) fn account_all(shared: &Shared, spot: TierRef, run: &Path) {
+pub(crate) fn account_all(shared: &NodeContext, spot: TierRef, run: &Path) {
     for instance in entries(run) {
         let name = instance.file_name().unwrap_or_default().to_string_lossy();
         let stored = shared.mover.stored(&instance).unwrap_or(0);
@@ -115,7 +123,11 @@ pub(crate) struct Aside {
 }
 
 /// Takes the checkpoints of an instance out of the way of further attempts there, into folders that the next clean-up removes.
-pub(crate) fn set_aside(shared: &Shared, kept: &Kept, spot: TierRef) -> Option<Aside> {
+pub(crate) fn set_aside(
+    shared: &NodeContext,
+    kept: &CheckpointFolders,
+    spot: TierRef,
+) -> Option<Aside> {
     // As often as an instance is done again.
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let work = shared.tier_dir(spot).ok()?.work();
@@ -139,7 +151,7 @@ pub(crate) fn set_aside(shared: &Shared, kept: &Kept, spot: TierRef) -> Option<A
 }
 
 /// Removes what was set aside.
-pub(crate) fn forget(shared: &Shared, all: &[Aside]) {
+pub(crate) fn forget(shared: &NodeContext, all: &[Aside]) {
     for aside in all {
         if aside.folders.iter().all(|folder| remove(shared, folder)) {
             shared.ledgers.left(aside.spot, &aside.key);
@@ -148,7 +160,7 @@ pub(crate) fn forget(shared: &Shared, all: &[Aside]) {
 }
 
 /// The checkpoints of all steps go from the own nodes.
-pub(crate) fn remove_all(shared: &Shared) {
+pub(crate) fn remove_all(shared: &NodeContext) {
     for (spot, node, tier) in shared.own_tiers() {
         let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
         let own = entries(&dir.checkpoints().join(&shared.run));
@@ -161,7 +173,7 @@ pub(crate) fn remove_all(shared: &Shared) {
     remove(shared, &memory(&shared.workspace));
 }
 
-fn remove(shared: &Shared, folder: &Path) -> bool {
+fn remove(shared: &NodeContext, folder: &Path) -> bool {
     let removed = shared.mover.remove(folder);
     if let Err(MoverError { failure: f, .. }) = &removed {
         warn(&format!("{}; the next clean-up tries again", f.message));

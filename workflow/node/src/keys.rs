@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tarn_seal::SealError;
 use tarn_seal::ring::KeyRing;
-use tarn_seal::wrap::{Owner, WRAPPED, wrapped_by};
+use tarn_seal::wrap::{WRAPPED, WrappedKeyOwner, wrapped_by};
 use tarn_sys::private::{publish, random, wipe};
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::key::{DataKey, KEY_BYTES, KeyId};
@@ -22,7 +22,7 @@ const TRIES: u32 = 8;
 
 /// Why a workspace's keys cannot be wrapped anew, or listed.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
+pub enum WorkspaceKeyError {
     /// The system refused something.
     #[error("cannot {what} {}: {source}", .path.display())]
     Io {
@@ -43,9 +43,9 @@ pub enum KeyError {
     },
 }
 
-fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyError {
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> WorkspaceKeyError {
     let path = path.to_path_buf();
-    move |source| KeyError::Io { what, path, source }
+    move |source| WorkspaceKeyError::Io { what, path, source }
 }
 
 /// What wraps the keys of a workspace's data: keys that are made of the user's for this workspace. Nodes of a run have no others.
@@ -78,7 +78,7 @@ impl Wrapping {
         &self.keys
     }
 
-    fn unwrap(&self, wrapped: &[u8], owner: Owner<'_>) -> Result<DataKey, SealError> {
+    fn unwrap(&self, wrapped: &[u8], owner: WrappedKeyOwner<'_>) -> Result<DataKey, SealError> {
         match (self.keys.unwrap(wrapped, owner), &self.user) {
             (Err(SealError::OtherKey), Some(user)) => user.unwrap(wrapped, owner),
             (unwrapped, _) => unwrapped,
@@ -120,8 +120,8 @@ impl DataKeys {
         self.folder.join(dataset).join(&part.0)
     }
 
-    fn owner<'a>(&self, dataset: &'a str, part: &'a StoreKey) -> Owner<'a> {
-        Owner {
+    fn owner<'a>(&self, dataset: &'a str, part: &'a StoreKey) -> WrappedKeyOwner<'a> {
+        WrappedKeyOwner {
             uid: self.uid,
             dataset,
             version: &part.0,
@@ -164,7 +164,7 @@ impl DataKeys {
         for _ in 0..TRIES {
             path.parent().map_or(Ok(()), make_folder)?;
             match publish(&path, &wrapped, false) {
-                Ok(()) => return Ok(self.lend(&mut used, part, key)),
+                Ok(()) => return Ok(self.share_key(&mut used, part, key)),
                 // Another node was first.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                     if let Some(theirs) = self.find(&mut used, dataset, part)? {
@@ -202,10 +202,10 @@ impl DataKeys {
             );
             failure(FailureKind::Corrupt, message)
         })?;
-        Ok(Some(self.lend(used, part, key)))
+        Ok(Some(self.share_key(used, part, key)))
     }
 
-    fn lend(
+    fn share_key(
         &self,
         used: &mut BTreeMap<StoreKey, Weak<DataKey>>,
         part: &StoreKey,
@@ -263,7 +263,7 @@ impl DataKeys {
     ///
     /// # Errors
     /// When one cannot be read or written.
-    pub(crate) fn hand_over(&self) -> Result<(), KeyError> {
+    pub(crate) fn hand_over(&self) -> Result<(), WorkspaceKeyError> {
         let Some(user) = &self.keys.user else {
             return Ok(());
         };
@@ -278,10 +278,15 @@ impl DataKeys {
         Ok(())
     }
 
-    fn wrap_anew(&self, path: &Path, key: &DataKey, owner: Owner<'_>) -> Result<(), KeyError> {
+    fn wrap_anew(
+        &self,
+        path: &Path,
+        key: &DataKey,
+        owner: WrappedKeyOwner<'_>,
+    ) -> Result<(), WorkspaceKeyError> {
         let nonce = random().map_err(io_error("wrap", path))?;
         let wrapped = self.keys.keys.newest().wrap(key, owner, nonce);
-        let wrapped = wrapped.map_err(|source| KeyError::Wrapped {
+        let wrapped = wrapped.map_err(|source| WorkspaceKeyError::Wrapped {
             path: path.to_path_buf(),
             source,
         })?;
@@ -292,12 +297,12 @@ impl DataKeys {
     ///
     /// # Errors
     /// The first that does not open or cannot be written: those before it are done, and it can be tried again.
-    pub fn rewrap(&self) -> Result<u64, KeyError> {
+    pub fn rewrap(&self) -> Result<u64, WorkspaceKeyError> {
         let newest = self.keys.keys.newest();
         let mut anew = 0;
         for (dataset, part) in files(&self.folder).map_err(io_error("read", &self.folder))? {
             let path = self.file(&dataset, &part);
-            let bad = |source| KeyError::Wrapped {
+            let bad = |source| WorkspaceKeyError::Wrapped {
                 path: path.clone(),
                 source,
             };
@@ -412,7 +417,7 @@ fn all_files(folder: &Path) -> io::Result<Vec<(String, StoreKey, bool)>> {
 ///
 /// # Errors
 /// When the folder cannot be read.
-pub fn workspaces(state: &StateDir) -> Result<Vec<String>, KeyError> {
+pub fn workspaces(state: &StateDir) -> Result<Vec<String>, WorkspaceKeyError> {
     let folder = state.keys("");
     let read = match std::fs::read_dir(&folder) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,7 +1,10 @@
 //! Starting the helpers of a step and seeing them through: time limit, stop, end.
 
 use crate::fds::{reached, readable};
-use crate::protocol::{Channel, End, HELPER_ARGUMENT, Isolation, Order, Report, Spec, Used};
+use crate::protocol::{
+    Channel, HELPER_ARGUMENT, HelperCommand, HelperReport, ProcessEnd, ProcessUsage, Spec,
+    StepIsolation,
+};
 use crate::provider::ProviderAddress;
 use crate::store::warn;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -17,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tarn_ports::{Meter, Metered};
+use tarn_ports::{Meter, MeteredActivity};
 use tarn_types::energy::Energy;
 use tarn_types::event::Imaged;
 use tarn_types::units::Elapsed;
@@ -78,7 +81,7 @@ impl LaunchError {
 
 /// How urgently a step is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Urgency {
+pub(crate) enum StopUrgency {
     /// SIGTERM, and SIGKILL after [`GRACE`].
     Terminate = 1,
     /// SIGKILL.
@@ -87,14 +90,14 @@ pub(crate) enum Urgency {
 
 /// Asks a running step to end, from another thread.
 #[derive(Debug)]
-pub(crate) struct Stop {
+pub(crate) struct StepStopper {
     level: AtomicU8,
     wake: OwnedFd,
     /// Why, if it has used up memory.
     overran: OnceLock<String>,
 }
 
-impl Stop {
+impl StepStopper {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             level: AtomicU8::new(0),
@@ -103,7 +106,7 @@ impl Stop {
         })
     }
 
-    pub(crate) fn ask(&self, urgency: Urgency) {
+    pub(crate) fn ask(&self, urgency: StopUrgency) {
         self.level.fetch_max(urgency as u8, Ordering::SeqCst);
         self.wake();
     }
@@ -112,7 +115,7 @@ impl Stop {
     pub(crate) fn out_of_memory(&self, why: String) {
         // Once is enough.
         let _ = self.overran.set(why);
-        self.ask(Urgency::Kill);
+        self.ask(StopUrgency::Kill);
     }
 
     /// Why it was killed, if that was for memory.
@@ -126,7 +129,7 @@ impl Stop {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    pub(crate) fn asked(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         self.level.load(Ordering::SeqCst) > 0
     }
 
@@ -143,23 +146,23 @@ impl Stop {
 }
 
 /// What a helper is to do.
-pub(crate) struct Launch {
+pub(crate) struct HelperLaunch {
     pub(crate) spec: Spec,
     /// Where the helper's identity is noted, for whoever cleans up after a crash.
     pub(crate) note: PathBuf,
     /// What measures this machine, and the cores that the step takes of it.
     pub(crate) meter: Option<(Arc<dyn Meter>, u32)>,
     /// Told of the images of its processes.
-    pub(crate) told: Option<Told>,
+    pub(crate) told: Option<ImageListener>,
 }
 
 /// Who is told of the images of a step's processes.
-pub(crate) type Told = Box<dyn Fn(Imaged) + Send>;
+pub(crate) type ImageListener = Box<dyn Fn(Imaged) + Send>;
 
 /// How the command of a step ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Ended(End),
+pub(crate) enum CommandOutcome {
+    Ended(ProcessEnd),
     TimedOut,
     Stopped,
     /// It could not be started, or a helper was killed by somebody; why.
@@ -180,21 +183,21 @@ pub(crate) trait Launcher {
     fn ready(&mut self) -> Result<Option<ProviderAddress>, LaunchError>;
 
     /// Waits until it has the shared namespace, which may take long where that is filled; until it should stop.
-    fn mounted(&mut self, stop: &Stop) -> Result<(), LaunchError>;
+    fn mounted(&mut self, stop: &StepStopper) -> Result<(), LaunchError>;
 
     /// What to poll for; without, the event of the step's [`Stop`] tells that there is something.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    fn order(&mut self, order: &Order) -> io::Result<()>;
+    fn order(&mut self, order: &HelperCommand) -> io::Result<()>;
 
     /// What it has said, if it has; `Some(None)`: it is gone.
-    fn said(&mut self) -> Option<Option<Report>>;
+    fn next_report(&mut self) -> Option<Option<HelperReport>>;
 
     /// Waits for what its processes have used, for [`HELPER_TIMEOUT`] at most.
-    fn last_words(&mut self) -> Option<Used>;
+    fn last_words(&mut self) -> Option<ProcessUsage>;
 
     /// What its processes have used, once they have ended.
-    fn used(&mut self) -> &mut Option<Used>;
+    fn used(&mut self) -> &mut Option<ProcessUsage>;
 
     /// Ends the process at once; does not wait.
     fn kill(&mut self);
@@ -210,19 +213,19 @@ pub(crate) trait Launcher {
 }
 
 /// A helper process. It waits for its orders: it is started first, and comes up while the step is prepared.
-pub(crate) struct Helper {
+pub(crate) struct HelperProcess {
     node: String,
-    launch: Option<Launch>,
+    launch: Option<HelperLaunch>,
     meter: Option<(Arc<dyn Meter>, u32)>,
-    told: Option<Told>,
+    told: Option<ImageListener>,
     /// What the machine draws for it, from when all is set up on this node.
-    metered: Option<Box<dyn Metered>>,
+    metered: Option<Box<dyn MeteredActivity>>,
     child: Child,
     channel: Channel,
-    used: Option<Used>,
+    used: Option<ProcessUsage>,
 }
 
-impl Helper {
+impl HelperProcess {
     /// Starts a helper that writes to `log`, as its step will. It ends with the thread that started it.
     pub(crate) fn spawn(exe: &Path, log: File) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
@@ -252,13 +255,13 @@ impl Helper {
 
     /// Has it mount a file system in memory at this empty folder, in the namespaces of its step. What is returned is that file
     /// system's top: this process reaches it as long as that is open, and no other does but the step.
-    pub(crate) fn room(
+    pub(crate) fn mount_tmpfs(
         &mut self,
         at: &Path,
         bytes: u64,
-        isolate: Isolation,
+        isolate: StepIsolation,
     ) -> Result<OwnedFd, LaunchError> {
-        let order = Order::Room {
+        let order = HelperCommand::Room {
             at: at.into(),
             bytes,
             isolate,
@@ -268,8 +271,8 @@ impl Helper {
             .send(&order)
             .and_then(|()| self.channel.receive());
         match asked {
-            Ok(Some(Report::Mounted)) => {}
-            Ok(Some(Report::Refused(why))) => return Err(LaunchError::Refused(why)),
+            Ok(Some(HelperReport::Mounted)) => {}
+            Ok(Some(HelperReport::Refused(why))) => return Err(LaunchError::Refused(why)),
             Ok(_) => return Err(LaunchError::EndedAtOnce),
             Err(e) => return Err(LaunchError::NoAnswer(e)),
         }
@@ -287,14 +290,14 @@ impl Helper {
     }
 
     /// Says what it will be told to set up.
-    pub(crate) fn equip(&mut self, launch: Launch) {
+    pub(crate) fn equip(&mut self, launch: HelperLaunch) {
         self.node = launch.spec.node.clone();
         self.launch = Some(launch);
     }
 
     /// What it says, and if that is the end, what this machine drew for the step.
-    fn measured(&mut self, mut report: Report) -> Report {
-        if let Report::Ended { used, .. } = &mut report {
+    fn measured(&mut self, mut report: HelperReport) -> HelperReport {
+        if let HelperReport::Ended { used, .. } = &mut report {
             used.energy = self.metered.take().and_then(|m| m.end());
         }
         report
@@ -309,7 +312,7 @@ impl Helper {
     }
 }
 
-impl Helper {
+impl HelperProcess {
     /// Whether the process has ended, or does so in this time.
     fn ends_within(&mut self, timeout: Duration) -> bool {
         let begun = Instant::now();
@@ -334,7 +337,7 @@ impl Helper {
     }
 }
 
-impl Launcher for Helper {
+impl Launcher for HelperProcess {
     fn node(&self) -> &str {
         &self.node
     }
@@ -343,10 +346,10 @@ impl Launcher for Helper {
         let Some(launch) = self.launch.take() else {
             return Err(LaunchError::NoInstructions);
         };
-        let Launch { spec, note, .. } = launch;
+        let HelperLaunch { spec, note, .. } = launch;
         (self.meter, self.told) = (launch.meter, launch.told);
         self.note(&note)
-            .and_then(|()| self.channel.send(&Order::Prepare(Box::new(spec))))
+            .and_then(|()| self.channel.send(&HelperCommand::Prepare(Box::new(spec))))
             .map_err(|source| LaunchError::TakesNoOrders {
                 node: self.node.clone(),
                 source,
@@ -355,24 +358,26 @@ impl Launcher for Helper {
 
     fn ready(&mut self) -> Result<Option<ProviderAddress>, LaunchError> {
         match self.channel.receive() {
-            Ok(Some(Report::Ready(provider_address))) => {
+            Ok(Some(HelperReport::Ready(provider_address))) => {
                 let meter = self.meter.take();
                 self.metered = meter.and_then(|(meter, cores)| meter.begin(cores));
                 Ok(provider_address)
             }
-            Ok(Some(Report::Refused(why))) => Err(LaunchError::Refused(why)),
+            Ok(Some(HelperReport::Refused(why))) => Err(LaunchError::Refused(why)),
             Ok(_) => Err(LaunchError::EndedAtOnce),
             Err(e) => Err(LaunchError::NoAnswer(e)),
         }
     }
 
-    fn mounted(&mut self, stop: &Stop) -> Result<(), LaunchError> {
+    fn mounted(&mut self, stop: &StepStopper) -> Result<(), LaunchError> {
         loop {
             match self.channel.receive() {
-                Ok(Some(Report::Busy)) if stop.asked() => return Err(LaunchError::Stopped),
-                Ok(Some(Report::Busy)) => {}
-                Ok(Some(Report::Ready(_))) => return Ok(()),
-                Ok(Some(Report::Refused(why))) => return Err(LaunchError::Refused(why)),
+                Ok(Some(HelperReport::Busy)) if stop.is_requested() => {
+                    return Err(LaunchError::Stopped);
+                }
+                Ok(Some(HelperReport::Busy)) => {}
+                Ok(Some(HelperReport::Ready(_))) => return Ok(()),
+                Ok(Some(HelperReport::Refused(why))) => return Err(LaunchError::Refused(why)),
                 Ok(_) => return Err(LaunchError::HasGone),
                 Err(e) => return Err(LaunchError::NoAnswer(e)),
             }
@@ -383,33 +388,35 @@ impl Launcher for Helper {
         Some(self.channel.socket.as_fd())
     }
 
-    fn order(&mut self, order: &Order) -> io::Result<()> {
+    fn order(&mut self, order: &HelperCommand) -> io::Result<()> {
         self.channel.send(order)
     }
 
-    fn said(&mut self) -> Option<Option<Report>> {
+    fn next_report(&mut self) -> Option<Option<HelperReport>> {
         loop {
             let waits = self.channel.has_message();
             if !waits && !readable(&self.channel.socket).unwrap_or(true) {
                 return None;
             }
             match self.channel.receive().ok().flatten() {
-                Some(Report::Image(what)) => self.told.iter().for_each(|told| told(what.clone())),
+                Some(HelperReport::Image(what)) => {
+                    self.told.iter().for_each(|told| told(what.clone()))
+                }
                 report => return Some(report.map(|r| self.measured(r))),
             }
         }
     }
 
-    fn last_words(&mut self) -> Option<Used> {
+    fn last_words(&mut self) -> Option<ProcessUsage> {
         while let Ok(Some(report)) = self.channel.receive() {
-            if let Report::Ended { used, .. } = self.measured(report) {
+            if let HelperReport::Ended { used, .. } = self.measured(report) {
                 return Some(used);
             }
         }
         None
     }
 
-    fn used(&mut self) -> &mut Option<Used> {
+    fn used(&mut self) -> &mut Option<ProcessUsage> {
         &mut self.used
     }
 
@@ -436,7 +443,7 @@ impl Launcher for Helper {
     }
 }
 
-impl Drop for Helper {
+impl Drop for HelperProcess {
     fn drop(&mut self) {
         if !self.end() {
             warn(&format!(
@@ -457,7 +464,7 @@ fn timespec(d: Duration) -> Timespec {
 
 /// Helpers whose step is over and reported; dropping them waits for the kernel to take their namespaces down,
 /// which may as well happen while the outputs are hashed.
-pub(crate) type Leaving = Vec<Helper>;
+pub(crate) type Leaving = Vec<HelperProcess>;
 
 /// Runs a step to its end on all of its nodes, a helper each; the first has the command. Afterwards nothing of it runs
 /// any more. `hosts` is what the nodes are called by each other, where they share a namespace.
@@ -465,12 +472,12 @@ pub(crate) fn execute(
     helpers: &mut [&mut dyn Launcher],
     hosts: &[String],
     limit: Option<Duration>,
-    stop: &Stop,
-) -> (Outcome, Used) {
+    stop: &StepStopper,
+) -> (CommandOutcome, ProcessUsage) {
     if let Err(why) = enter(helpers, hosts, stop) {
         return broken(helpers, why.to_string());
     }
-    let outcome = Watch {
+    let outcome = HelperMonitor {
         helpers,
         stop,
         limit: None,
@@ -484,7 +491,10 @@ pub(crate) fn execute(
         // Something of the step may still run there: nothing may be committed before it is gone.
         let stuck = helpers.iter_mut().map(|h| (!h.end()).then(|| stuck(&**h)));
         let stuck: Vec<String> = stuck.collect::<Vec<_>>().into_iter().flatten().collect();
-        let outcome = stuck.into_iter().next().map_or(outcome, Outcome::Broken);
+        let outcome = stuck
+            .into_iter()
+            .next()
+            .map_or(outcome, CommandOutcome::Broken);
         return (outcome, used);
     }
     helpers.iter_mut().for_each(|h| h.leave());
@@ -492,18 +502,21 @@ pub(crate) fn execute(
 }
 
 /// The outcome when a step cannot begin: nothing of it stays.
-pub(crate) fn broken(helpers: &mut [&mut dyn Launcher], why: String) -> (Outcome, Used) {
+pub(crate) fn broken(
+    helpers: &mut [&mut dyn Launcher],
+    why: String,
+) -> (CommandOutcome, ProcessUsage) {
     for helper in helpers {
         helper.end();
     }
-    (Outcome::Broken(why), Used::default())
+    (CommandOutcome::Broken(why), ProcessUsage::default())
 }
 
 /// All nodes are set up, or why one is not.
 fn enter(
     helpers: &mut [&mut dyn Launcher],
     hosts: &[String],
-    stop: &Stop,
+    stop: &StepStopper,
 ) -> Result<(), LaunchError> {
     helpers.iter_mut().try_for_each(|h| h.prepare())?;
     let ready = |h: &mut &mut dyn Launcher| h.ready().map_err(|why| why.of_node(h.node()));
@@ -518,7 +531,7 @@ fn enter(
     for (provider_address, host) in provider_addresses.iter_mut().zip(hosts) {
         provider_address.host.clone_from(host);
     }
-    let order = Order::Mount(provider_addresses);
+    let order = HelperCommand::Mount(provider_addresses);
     // The first makes the datasets, so that no two do; then all others have them at once.
     let (first, others) = helpers.split_at_mut(1);
     for some in [first, others] {
@@ -545,26 +558,26 @@ fn stuck(helper: &dyn Launcher) -> String {
     )
 }
 
-struct Watch<'a, 'h> {
+struct HelperMonitor<'a, 'h> {
     helpers: &'a mut [&'h mut dyn Launcher],
-    stop: &'a Stop,
+    stop: &'a StepStopper,
     limit: Option<Instant>,
-    ending: Option<Ending>,
-    why: Option<Outcome>,
+    ending: Option<StepEndPhase>,
+    why: Option<CommandOutcome>,
     /// How long the helpers may take to end the step once they are told to.
     timeout: Duration,
 }
 
 /// How far the end of a step has come, and when the next means is taken.
 #[derive(Debug, Clone, Copy)]
-enum Ending {
+enum StepEndPhase {
     /// Its processes were sent SIGTERM.
     Asked(Instant),
     /// The helpers were told to kill it.
     Ordered(Instant),
 }
 
-impl Ending {
+impl StepEndPhase {
     fn at(self) -> Instant {
         match self {
             Self::Asked(at) | Self::Ordered(at) => at,
@@ -572,12 +585,12 @@ impl Ending {
     }
 }
 
-impl Watch<'_, '_> {
-    fn until_the_end(mut self, limit: Option<Duration>) -> Outcome {
+impl HelperMonitor<'_, '_> {
+    fn until_the_end(mut self, limit: Option<Duration>) -> CommandOutcome {
         // A limit beyond what a clock can hold is none.
         self.limit = limit.and_then(|l| Instant::now().checked_add(l));
-        if let Err(e) = self.helpers[0].order(&Order::Go) {
-            return Outcome::Broken(format!("the helper process has gone: {e}"));
+        if let Err(e) = self.helpers[0].order(&HelperCommand::Go) {
+            return CommandOutcome::Broken(format!("the helper process has gone: {e}"));
         }
         loop {
             // First: what comes after this look wakes the wait.
@@ -589,14 +602,14 @@ impl Watch<'_, '_> {
                 return broken;
             }
             if let Err(e) = self.wait() {
-                return Outcome::Broken(format!("waiting for the step failed: {e}"));
+                return CommandOutcome::Broken(format!("waiting for the step failed: {e}"));
             }
         }
     }
 
     fn wait(&mut self) -> io::Result<()> {
         let limit = self.limit.filter(|_| self.why.is_none());
-        let next = self.ending.map(Ending::at).or(limit);
+        let next = self.ending.map(StepEndPhase::at).or(limit);
         let timeout = next.map(|at| timespec(at.saturating_duration_since(Instant::now())));
         let mut fds = vec![PollFd::new(&self.stop.wake, PollFlags::IN)];
         let live = self
@@ -612,31 +625,36 @@ impl Watch<'_, '_> {
     }
 
     /// What the helpers say; an outcome when that ends the step.
-    fn reports(&mut self) -> Option<Outcome> {
+    fn reports(&mut self) -> Option<CommandOutcome> {
         for helper in self.helpers.iter_mut() {
             if helper.used().is_some() {
                 continue;
             }
-            match helper.said() {
+            match helper.next_report() {
                 None => {}
-                Some(Some(Report::Ended {
+                Some(Some(HelperReport::Ended {
                     end: Some(end),
                     used,
                 })) => {
                     *helper.used() = Some(used);
-                    return Some(Outcome::Ended(end));
+                    return Some(CommandOutcome::Ended(end));
                 }
-                Some(Some(Report::Refused(why))) => return Some(Outcome::Broken(why)),
+                Some(Some(HelperReport::Refused(why))) => return Some(CommandOutcome::Broken(why)),
                 // It was told to finish, and the first node has not answered yet.
-                Some(Some(Report::Ended { end: None, used })) => *helper.used() = Some(used),
-                Some(Some(Report::NotRestored(why))) => return Some(Outcome::NotRestored(why)),
-                Some(Some(Report::Busy)) => {}
-                Some(Some(Report::Ready(_) | Report::Mounted | Report::Image(_)) | None) => {
+                Some(Some(HelperReport::Ended { end: None, used })) => *helper.used() = Some(used),
+                Some(Some(HelperReport::NotRestored(why))) => {
+                    return Some(CommandOutcome::NotRestored(why));
+                }
+                Some(Some(HelperReport::Busy)) => {}
+                Some(
+                    Some(HelperReport::Ready(_) | HelperReport::Mounted | HelperReport::Image(_))
+                    | None,
+                ) => {
                     let why = format!(
                         "the helper process of node `{}` is gone: somebody (or the kernel, when memory ran out) killed it",
                         helper.node()
                     );
-                    return Some(Outcome::Broken(why));
+                    return Some(CommandOutcome::Broken(why));
                 }
             }
         }
@@ -644,37 +662,37 @@ impl Watch<'_, '_> {
     }
 
     /// Takes the next means to end the step when it is time; an outcome when that was the last.
-    fn deadlines(&mut self, level: u8) -> Option<Outcome> {
+    fn deadlines(&mut self, level: u8) -> Option<CommandOutcome> {
         let now = Instant::now();
-        if level >= Urgency::Terminate as u8 && self.why.is_none() {
-            self.begin_to_end(Outcome::Stopped);
+        if level >= StopUrgency::Terminate as u8 && self.why.is_none() {
+            self.begin_to_end(CommandOutcome::Stopped);
         }
         if self.why.is_none() && self.limit.is_some_and(|l| l <= now) {
-            self.begin_to_end(Outcome::TimedOut);
+            self.begin_to_end(CommandOutcome::TimedOut);
         }
-        let impatient = level >= Urgency::Kill as u8;
+        let impatient = level >= StopUrgency::Kill as u8;
         match self.ending {
-            Some(Ending::Asked(until)) if until <= now || impatient => {
+            Some(StepEndPhase::Asked(until)) if until <= now || impatient => {
                 // The first helper's report ends the wait.
-                self.order_all(&Order::Finish);
-                self.ending = Some(Ending::Ordered(now + self.timeout));
+                self.order_all(&HelperCommand::Finish);
+                self.ending = Some(StepEndPhase::Ordered(now + self.timeout));
                 None
             }
-            Some(Ending::Ordered(until)) if until <= now => {
+            Some(StepEndPhase::Ordered(until)) if until <= now => {
                 self.helpers.iter_mut().for_each(|h| h.kill());
-                Some(Outcome::Broken(stuck(&*self.helpers[0])))
+                Some(CommandOutcome::Broken(stuck(&*self.helpers[0])))
             }
             _ => None,
         }
     }
 
-    fn begin_to_end(&mut self, why: Outcome) {
+    fn begin_to_end(&mut self, why: CommandOutcome) {
         self.why = Some(why);
-        self.ending = Some(Ending::Asked(Instant::now() + GRACE));
-        self.order_all(&Order::Terminate);
+        self.ending = Some(StepEndPhase::Asked(Instant::now() + GRACE));
+        self.order_all(&HelperCommand::Terminate);
     }
 
-    fn order_all(&mut self, order: &Order) {
+    fn order_all(&mut self, order: &HelperCommand) {
         for helper in self.helpers.iter_mut() {
             // A helper that is gone shows as the end of its socket.
             let _ = helper.order(order);
@@ -683,11 +701,11 @@ impl Watch<'_, '_> {
 }
 
 /// Ends the other nodes' helpers and sums up.
-fn collect(helpers: &mut [&mut dyn Launcher]) -> Used {
-    let mut sum = Used::default();
+fn collect(helpers: &mut [&mut dyn Launcher]) -> ProcessUsage {
+    let mut sum = ProcessUsage::default();
     let mut energies = Vec::with_capacity(helpers.len());
     for helper in helpers {
-        if helper.used().is_none() && helper.order(&Order::Finish).is_ok() {
+        if helper.used().is_none() && helper.order(&HelperCommand::Finish).is_ok() {
             *helper.used() = helper.last_words();
         }
         let used = helper.used().unwrap_or_default();
@@ -722,7 +740,7 @@ mod tests {
             while theirs.read(&mut buffer).is_ok_and(|n| n > 0) {}
         });
         let child = Command::new("sleep").arg("100").spawn().unwrap();
-        let mut helper = Helper {
+        let mut helper = HelperProcess {
             node: "n7".into(),
             launch: None,
             meter: None,
@@ -732,10 +750,10 @@ mod tests {
             channel: Channel::new(ours),
             used: None,
         };
-        let stop = Stop::new().unwrap();
-        stop.ask(Urgency::Kill);
+        let stop = StepStopper::new().unwrap();
+        stop.ask(StopUrgency::Kill);
         let begun = Instant::now();
-        let outcome = Watch {
+        let outcome = HelperMonitor {
             helpers: &mut [&mut helper],
             stop: &stop,
             limit: None,
@@ -745,7 +763,7 @@ mod tests {
         }
         .until_the_end(None);
         assert!(
-            matches!(&outcome, Outcome::Broken(why) if why.contains("`n7` was asked to end")),
+            matches!(&outcome, CommandOutcome::Broken(why) if why.contains("`n7` was asked to end")),
             "{outcome:?}"
         );
         assert!(helper.ends_within(Duration::from_secs(10)));

@@ -2,11 +2,11 @@
 //! view. A rank that they would start by Slurm, outside of that view, would not see the step's data.
 
 use crate::exec::RANK_ARGUMENT;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use tarn_types::action::Run;
+use tarn_types::action::AttemptSpec;
 
 type Env = BTreeMap<OsString, OsString>;
 
@@ -76,7 +76,7 @@ pub(crate) fn host_files(hostfile: &Path) -> [(&'static str, OsString); 2] {
 }
 
 /// Adds what launchers need. What a user has set of how ranks are placed and bound, and of networks, stays.
-pub(crate) fn add(env: &mut Env, shared: &Shared, run: &Run) {
+pub(crate) fn add(env: &mut Env, shared: &NodeContext, run: &AttemptSpec) {
     set_start_by_exec(env, &shared.helper);
     let is_multi_node = run.nodes.len() > 1;
     let nodes = run.nodes.iter();

@@ -13,9 +13,9 @@ pub use cache::uncache_replicas;
 use leftovers::Leftover;
 #[cfg(test)]
 pub(crate) use page::left_by_the_dead;
-use page::{Claim, Page};
+use page::{TierClaims, WorkspaceClaim};
 pub use page::{held_by_others, held_of, vacate};
-pub(crate) use page::{lend, used_by_all};
+pub(crate) use page::{record_export, used_by_all};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use tarn_types::cluster::Cluster;
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::id::{NodeId, TierId, TierRef};
-use tarn_types::nodes::{Own, Waits};
+use tarn_types::nodes::{OwnedNodes, SpaceWaitCause};
 use tarn_types::part::StoreKey;
 use tarn_types::units::Bytes;
 
@@ -46,7 +46,7 @@ const MARGIN: u64 = 4096;
 
 /// One tier root.
 #[derive(Debug)]
-struct Account {
+struct TierAccount {
     root: PathBuf,
     state: Mutex<Mine>,
     /// The engine is told of what is kept here from earlier runs.
@@ -55,7 +55,7 @@ struct Account {
 
 #[derive(Debug)]
 struct Mine {
-    claim: Claim,
+    claim: WorkspaceClaim,
     /// What this run has lent of the tier beside its limit.
     lent: u64,
     others: u64,
@@ -67,7 +67,7 @@ struct Mine {
     limit: u64,
     told: u64,
     /// What the page says of this run, if no other run was on it then.
-    published: Option<Claim>,
+    published: Option<WorkspaceClaim>,
     /// Threads of this run that wait for room here.
     waiters: u64,
     /// This run has nothing to do but to wait, and others hold room here.
@@ -89,7 +89,7 @@ fn now_ms() -> u64 {
 impl Mine {
     fn new(workspace: &str, pid: i32, start: u64) -> Self {
         Self {
-            claim: Claim {
+            claim: WorkspaceClaim {
                 workspace: workspace.to_owned(),
                 pid,
                 start,
@@ -118,15 +118,17 @@ impl Mine {
     }
 
     /// Takes in what the others claim. What this run has lent is none of theirs: its own limit is without.
-    fn look(&mut self, claims: &[Claim]) {
+    fn look(&mut self, claims: &[WorkspaceClaim]) {
         let lent = claims
             .iter()
-            .filter(|c| c.is_loan_of(&self.claim.workspace));
-        self.lent = lent.map(Claim::weight).fold(0, u64::saturating_add);
+            .filter(|c| c.is_export_of(&self.claim.workspace));
+        self.lent = lent
+            .map(WorkspaceClaim::weight)
+            .fold(0, u64::saturating_add);
         let others = claims
             .iter()
-            .filter(|c| !c.is_loan_of(&self.claim.workspace));
-        let others: Vec<&Claim> = others.collect();
+            .filter(|c| !c.is_export_of(&self.claim.workspace));
+        let others: Vec<&WorkspaceClaim> = others.collect();
         let weights = others.iter().map(|c| c.weight());
         self.others = weights.fold(0, u64::saturating_add);
         let cached = others.iter().map(|c| c.cached.min(c.used));
@@ -161,7 +163,7 @@ impl Mine {
     }
 
     /// What the page is to say; `alone`: of no other run.
-    fn to_publish(&self, alone: bool) -> Claim {
+    fn to_publish(&self, alone: bool) -> WorkspaceClaim {
         let mut claim = self.claim.clone();
         claim.limit = claim.limit.saturating_add(self.lent);
         if alone && claim.reserved > 0 && claim.waiting.is_none() {
@@ -181,7 +183,7 @@ impl Mine {
     }
 }
 
-impl Account {
+impl TierAccount {
     /// Applies `change` to this run's claim. If what the page says does not cover it, and `allow` agrees to the sums
     /// of the page, writes it there; if `allow` disagrees, takes it back.
     fn update(
@@ -205,16 +207,16 @@ impl Account {
     fn publish(
         &self,
         mine: &mut Mine,
-        before: Claim,
+        before: WorkspaceClaim,
         allow: impl FnOnce(&Mine) -> bool,
     ) -> io::Result<bool> {
         let _lock = page::lock(&self.root)?;
-        let found = Page::read(&self.root)?;
+        let found = TierClaims::read(&self.root)?;
         let mut page = found.clone();
         page.entries
             .retain(|c| c.workspace != mine.claim.workspace && c.counts(&self.root));
         mine.look(&page.entries);
-        let loan = |c: &Claim| c.is_loan_of(&mine.claim.workspace);
+        let loan = |c: &WorkspaceClaim| c.is_export_of(&mine.claim.workspace);
         let alone = page.entries.iter().all(loan);
         let allowed = allow(mine);
         if !allowed {
@@ -227,7 +229,7 @@ impl Account {
         if mine.held() > 0 || mine.claim.waiting.is_some() {
             page.entries.push(mine.to_publish(alone));
         }
-        let own = |c: &&Claim| alone && c.workspace == mine.claim.workspace;
+        let own = |c: &&WorkspaceClaim| alone && c.workspace == mine.claim.workspace;
         mine.published = page.entries.iter().find(own).cloned();
         // Claims are compared in one order: a look must not rewrite the file.
         page.entries.sort_by(|a, b| a.workspace.cmp(&b.workspace));
@@ -247,12 +249,12 @@ impl Account {
 
 /// A thread that waits for room, until it is dropped: others see that this run waits.
 struct Waiter<'a> {
-    account: &'a Account,
+    account: &'a TierAccount,
     since: Instant,
 }
 
 impl<'a> Waiter<'a> {
-    fn new(account: &'a Account) -> io::Result<Self> {
+    fn new(account: &'a TierAccount) -> io::Result<Self> {
         account.update(|m| m.waiters += 1, |_| true)?;
         Ok(Self {
             account,
@@ -283,7 +285,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-impl Account {
+impl TierAccount {
     fn dead_text(&self, mine: &Mine, bytes: u64) -> String {
         let folders: Vec<_> = mine
             .held_by_dead
@@ -307,7 +309,7 @@ impl Account {
 /// The accounts of all tier roots that a run uses.
 #[derive(Debug)]
 pub(crate) struct Ledgers {
-    accounts: Vec<Account>,
+    accounts: Vec<TierAccount>,
     /// TierRef, its account, its capacity at the start.
     spots: BTreeMap<TierRef, (usize, u64)>,
     replicas: Mutex<BTreeMap<(TierRef, StoreKey), u64>>,
@@ -316,20 +318,20 @@ pub(crate) struct Ledgers {
     /// Bytes on tiers that are not this run's at all.
     aside: Mutex<BTreeMap<TierRef, u64>>,
     /// What this run has and has claimed on each tier of each node.
-    rooms: Mutex<BTreeMap<TierRef, Room>>,
-    cached: Mutex<cache::Cached>,
+    rooms: Mutex<BTreeMap<TierRef, TierBudget>>,
+    cached: Mutex<cache::CachedParts>,
 }
 
 /// Bytes of one tier of one node.
 #[derive(Debug, Default)]
-struct Room {
+struct TierBudget {
     /// All that may lie there, what is not this run's included.
     limit: u64,
     used: u64,
     reserved: u64,
 }
 
-impl Room {
+impl TierBudget {
     fn held(&self) -> u64 {
         self.used.saturating_add(self.reserved)
     }
@@ -412,8 +414,12 @@ impl Drop for Reservation<'_> {
 
 impl Ledgers {
     /// Opens the ledger of every tier root of the own nodes, creating the roots.
-    pub(crate) fn open(cluster: &Cluster, own: &Own, workspace: &str) -> Result<Self, Failure> {
-        let mut accounts: Vec<Account> = Vec::new();
+    pub(crate) fn open(
+        cluster: &Cluster,
+        own: &OwnedNodes,
+        workspace: &str,
+    ) -> Result<Self, Failure> {
+        let mut accounts: Vec<TierAccount> = Vec::new();
         let mut spots = BTreeMap::new();
         let mut rooms = BTreeMap::new();
         let pid = rustix::process::getpid().as_raw_nonzero().get();
@@ -432,7 +438,7 @@ impl Ledgers {
                     let own = tier.root.join(workspace);
                     crate::machine::own_folder(&own)
                         .map_err(|e| io_failure("use the folder", &own, &e))?;
-                    accounts.push(Account {
+                    accounts.push(TierAccount {
                         root: tier.root.clone(),
                         state: Mutex::new(Mine::new(workspace, pid, start)),
                         counts_kept: AtomicBool::new(false),
@@ -449,9 +455,9 @@ impl Ledgers {
                 let limit = tier.capacity;
                 rooms.insert(
                     spot,
-                    Room {
+                    TierBudget {
                         limit,
-                        ..Room::default()
+                        ..TierBudget::default()
                     },
                 );
             }
@@ -473,7 +479,7 @@ impl Ledgers {
         Ok(ledgers)
     }
 
-    fn on(&self, spot: TierRef, change: impl FnOnce(&mut Room)) {
+    fn on(&self, spot: TierRef, change: impl FnOnce(&mut TierBudget)) {
         if let Ok(mut rooms) = self.rooms.lock() {
             change(rooms.entry(spot).or_default());
         }
@@ -533,7 +539,7 @@ impl Ledgers {
 
     /// How often the pages are to be looked at now.
     pub(crate) fn pause(&self) -> Duration {
-        let alone = |a: &Account| a.state.lock().is_ok_and(|m| m.others == 0 && !m.waits());
+        let alone = |a: &TierAccount| a.state.lock().is_ok_and(|m| m.others == 0 && !m.waits());
         match self.accounts.iter().all(alone) {
             true => POLL_ALONE,
             false => POLL,
@@ -542,14 +548,14 @@ impl Ledgers {
 
     /// Threads that wait for room.
     pub(crate) fn waiters(&self) -> u64 {
-        let waiting = |a: &Account| a.state.lock().map_or(0, |m| m.waiters);
+        let waiting = |a: &TierAccount| a.state.lock().map_or(0, |m| m.waiters);
         self.accounts.iter().map(waiting).sum()
     }
 
     /// Says since when this run has nothing to do but to wait for room, if it has; what of that is here.
-    pub(crate) fn idle(&self, since: Option<Instant>) -> Waits {
+    pub(crate) fn idle(&self, since: Option<Instant>) -> SpaceWaitCause {
         let tired = since.is_some_and(|s| s.elapsed() > TIMEOUT);
-        let mut waits = Waits::default();
+        let mut waits = SpaceWaitCause::default();
         for account in &self.accounts {
             let Ok(mut mine) = account.state.lock() else {
                 continue;
@@ -560,7 +566,7 @@ impl Ledgers {
             }
             waits.others |= mine.others > 0;
         }
-        let kept = |(at, account): (usize, &Account)| match self.counted_at(at) {
+        let kept = |(at, account): (usize, &TierAccount)| match self.counted_at(at) {
             0 => None,
             kept => Some(account.kept_text(kept)),
         };
@@ -572,7 +578,7 @@ impl Ledgers {
 
     /// Replicas of this run that stand in the way of an older run on the same tier.
     pub(crate) fn in_the_way(&self) -> Vec<(TierRef, StoreKey)> {
-        let must = |a: &Account| a.state.lock().is_ok_and(|m| m.must_give_way());
+        let must = |a: &TierAccount| a.state.lock().is_ok_and(|m| m.must_give_way());
         let accounts: Vec<bool> = self.accounts.iter().map(must).collect();
         let Ok(replicas) = self.replicas.lock() else {
             return Vec::new();

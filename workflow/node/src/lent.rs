@@ -5,14 +5,14 @@
 
 use crate::capability::CapabilityError;
 use crate::inventory::{HELPER_NOTE, entries};
-use crate::launch::{Helper, Launch, LaunchError, Launcher, Stop, Urgency};
-use crate::ledger::{lend, vacate};
+use crate::launch::{HelperLaunch, HelperProcess, LaunchError, Launcher, StepStopper, StopUrgency};
+use crate::ledger::{record_export, vacate};
 use crate::machine::{make_root, own_folder};
 use crate::namespaces::isolation;
-use crate::protocol::{Report, Spec};
-use crate::provider::{Plan, ProviderAddress, tidy};
+use crate::protocol::{HelperReport, Spec};
+use crate::provider::{NamespacePlan, ProviderAddress, tidy};
 use crate::store::{disk_use, is_folder, tail, warn};
-use crate::writers::Writer;
+use crate::writers::MemoryTierWriter;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeSet;
@@ -94,7 +94,7 @@ pub enum ExportError {
 #[derive(Debug)]
 pub struct ExportedPartition {
     terms: Terms,
-    stop: Arc<Stop>,
+    stop: Arc<StepStopper>,
     provider_address: ProviderAddress,
     thread: Option<JoinHandle<()>>,
 }
@@ -117,7 +117,7 @@ impl ExportedPartition {
         made.map_err(io)?;
         let lock = lock(&folder).map_err(io)?;
         let lock = lock.ok_or(ExportError::Locked)?;
-        let stop = Arc::new(Stop::new().map_err(io)?);
+        let stop = Arc::new(StepStopper::new().map_err(io)?);
         let (tell, told) = channel();
         let thread = {
             let (terms, stop) = (terms.clone(), Arc::clone(&stop));
@@ -148,9 +148,9 @@ impl ExportedPartition {
     }
 
     /// How it is watched, where the tier is in memory: a borrower that holds more than was lent while memory runs out loses it.
-    pub(crate) fn writer(&self) -> Option<Writer> {
-        in_memory(&self.terms.root).then(|| Writer {
-            folders: vec![Plan::brick(&self.terms.folder())],
+    pub(crate) fn writer(&self) -> Option<MemoryTierWriter> {
+        in_memory(&self.terms.root).then(|| MemoryTierWriter {
+            folders: vec![NamespacePlan::brick(&self.terms.folder())],
             reserve: self.terms.bytes,
             node: self.terms.borrower.clone(),
             tier: self.terms.tier.clone(),
@@ -161,7 +161,7 @@ impl ExportedPartition {
 
 impl Drop for ExportedPartition {
     fn drop(&mut self) {
-        self.stop.ask(Urgency::Kill);
+        self.stop.ask(StopUrgency::Kill);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -170,7 +170,7 @@ impl Drop for ExportedPartition {
 
 fn serve(
     terms: &Terms,
-    stop: &Stop,
+    stop: &StepStopper,
     lock: File,
     tell: &Sender<Result<ProviderAddress, ExportError>>,
 ) {
@@ -194,15 +194,15 @@ fn serve(
 }
 
 /// The helper, when the brick listens.
-fn start(terms: &Terms) -> Result<(Helper, ProviderAddress), ExportError> {
+fn start(terms: &Terms) -> Result<(HelperProcess, ProviderAddress), ExportError> {
     let folder = terms.folder();
     let io = |source: io::Error| ExportError::Io {
         folder: folder.clone(),
         source,
     };
     // What an earlier run has left there is the borrower's again.
-    let there = disk_use(&Plan::brick(&folder));
-    lend(
+    let there = disk_use(&NamespacePlan::brick(&folder));
+    record_export(
         &terms.root,
         &terms.name(),
         there,
@@ -211,8 +211,8 @@ fn start(terms: &Terms) -> Result<(Helper, ProviderAddress), ExportError> {
     .map_err(io)?;
     let isolate = isolation(&terms.helper, &folder)?;
     let log = File::create(folder.join(LOG)).map_err(io)?;
-    let mut helper = Helper::spawn(&terms.helper, log).map_err(io)?;
-    helper.equip(Launch {
+    let mut helper = HelperProcess::spawn(&terms.helper, log).map_err(io)?;
+    helper.equip(HelperLaunch {
         spec: Spec {
             isolate,
             node: terms.lender.clone(),
@@ -225,7 +225,7 @@ fn start(terms: &Terms) -> Result<(Helper, ProviderAddress), ExportError> {
             cpus: Vec::new(),
             env: Vec::new(),
             command: None,
-            shared: Some(Plan {
+            shared: Some(NamespacePlan {
                 folder: folder.clone(),
                 node: terms.lender.clone(),
                 first: false,
@@ -253,14 +253,14 @@ fn start(terms: &Terms) -> Result<(Helper, ProviderAddress), ExportError> {
 }
 
 /// Until it is to end, or ends by itself; why, if so.
-fn watch(mut helper: Helper, stop: &Stop) -> Option<String> {
+fn watch(mut helper: HelperProcess, stop: &StepStopper) -> Option<String> {
     loop {
         if stop.take() > 0 {
             helper.end();
             return stop.overran().map(str::to_owned);
         }
-        match helper.said() {
-            Some(Some(Report::Refused(why))) => return Some(why),
+        match helper.next_report() {
+            Some(Some(HelperReport::Refused(why))) => return Some(why),
             Some(_) => return Some("its helper has gone".into()),
             None => {}
         }
@@ -288,7 +288,7 @@ fn lock(folder: &Path) -> io::Result<Option<File>> {
 /// After a loan, whose lock the caller has: what was for its time goes, and if no replica is left all of it.
 fn settle(root: &Path, name: &str) -> io::Result<()> {
     let folder = root.join(name);
-    let brick = Plan::brick(&folder);
+    let brick = NamespacePlan::brick(&folder);
     for entry in entries(&folder) {
         let stays = entry == brick || entry.file_name().is_some_and(|n| n == LOCK);
         if !stays {
@@ -312,14 +312,14 @@ fn settle(root: &Path, name: &str) -> io::Result<()> {
     }
     let left = entries(&brick).iter().any(|p| p.is_dir());
     if left {
-        return lend(root, name, disk_use(&brick), 0);
+        return record_export(root, name, disk_use(&brick), 0);
     }
     remove(&folder)?;
     for above in folder.ancestors().skip(1).take(2) {
         // Others may be in it.
         let _ = std::fs::remove_dir(above);
     }
-    lend(root, name, 0, 0)
+    record_export(root, name, 0, 0)
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -345,7 +345,7 @@ pub(crate) struct Idle {
 impl Idle {
     /// The borrower's tier.
     pub(crate) fn brick(&self) -> PathBuf {
-        Plan::brick(&self.root.join(&self.name))
+        NamespacePlan::brick(&self.root.join(&self.name))
     }
 
     /// Brings it in order, and counts what is left as taken.

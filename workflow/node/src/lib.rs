@@ -81,7 +81,7 @@ pub use pool::MAX_MOVING;
 pub use protocol::HELPER_ARGUMENT;
 pub use provider::ProviderAddress;
 pub use sources::{
-    Reading, SourceLook, check_source, look_at_source, look_at_source_since, why_unreadable,
+    RereadScope, SourceLook, check_source, look_at_source, look_at_source_since, why_unreadable,
 };
 pub use store::{looks_like, write_manifests};
 pub use sweep::{sweep, sweep_drained};

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// A folder that may not exist yet.
-pub struct Location {
+pub struct FolderLocation {
     /// Without links, as far as it exists.
     path: PathBuf,
     /// Device and inode of those of its ancestors that exist, its own first.
@@ -12,7 +12,7 @@ pub struct Location {
     exists: bool,
 }
 
-impl Location {
+impl FolderLocation {
     /// The place of a path, as it is now.
     pub fn of(root: &Path) -> Self {
         let path = real(root);
@@ -39,27 +39,29 @@ impl Location {
 
 /// A name of a folder: two that share one are the same folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Name {
+pub enum FolderIdentity {
     /// Device and inode.
     Inode(u64, u64),
     /// Its path, without links as far as it exists.
     Path(PathBuf),
 }
 
-impl Location {
+impl FolderLocation {
     /// The folder's own names.
-    pub fn names(&self) -> impl Iterator<Item = Name> {
+    pub fn names(&self) -> impl Iterator<Item = FolderIdentity> {
         let inode = self.above.first().filter(|_| self.exists);
-        let inode = inode.map(|(device, inode)| Name::Inode(*device, *inode));
-        inode.into_iter().chain([Name::Path(self.path.clone())])
+        let inode = inode.map(|(device, inode)| FolderIdentity::Inode(*device, *inode));
+        inode
+            .into_iter()
+            .chain([FolderIdentity::Path(self.path.clone())])
     }
 
     /// The names of the folders it lies in.
-    pub fn names_above(&self) -> impl Iterator<Item = Name> {
+    pub fn names_above(&self) -> impl Iterator<Item = FolderIdentity> {
         let inodes = self.above.iter().skip(usize::from(self.exists));
-        let inodes = inodes.map(|(device, inode)| Name::Inode(*device, *inode));
+        let inodes = inodes.map(|(device, inode)| FolderIdentity::Inode(*device, *inode));
         let paths = self.path.ancestors().skip(1);
-        inodes.chain(paths.map(|p| Name::Path(p.to_path_buf())))
+        inodes.chain(paths.map(|p| FolderIdentity::Path(p.to_path_buf())))
     }
 }
 

@@ -16,7 +16,7 @@ const LAST_READS: usize = 16;
 
 /// The reading end of a step's standard output and error, and the log behind it. What comes after the first
 /// [`MAX_STEP_LOG_BYTES`] is counted, and its last bytes kept for the end of the log: they say why a step failed.
-pub(crate) struct Log {
+pub(crate) struct StepLog {
     /// `None` once every writer has gone.
     pipe: Option<File>,
     log: File,
@@ -27,7 +27,7 @@ pub(crate) struct Log {
     passed: (u64, u64),
 }
 
-impl Log {
+impl StepLog {
     /// A log that is written to `log`, and the two descriptors for the step.
     pub(crate) fn open(log: OwnedFd) -> io::Result<(Self, [OwnedFd; 2])> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -122,7 +122,7 @@ mod tests {
     fn the_head_and_the_last_bytes_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let (mut log, ends) = Log::open(File::create(&path).unwrap().into()).unwrap();
+        let (mut log, ends) = StepLog::open(File::create(&path).unwrap().into()).unwrap();
         drop(ends);
         log.left = 10;
         log.keep(b"0123456");
@@ -143,7 +143,7 @@ mod tests {
     fn a_short_log_is_as_it_was_printed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let (mut log, ends) = Log::open(File::create(&path).unwrap().into()).unwrap();
+        let (mut log, ends) = StepLog::open(File::create(&path).unwrap().into()).unwrap();
         let [out, error] = ends;
         let status = std::process::Command::new("/bin/sh")
             .args(["-c", "echo one; echo two >&2"])

@@ -22,7 +22,7 @@ use tarn_sys::memory::in_memory;
 use tarn_sys::memory::{Memory, memory};
 use tarn_types::cluster::{Cluster, Host, Link, Node, Socket, Tier};
 use tarn_types::layout::StateDir;
-use tarn_types::nodes::Room;
+use tarn_types::nodes::NodeTierUsage;
 use tarn_types::units::{Bytes, parse_size};
 
 /// Bytes written and read to measure a tier: enough to leave the caches of a core, little enough to take no time.
@@ -156,7 +156,7 @@ pub fn default_tier() -> TierSpec {
 
 /// The machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
+pub struct LocalMachine {
     /// Its name.
     pub name: String,
     /// Cores that this process may use.
@@ -169,14 +169,14 @@ pub struct Machine {
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn machine() -> Result<Machine, MachineError> {
+pub fn machine() -> Result<LocalMachine, MachineError> {
     let memory = memory().map_err(|source| MachineError::Io {
         what: "/proc/meminfo cannot be read".into(),
         source,
     })?;
     let cores = std::thread::available_parallelism()
         .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
-    Ok(Machine {
+    Ok(LocalMachine {
         name: host_name(),
         cores,
         memory,
@@ -191,7 +191,7 @@ pub fn host_name() -> String {
 
 /// Measured rates in bytes a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bandwidth {
+pub struct MeasuredBandwidth {
     /// Reading.
     pub read: u64,
     /// Writing.
@@ -209,7 +209,7 @@ pub(crate) fn bandwidth_of(
     folder: &Path,
     state: &StateDir,
     most: u64,
-) -> Result<Bandwidth, MachineError> {
+) -> Result<MeasuredBandwidth, MachineError> {
     remembered(name, state, || {
         probe(folder, most).map_err(|source| MachineError::Io {
             what: format!("the bandwidth of {} cannot be measured", folder.display()),
@@ -239,9 +239,9 @@ fn remembered<E>(
     name: String,
     state: &StateDir,
     find: impl FnOnce() -> Result<(u64, u64), E>,
-) -> Result<Bandwidth, E> {
+) -> Result<MeasuredBandwidth, E> {
     let file = state.0.join("machine.json");
-    let mut known: BTreeMap<String, Bandwidth> = std::fs::read(&file)
+    let mut known: BTreeMap<String, MeasuredBandwidth> = std::fs::read(&file)
         .ok()
         .and_then(|b| serde_json::from_slice(&b).ok())
         .unwrap_or_default();
@@ -255,7 +255,7 @@ fn remembered<E>(
         return Ok(*found);
     }
     let (read, write) = find()?;
-    let found = Bandwidth {
+    let found = MeasuredBandwidth {
         read,
         write,
         measured: now,
@@ -364,7 +364,7 @@ pub struct ClusterSpec<'a> {
 ///
 /// # Errors
 /// When a tier cannot be used or does not fit.
-pub fn cluster(machine: &Machine, spec: &ClusterSpec<'_>) -> Result<Cluster, MachineError> {
+pub fn cluster(machine: &LocalMachine, spec: &ClusterSpec<'_>) -> Result<Cluster, MachineError> {
     let nodes = spec.nodes.max(1);
     let mut tiers = Vec::new();
     let mut sockets = spec.sockets.clone();
@@ -555,8 +555,8 @@ fn check_own(path: &Path) -> io::Result<std::fs::Metadata> {
 }
 
 /// What of the tiers at these roots workflows hold now, and the memory mode.
-pub fn room(roots: &[PathBuf]) -> Room {
-    Room {
+pub fn held_space(roots: &[PathBuf]) -> NodeTierUsage {
+    NodeTierUsage {
         mode: memory_mode(),
         held: roots.iter().map(|r| crate::held_by_others(r, "")).collect(),
     }
@@ -678,7 +678,7 @@ mod tests {
             root: root.join("tier"),
             size,
         }];
-        let machine = Machine {
+        let machine = LocalMachine {
             memory: Memory::of_job(800 * MIB, shared),
             ..machine().unwrap()
         };
@@ -719,7 +719,7 @@ mod tests {
     fn a_cluster_shares_the_machine() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir(dir.path().join("state"));
-        let machine = Machine {
+        let machine = LocalMachine {
             cores: 2,
             ..machine().unwrap()
         };

@@ -1,8 +1,8 @@
 //! One node of a step, as the thread that leads the step sees it: an own node, or one that another world owns.
 
 use crate::far::RemoteNodes;
-use crate::launch::{Helper, Launcher, Leaving};
-use crate::shared::{Delivery, Shared};
+use crate::launch::{HelperProcess, Launcher, Leaving};
+use crate::shared::{NodeContext, NodeLoopEvent};
 use crate::store::failure;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use tarn_types::part::{PartRef, Place, StoreKey};
 
 /// What a node of a step is to do, one after the other. All nodes do the same at a time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Task {
+pub(crate) enum StepNodeTask {
     /// Start the helper, so that it comes up meanwhile.
     Start,
     /// Claim the room for what will be written.
@@ -42,14 +42,17 @@ pub(crate) enum Task {
     /// Look whether the hashed outputs fit onto the tier beside the inputs.
     Fits,
     /// Publish this node's parts of a hashed output. Their manifests are written.
-    Publish { data: DataId, parts: Vec<Piece> },
+    Publish {
+        data: DataId,
+        parts: Vec<PublishedPart>,
+    },
     /// The attempt is over: take back what was published unless all of it is `committed`, and remove the working folder.
     Over { committed: bool },
 }
 
 /// A part that a node publishes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Piece {
+pub(crate) struct PublishedPart {
     pub(crate) key: StoreKey,
     #[serde(skip)]
     pub(crate) manifest: Arc<Manifest>,
@@ -57,7 +60,7 @@ pub(crate) struct Piece {
 
 /// What came of a [`Task`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Done {
+pub(crate) enum StepNodeTaskResult {
     /// It was done; or there was nothing to do.
     Nothing,
     /// Of [`Task::End`]: whether the helper has gone.
@@ -65,7 +68,7 @@ pub(crate) enum Done {
     /// Of [`Task::Compare`]: the first input that was changed, by its position in what the step needs, and the path in it.
     Changed(Option<(usize, String)>),
     /// Of [`Task::Room`].
-    Lacks(Option<Lack>),
+    Lacks(Option<ResourceShortage>),
     /// Of [`Task::Checkpoints`].
     Checkpoints(Vec<Checkpoint>),
     /// Of [`Task::Undeclared`].
@@ -81,7 +84,7 @@ pub(crate) enum Done {
 
 /// What there is too little of.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Lack {
+pub(crate) enum ResourceShortage {
     /// Room on the tier of this folder.
     Tier(String),
     /// Memory, which the step has filled; what is to be said of that.
@@ -97,10 +100,10 @@ pub(crate) trait Member {
     fn spot(&self) -> TierRef;
 
     /// A task is to be done soon: who is elsewhere may begin.
-    fn begin(&mut self, task: &Task);
+    fn begin(&mut self, task: &StepNodeTask);
 
     /// Does it, or waits until it is done. Once for each [`Member::begin`].
-    fn done(&mut self, task: &Task) -> Result<Done, Failure>;
+    fn done(&mut self, task: &StepNodeTask) -> Result<StepNodeTaskResult, Failure>;
 
     /// Instead of [`Member::done`]: what comes of it interests nobody any more.
     fn give_up_instance(&mut self);
@@ -112,14 +115,14 @@ pub(crate) trait Member {
     fn helper(&mut self) -> Option<&mut dyn Launcher>;
 
     /// The process of a helper that has left, if it is this one's to wait for.
-    fn leaving(&mut self) -> Option<Helper>;
+    fn leaving(&mut self) -> Option<HelperProcess>;
 
     /// That the node is lost, or cannot be reached, if it is so.
     fn lost(&self) -> Option<Failure>;
 }
 
 /// What a node is called.
-pub(crate) fn node_name(shared: &Shared, node: NodeId) -> String {
+pub(crate) fn node_name(shared: &NodeContext, node: NodeId) -> String {
     let node_of = shared.cluster.nodes.get(node.at());
     node_of.map_or_else(|| node.to_string(), |n| n.name.clone())
 }
@@ -143,7 +146,7 @@ fn odd(name: &str) -> Failure {
 
 /// All nodes of a step.
 pub(crate) struct Team<'a> {
-    pub(crate) shared: &'a Shared,
+    pub(crate) shared: &'a NodeContext,
     pub(crate) members: Vec<Box<dyn Member + 'a>>,
     /// To those that are elsewhere, if any is.
     pub(crate) post: Option<Rc<RemoteNodes<'a>>>,
@@ -151,8 +154,11 @@ pub(crate) struct Team<'a> {
 
 impl Team<'_> {
     /// Has every node do its task. After a failure nothing more is begun, and what others are at is cancelled.
-    pub(crate) fn all(&mut self, task: impl Fn(usize) -> Task) -> Result<Vec<Done>, Failure> {
-        let tasks: Vec<Task> = (0..self.members.len()).map(task).collect();
+    pub(crate) fn all(
+        &mut self,
+        task: impl Fn(usize) -> StepNodeTask,
+    ) -> Result<Vec<StepNodeTaskResult>, Failure> {
+        let tasks: Vec<StepNodeTask> = (0..self.members.len()).map(task).collect();
         for (member, task) in self.members.iter_mut().zip(&tasks) {
             member.begin(task);
         }
@@ -175,20 +181,20 @@ impl Team<'_> {
         for (part, spot) in self.members.iter_mut().flat_map(|m| m.evicted()) {
             let at = Place::Node(spot);
             self.shared
-                .deliver(Delivery::News(Event::Evicted { part, at }));
+                .deliver(NodeLoopEvent::News(Event::Evicted { part, at }));
         }
         failed.map_or(Ok(all), Err)
     }
 
-    pub(crate) fn each(&mut self, task: &Task) -> Result<Vec<Done>, Failure> {
+    pub(crate) fn each(&mut self, task: &StepNodeTask) -> Result<Vec<StepNodeTaskResult>, Failure> {
         self.all(|_| task.clone())
     }
 
     /// As [`Team::each`], and takes of each answer what `take` knows.
     pub(crate) fn ask<T>(
         &mut self,
-        task: impl Fn(usize) -> Task,
-        take: impl Fn(Done) -> Option<T>,
+        task: impl Fn(usize) -> StepNodeTask,
+        take: impl Fn(StepNodeTaskResult) -> Option<T>,
     ) -> Result<Vec<T>, Failure> {
         let all = self.all(task)?;
         let answers = all.into_iter().zip(&self.members);
@@ -199,7 +205,7 @@ impl Team<'_> {
 
     /// The attempt is over. Nothing that fails now changes that.
     pub(crate) fn over(&mut self, committed: bool) {
-        let task = Task::Over { committed };
+        let task = StepNodeTask::Over { committed };
         self.members.iter_mut().for_each(|m| m.begin(&task));
         for member in &mut self.members {
             let _ = member.done(&task);

@@ -1,42 +1,42 @@
 //! What the nodes of a step say to each other: one line of JSON, and after it the bytes of what it carries.
 
-use crate::member::{Done, Task};
-use crate::protocol::{Answer, Order, Report, Request};
+use crate::member::{StepNodeTask, StepNodeTaskResult};
+use crate::protocol::{ExecReply, ExecRequest, HelperCommand, HelperReport};
 use crate::provider::ProviderAddress;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use tarn_types::action::Run;
+use tarn_types::action::AttemptSpec;
 use tarn_types::event::Failure;
 use tarn_types::id::{NodeId, TierRef};
 use tarn_types::manifest::Manifest;
-use tarn_types::nodes::Attempt;
+use tarn_types::nodes::AttemptId;
 use tarn_types::part::PartRef;
 
 /// Said by the node that leads a step to one of the others (a *follower*), or back.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Say {
     /// To a follower: this attempt begins.
-    Begin(Box<Run>),
+    Begin(Box<AttemptSpec>),
     /// To a follower: do this. Answered by [`Say::Done`].
-    Do(Task),
+    Do(StepNodeTask),
     /// To a follower: have the helper set everything up. Answered by [`Say::Entered`].
     Enter,
     /// To a follower's helper.
-    Order(Order),
+    Order(HelperCommand),
     /// To a follower: kill the helper.
     Kill,
     /// To a follower: whatever is being done should fail soon.
     Cancel,
     /// From a follower: what came of a task, and the damaged replicas that were removed.
     Done {
-        result: Result<Done, Failure>,
+        result: Result<StepNodeTaskResult, Failure>,
         evicted: Vec<(PartRef, TierRef)>,
     },
     /// From a follower: whether everything is set up, and where its part of a shared namespace is reached.
     Entered(Result<Option<ProviderAddress>, String>),
     /// From a follower's helper.
-    Report(Report),
+    Report(HelperReport),
     /// From a follower: its helper is gone.
     Gone,
     /// From a follower: it knows nothing of this attempt (any more).
@@ -50,7 +50,7 @@ pub(crate) enum Say {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Exec {
     /// To the follower: start it.
-    Open(Box<Request>),
+    Open(Box<ExecRequest>),
     /// Some bytes of a stream, in the order of the stream.
     Data { stream: u8 },
     /// Such bytes have been passed on: as many more may come.
@@ -60,18 +60,18 @@ pub(crate) enum Exec {
     /// To the follower: who asked for it has gone away.
     Gone,
     /// From the follower: how it ended. What was printed before has been sent before.
-    End(Answer),
+    End(ExecReply),
 }
 
 impl Say {
     /// The trees that it carries.
     fn trees(&mut self) -> Vec<&mut Arc<Manifest>> {
         match self {
-            Self::Do(Task::Publish { parts, .. }) => {
+            Self::Do(StepNodeTask::Publish { parts, .. }) => {
                 parts.iter_mut().map(|p| &mut p.manifest).collect()
             }
             Self::Done {
-                result: Ok(Done::Tree { tree }),
+                result: Ok(StepNodeTaskResult::Tree { tree }),
                 ..
             } => vec![tree],
             _ => Vec::new(),
@@ -165,18 +165,18 @@ fn encode(at: usize, mut say: Say, bytes: Option<&[u8]>) -> serde_json::Result<V
 
 /// Who talks about an attempt: the leader with the follower at one position, or that one with the leader.
 #[derive(Clone, Copy)]
-pub(crate) struct Line<'a> {
-    pub(crate) shared: &'a Shared,
+pub(crate) struct AttemptPeer<'a> {
+    pub(crate) shared: &'a NodeContext,
     /// The other one.
     pub(crate) to: NodeId,
-    pub(crate) step: Attempt,
+    pub(crate) step: AttemptId,
     /// The follower's position among the nodes of the step.
     pub(crate) at: usize,
 }
 
-impl Line<'_> {
+impl AttemptPeer<'_> {
     /// Says something; false when the other node is lost.
-    pub(crate) fn say(&self, say: Say) -> bool {
+    pub(crate) fn send_message(&self, say: Say) -> bool {
         self.send(encode(self.at, say, None))
     }
 
@@ -196,7 +196,7 @@ impl Line<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::member::Piece;
+    use crate::member::PublishedPart;
     use tarn_types::id::DataId;
     use tarn_types::manifest::{Entry, EntryKind};
     use tarn_types::part::StoreKey;
@@ -215,16 +215,16 @@ mod tests {
 
     #[test]
     fn trees_travel_behind_their_message() {
-        let piece = |name: &str| Piece {
+        let piece = |name: &str| PublishedPart {
             key: StoreKey(name.into()),
             manifest: tree(name),
         };
         let parts = vec![piece("a"), piece("b")];
         let data = DataId(3);
-        let bytes = encode(2, Say::Do(Task::Publish { data, parts }), None).unwrap();
+        let bytes = encode(2, Say::Do(StepNodeTask::Publish { data, parts }), None).unwrap();
         let envelope = Envelope::decode(&bytes).unwrap();
         assert_eq!(envelope.at, 2);
-        let Say::Do(Task::Publish { parts, .. }) = envelope.open().unwrap() else {
+        let Say::Do(StepNodeTask::Publish { parts, .. }) = envelope.open().unwrap() else {
             panic!("something else");
         };
         let names = ["a", "b"].map(tree);
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_message_without_its_tree_is_refused() {
         let none = Say::Done {
-            result: Ok(Done::Nothing),
+            result: Ok(StepNodeTaskResult::Nothing),
             evicted: Vec::new(),
         };
         let bytes = encode(0, none, Some(b"tree")).unwrap();

@@ -2,8 +2,8 @@
 
 use crate::capability::CapabilityError;
 use crate::command::plain_shell;
-use crate::launch::{Helper, Launch, Outcome, Stop, execute};
-use crate::protocol::{Bind, End, Isolation, Spec, Stage};
+use crate::launch::{CommandOutcome, HelperLaunch, HelperProcess, StepStopper, execute};
+use crate::protocol::{BindMount, ProcessEnd, Spec, StepIsolation, StepMountPoints};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ pub fn probe_shared(helper: &Path) -> Result<(), CapabilityError> {
 
 /// The isolation that works here: plain namespaces for root, with a user namespace for everybody (and for a root
 /// who lacks the capability, as in containers).
-pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<Isolation, CapabilityError> {
+pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<StepIsolation, CapabilityError> {
     let root = rustix::process::geteuid().is_root();
     let ways = if root {
         &[false, true][..]
@@ -48,7 +48,7 @@ pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<Isolation, Capab
     };
     let mut why = None;
     for &user in ways {
-        let isolate = Isolation::Namespaces { user };
+        let isolate = StepIsolation::Namespaces { user };
         match try_one(helper, folder, isolate) {
             Ok(()) => return Ok(isolate),
             Err(reason) => why = Some(reason),
@@ -63,24 +63,24 @@ pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<Isolation, Capab
 }
 
 /// Runs `true` as a step would be run: mounts, a read-only folder, a host name, a PID namespace.
-fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), CapabilityError> {
+fn try_one(helper: &Path, folder: &Path, isolate: StepIsolation) -> Result<(), CapabilityError> {
     let io = |e: std::io::Error| CapabilityError::new(format_args!("{}: {e}", folder.display()));
     let work = own_folder(folder).map_err(io)?;
     let (inner, stage) = (work.join("inner"), work.join("at"));
     std::fs::create_dir(&inner).map_err(io)?;
     std::fs::create_dir(&stage).map_err(io)?;
     let null = || OpenOptions::new().write(true).open("/dev/null");
-    let launch = |note: PathBuf| Launch {
+    let launch = |note: PathBuf| HelperLaunch {
         spec: Spec {
             isolate,
             node: "probe".into(),
             rename_host: true,
             locked: vec![work.clone()],
-            stage: Some(Stage {
+            stage: Some(StepMountPoints {
                 folder: stage.clone(),
                 names: vec!["seen".into()],
             }),
-            binds: vec![Bind {
+            binds: vec![BindMount {
                 from: inner.clone(),
                 to: stage.join("seen"),
                 writable: true,
@@ -102,8 +102,8 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Capab
     };
     let note = work.join("note");
     let tried = (|| {
-        let stop = Stop::new().map_err(io)?;
-        let mut process = Helper::spawn(helper, null().map_err(io)?).map_err(|e| {
+        let stop = StepStopper::new().map_err(io)?;
+        let mut process = HelperProcess::spawn(helper, null().map_err(io)?).map_err(|e| {
             CapabilityError::new(format_args!(
                 "the helper process {} cannot be started: {e}",
                 helper.display()
@@ -112,8 +112,8 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Capab
         process.equip(launch(note.clone()));
         let (outcome, _) = execute(&mut [&mut process], &[], None, &stop);
         match outcome {
-            Outcome::Ended(End::Exited(0)) => Ok(()),
-            Outcome::Broken(why) => Err(CapabilityError::new(why)),
+            CommandOutcome::Ended(ProcessEnd::Exited(0)) => Ok(()),
+            CommandOutcome::Broken(why) => Err(CapabilityError::new(why)),
             _ => Err(CapabilityError::new("a folder could not be made read-only")),
         }
     })();

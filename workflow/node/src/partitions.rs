@@ -3,19 +3,19 @@
 //!
 //! One that is spread over nodes that are not all this world's is reached on each of them through whoever has the node ([`lend`]).
 
-use crate::kept::Kept;
+use crate::kept::CheckpointFolders;
 use crate::ledger::Reservation;
 use crate::member::node_name;
 use crate::prepare::work_folder;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::store::{failure, make_folder};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tarn_ports::{Pieces, STEP_SPACE};
-use tarn_types::action::{Lent, Run};
+use tarn_types::action::{AttemptSpec, PartitionAssignment};
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::id::TierRef;
-use tarn_types::nodes::Own as Owned;
+use tarn_types::nodes::OwnedNodes as Owned;
 use tarn_types::part::StoreKey;
 use tarn_types::workflow::{KeepPartition, StoragePartition};
 
@@ -29,9 +29,9 @@ const SOCKET: &str = "tarnd";
 const DOOR: &str = ".partitions";
 
 /// A partition of an attempt.
-pub(crate) struct Own<'a> {
+pub(crate) struct AttemptPartition<'a> {
     about: &'a StoragePartition,
-    lent: &'a Lent,
+    lent: &'a PartitionAssignment,
 }
 
 /// One as a step sees it.
@@ -46,18 +46,23 @@ pub(crate) struct SeenPartition {
 }
 
 /// The partitions of an attempt.
-pub(crate) fn of<'a>(shared: &'a Shared, run: &'a Run) -> Result<Vec<Own<'a>>, Failure> {
-    let known = |lent: &'a Lent| {
+pub(crate) fn of<'a>(
+    shared: &'a NodeContext,
+    run: &'a AttemptSpec,
+) -> Result<Vec<AttemptPartition<'a>>, Failure> {
+    let known = |lent: &'a PartitionAssignment| {
         let about = shared.workflow.partitions.get(lent.partition.at());
         let about = about.filter(|_| lent.spots.len() == run.nodes.len());
         let why = || failure(FailureKind::Launch, "the workflow has no such partition");
-        about.map(|about| Own { about, lent }).ok_or_else(why)
+        about
+            .map(|about| AttemptPartition { about, lent })
+            .ok_or_else(why)
     };
     run.partitions.iter().map(known).collect()
 }
 
 /// Where steps see partitions, beside the datasets; no dataset can have these names.
-pub(crate) fn mount_points(shared: &Shared) -> impl Iterator<Item = String> {
+pub(crate) fn mount_points(shared: &NodeContext) -> impl Iterator<Item = String> {
     let all = shared.workflow.partitions.iter().flat_map(|p| {
         let nodes = p.steps.iter();
         let nodes = nodes.filter_map(|s| Some(shared.workflow.steps.get(s.at())?.nodes));
@@ -81,14 +86,14 @@ fn mount_point(about: &StoragePartition, at: usize) -> String {
 
 /// Lets the programs of the step have the pieces of those that lie on nodes of other worlds too, if there are any, until what is returned is
 /// dropped. This node's were made.
-pub(crate) fn lend(
-    (shared, run): (&Shared, &Run),
+pub(crate) fn export_pieces(
+    (shared, run): (&NodeContext, &AttemptSpec),
     at: usize,
     work: &Path,
 ) -> Result<Option<Box<dyn Send>>, Failure> {
     let all = of(shared, run)?;
     let apart = all.iter().filter(|p| p.is_apart(shared));
-    let folder = |p: &Own<'_>| Ok((p.about.name.clone(), p.folder(shared, run, at)?));
+    let folder = |p: &AttemptPartition<'_>| Ok((p.about.name.clone(), p.folder(shared, run, at)?));
     let folders = apart.map(folder);
     let folders = folders.collect::<Result<BTreeMap<_, _>, Failure>>()?;
     if folders.is_empty() {
@@ -106,7 +111,7 @@ pub(crate) fn lend(
         folders,
         socket: provider_address.join(SOCKET),
     };
-    peers.lend(pieces).map(Some)
+    peers.export_pieces(pieces).map(Some)
 }
 
 /// The socket's path as the step sees it, if any of its partitions needs one. `show` says where a folder is seen.
@@ -124,13 +129,13 @@ pub(crate) fn beside(key: &StoreKey) -> String {
     format!(".{}", key.0)
 }
 
-impl Own<'_> {
+impl AttemptPartition<'_> {
     fn is_kept(&self) -> bool {
         self.about.keep == KeepPartition::Workflow
     }
 
     /// Whether it is spread over nodes that are not all this world's.
-    fn is_apart(&self, shared: &Shared) -> bool {
+    fn is_apart(&self, shared: &NodeContext) -> bool {
         let mut spots = self.lent.spots.iter();
         self.about.spread.is_some() && spots.any(|s| !shared.own.has(s.node))
     }
@@ -140,7 +145,12 @@ impl Own<'_> {
     }
 
     /// The folder that has it at a position of the step.
-    fn folder(&self, shared: &Shared, run: &Run, at: usize) -> Result<PathBuf, Failure> {
+    fn folder(
+        &self,
+        shared: &NodeContext,
+        run: &AttemptSpec,
+        at: usize,
+    ) -> Result<PathBuf, Failure> {
         if self.is_kept() {
             return Ok(self.kept(shared, at)?.tier);
         }
@@ -148,11 +158,11 @@ impl Own<'_> {
         Ok(work.join(FOLDER).join(&self.about.name))
     }
 
-    fn kept(&self, shared: &Shared, at: usize) -> Result<Kept, Failure> {
-        Kept::named(shared, beside(&self.lent.key), self.spot(at))
+    fn kept(&self, shared: &NodeContext, at: usize) -> Result<CheckpointFolders, Failure> {
+        CheckpointFolders::named(shared, beside(&self.lent.key), self.spot(at))
     }
 
-    fn is_there(&self, shared: &Shared, at: usize) -> Result<bool, Failure> {
+    fn is_there(&self, shared: &NodeContext, at: usize) -> Result<bool, Failure> {
         let file = self.about.file();
         Ok(self.is_kept() && self.kept(shared, at)?.tier.join(file).is_file())
     }
@@ -160,7 +170,7 @@ impl Own<'_> {
     /// Claims its room at a position, if it is not there.
     pub(crate) fn reserve<'s>(
         &self,
-        shared: &'s Shared,
+        shared: &'s NodeContext,
         at: usize,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<Reservation<'s>>, Failure> {
@@ -183,7 +193,7 @@ impl Own<'_> {
     /// Makes it at a position, if it is not there: it has its name when it is whole. Its room was claimed.
     pub(crate) fn make(
         &self,
-        (shared, run): (&Shared, &Run),
+        (shared, run): (&NodeContext, &AttemptSpec),
         at: usize,
         reserved: Option<&mut Reservation<'_>>,
     ) -> Result<(), Failure> {
@@ -211,7 +221,12 @@ impl Own<'_> {
     }
 
     /// The work folder that it has beside the step's own, on a tier of its own.
-    pub(crate) fn work_beside(&self, shared: &Shared, run: &Run, at: usize) -> Option<PathBuf> {
+    pub(crate) fn work_beside(
+        &self,
+        shared: &NodeContext,
+        run: &AttemptSpec,
+        at: usize,
+    ) -> Option<PathBuf> {
         let apart = !self.is_kept() && run.nodes.get(at) != Some(&self.spot(at));
         apart.then(|| work_folder(shared, run, self.spot(at)).ok())?
     }
@@ -219,7 +234,7 @@ impl Own<'_> {
     /// What the step sees at a position. `show` says where a folder is seen.
     pub(crate) fn seen(
         &self,
-        (shared, run): (&Shared, &Run),
+        (shared, run): (&NodeContext, &AttemptSpec),
         at: usize,
         mut show: impl FnMut(PathBuf, &str) -> PathBuf,
     ) -> Result<SeenPartition, Failure> {

@@ -1,8 +1,8 @@
 //! The threads that move, list and remove: a bounded pool that takes the most urgent job first.
 
-use crate::image::copy::Copy;
+use crate::image::copy::ImageCopy;
 use crate::kept::{self, Aside};
-use crate::shared::{Delivery, Shared};
+use crate::shared::{NodeContext, NodeLoopEvent};
 use crate::store::failure;
 use crate::{sources, transfer};
 use std::cmp::Reverse;
@@ -21,13 +21,13 @@ pub const MAX_MOVING: usize = 8;
 
 /// What can be cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Name {
+enum CancelTarget {
     List(DataId),
     Transfer(TransferId),
     Image(InstanceId),
 }
 
-pub(crate) enum Job {
+pub(crate) enum DataJob {
     List(DataId),
     Transfer(Box<Transfer>),
     Evict {
@@ -35,7 +35,7 @@ pub(crate) enum Job {
         key: StoreKey,
         at: Place,
     },
-    Image(Copy),
+    Image(ImageCopy),
     /// Checkpoints that were set aside go. As nobody waits for it, it is done even when the world ends.
     Forget(Vec<Aside>),
     /// Another world has done a transfer that began at this time: what it has read of sources is remembered. Nobody waits
@@ -44,51 +44,51 @@ pub(crate) enum Job {
 }
 
 /// Higher first, then in the order of arrival.
-type Rank = (Reverse<u64>, u64);
+type DataJobRank = (Reverse<u64>, u64);
 
 #[derive(Default)]
-struct Queue {
-    waiting: BTreeMap<Rank, Job>,
-    controls: BTreeMap<Name, Arc<Control>>,
+struct DataJobQueue {
+    waiting: BTreeMap<DataJobRank, DataJob>,
+    controls: BTreeMap<CancelTarget, Arc<Control>>,
     arrived: u64,
     external: u32,
     closed: bool,
 }
 
-struct State {
-    queue: Mutex<Queue>,
+struct DataPoolState {
+    queue: Mutex<DataJobQueue>,
     changed: Condvar,
-    shared: Arc<Shared>,
+    shared: Arc<NodeContext>,
     streams: u32,
 }
 
-pub(crate) struct Pool {
-    state: Arc<State>,
+pub(crate) struct DataPool {
+    state: Arc<DataPoolState>,
     threads: Vec<JoinHandle<()>>,
 }
 
-fn uses_external(job: &Job) -> bool {
+fn uses_external(job: &DataJob) -> bool {
     let outside = |p: &Place| !matches!(p, Place::Node(_));
     match job {
-        Job::Transfer(t) => outside(&t.to) || t.parts.iter().any(|m| outside(&m.from)),
+        DataJob::Transfer(t) => outside(&t.to) || t.parts.iter().any(|m| outside(&m.from)),
         _ => false,
     }
 }
 
-fn name(job: &Job) -> Option<Name> {
+fn name(job: &DataJob) -> Option<CancelTarget> {
     match job {
-        Job::List(data) => Some(Name::List(*data)),
-        Job::Transfer(t) => Some(Name::Transfer(t.id)),
-        Job::Image(copy) => Some(Name::Image(copy.instance)),
-        Job::Evict { .. } | Job::Forget(_) | Job::Learned(..) => None,
+        DataJob::List(data) => Some(CancelTarget::List(*data)),
+        DataJob::Transfer(t) => Some(CancelTarget::Transfer(t.id)),
+        DataJob::Image(copy) => Some(CancelTarget::Image(copy.instance)),
+        DataJob::Evict { .. } | DataJob::Forget(_) | DataJob::Learned(..) => None,
     }
 }
 
 /// The tier of a node that a job reads or writes most of.
-fn tier_of(job: &Job) -> Option<TierRef> {
+fn tier_of(job: &DataJob) -> Option<TierRef> {
     let t = match job {
-        Job::Transfer(t) => t,
-        Job::Image(copy) => return Some(copy.to),
+        DataJob::Transfer(t) => t,
+        DataJob::Image(copy) => return Some(copy.to),
         _ => return None,
     };
     let first = t.parts.first().map(|m| &m.from);
@@ -98,16 +98,16 @@ fn tier_of(job: &Job) -> Option<TierRef> {
     }
 }
 
-fn is_owed(job: &Job) -> bool {
-    !matches!(job, Job::Forget(_) | Job::Learned(..))
+fn is_owed(job: &DataJob) -> bool {
+    !matches!(job, DataJob::Forget(_) | DataJob::Learned(..))
 }
 
 /// Whether a job gives room on tiers back and never waits for any.
-fn frees_room(job: &Job) -> bool {
+fn frees_space(job: &DataJob) -> bool {
     match job {
-        Job::Evict { .. } | Job::Forget(_) => true,
-        Job::Transfer(t) => !matches!(t.to, Place::Node(_)),
-        Job::List(_) | Job::Image(_) | Job::Learned(..) => false,
+        DataJob::Evict { .. } | DataJob::Forget(_) => true,
+        DataJob::Transfer(t) => !matches!(t.to, Place::Node(_)),
+        DataJob::List(_) | DataJob::Image(_) | DataJob::Learned(..) => false,
     }
 }
 
@@ -119,9 +119,9 @@ enum Takes {
     FreesRoom,
 }
 
-impl Pool {
-    pub(crate) fn new(shared: &Arc<Shared>) -> std::io::Result<Self> {
-        let state = Arc::new(State {
+impl DataPool {
+    pub(crate) fn new(shared: &Arc<NodeContext>) -> std::io::Result<Self> {
+        let state = Arc::new(DataPoolState {
             queue: Mutex::default(),
             changed: Condvar::new(),
             shared: Arc::clone(shared),
@@ -140,7 +140,7 @@ impl Pool {
         Ok(Self { state, threads })
     }
 
-    pub(crate) fn add(&self, job: Job) {
+    pub(crate) fn add(&self, job: DataJob) {
         let Ok(mut queue) = self.state.queue.lock() else {
             return;
         };
@@ -148,11 +148,11 @@ impl Pool {
             queue.controls.insert(name, Arc::default());
         }
         let urgency = match &job {
-            Job::Transfer(t) => t.priority,
+            DataJob::Transfer(t) => t.priority,
             // They are short, and others wait for them or for their room.
-            Job::List(_) | Job::Evict { .. } | Job::Forget(_) => u64::MAX,
+            DataJob::List(_) | DataJob::Evict { .. } | DataJob::Forget(_) => u64::MAX,
             // Steps wait for what is transferred.
-            Job::Image(_) | Job::Learned(..) => 0,
+            DataJob::Image(_) | DataJob::Learned(..) => 0,
         };
         queue.arrived += 1;
         let rank = (Reverse(urgency), queue.arrived);
@@ -164,21 +164,21 @@ impl Pool {
     /// Jobs that no thread has taken yet and whose outcome is waited for.
     pub(crate) fn queued(&self) -> u64 {
         let queue = self.state.queue.lock();
-        let owed = |q: &Queue| q.waiting.values().filter(|job| is_owed(job)).count();
+        let owed = |q: &DataJobQueue| q.waiting.values().filter(|job| is_owed(job)).count();
         queue.map_or(0, |q| owed(&q) as u64)
     }
 
     /// Cancels a transfer, waiting or moving. One that has ended already is no error.
     pub(crate) fn abandon(&self, id: TransferId) {
-        self.cancel(Name::Transfer(id));
+        self.cancel(CancelTarget::Transfer(id));
     }
 
     /// The same of the copying of an image.
     pub(crate) fn give_up_instance(&self, id: InstanceId) {
-        self.cancel(Name::Image(id));
+        self.cancel(CancelTarget::Image(id));
     }
 
-    fn cancel(&self, name: Name) {
+    fn cancel(&self, name: CancelTarget) {
         if let Ok(queue) = self.state.queue.lock()
             && let Some(control) = queue.controls.get(&name)
         {
@@ -190,7 +190,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for DataPool {
     fn drop(&mut self) {
         if let Ok(mut queue) = self.state.queue.lock() {
             queue.closed = true;
@@ -209,17 +209,17 @@ impl Drop for Pool {
 }
 
 /// The most urgent job that may begin: one that uses the external store only while a stream is free.
-fn take(state: &State, takes: Takes) -> Option<(Job, Arc<Control>)> {
+fn take(state: &DataPoolState, takes: Takes) -> Option<(DataJob, Arc<Control>)> {
     let mut queue = state.queue.lock().ok()?;
     loop {
         if queue.closed && queue.waiting.is_empty() {
             return None;
         }
         let busy = queue.external >= state.streams;
-        let control = |job: &Job| queue.controls.get(&name(job)?).cloned();
-        let may_begin = |job: &Job| {
+        let control = |job: &DataJob| queue.controls.get(&name(job)?).cloned();
+        let may_begin = |job: &DataJob| {
             control(job).is_some_and(|c| c.cancelled())
-                || !(busy && uses_external(job)) && (takes == Takes::Any || frees_room(job))
+                || !(busy && uses_external(job)) && (takes == Takes::Any || frees_space(job))
         };
         let next = queue.waiting.iter().find(|(_, job)| may_begin(job));
         if let Some(rank) = next.map(|(rank, _)| *rank)
@@ -233,7 +233,7 @@ fn take(state: &State, takes: Takes) -> Option<(Job, Arc<Control>)> {
     }
 }
 
-fn work(state: &State, takes: Takes) {
+fn work(state: &DataPoolState, takes: Takes) {
     while let Some((job, control)) = take(state, takes) {
         let external = uses_external(&job);
         // The mover's threads are started by this one: they and their buffers are there too.
@@ -250,49 +250,49 @@ fn work(state: &State, takes: Takes) {
         }
         state.changed.notify_all();
         if let Some(event) = event {
-            state.shared.deliver(Delivery::Outcome(event));
+            state.shared.deliver(NodeLoopEvent::Outcome(event));
         }
     }
 }
 
-fn perform(shared: &Shared, job: &Job, control: &Arc<Control>) -> Option<Event> {
+fn perform(shared: &NodeContext, job: &DataJob, control: &Arc<Control>) -> Option<Event> {
     Some(match job {
-        Job::List(data) => sources::list(shared, *data, control),
-        Job::Transfer(t) => transfer::run(shared, t, control),
-        Job::Evict { part, key, at } => transfer::evict(shared, *part, key, at),
-        Job::Image(copy) => copy.run(shared, control),
-        Job::Forget(aside) => {
+        DataJob::List(data) => sources::list(shared, *data, control),
+        DataJob::Transfer(t) => transfer::run(shared, t, control),
+        DataJob::Evict { part, key, at } => transfer::evict(shared, *part, key, at),
+        DataJob::Image(copy) => copy.run(shared, control),
+        DataJob::Forget(aside) => {
             kept::forget(shared, aside);
             return None;
         }
-        Job::Learned(t, began) => {
+        DataJob::Learned(t, began) => {
             sources::learn(shared, t, *began);
             return None;
         }
     })
 }
 
-fn broken(job: &Job) -> Option<Event> {
+fn broken(job: &DataJob) -> Option<Event> {
     let why = failure(
         FailureKind::Io,
         "an error inside tarn; please report it with the lines above on stderr",
     );
     Some(match job {
-        Job::List(data) => Event::SourceFailed {
+        DataJob::List(data) => Event::SourceFailed {
             data: *data,
             failure: why,
         },
-        Job::Transfer(t) => Event::TransferFailed {
+        DataJob::Transfer(t) => Event::TransferFailed {
             id: t.id,
             failure: why,
             damaged: None,
         },
-        Job::Image(copy) => copy.failed(why.message),
+        DataJob::Image(copy) => copy.failed(why.message),
         // What is left of it is found and removed by the next clean-up.
-        Job::Evict { part, at, .. } => Event::Evicted {
+        DataJob::Evict { part, at, .. } => Event::Evicted {
             part: *part,
             at: at.clone(),
         },
-        Job::Forget(_) | Job::Learned(..) => return None,
+        DataJob::Forget(_) | DataJob::Learned(..) => return None,
     })
 }

@@ -3,30 +3,30 @@
 use crate::command;
 use crate::env::{self, Paths};
 use crate::image::copy::Lists;
-use crate::image::{self, Image, Plan, alone};
-use crate::kept::{self, CHECKPOINTS, Kept, own_memory};
-use crate::launch::{Launch, Told};
+use crate::image::{self, StepImage, StepImagePlan, alone};
+use crate::kept::{self, CHECKPOINTS, CheckpointFolders, own_memory};
+use crate::launch::{HelperLaunch, ImageListener};
 use crate::partitions;
-use crate::protocol::{Bind, Isolation, Spec, Stage};
-use crate::provider::{self, Part};
-use crate::room::Room;
-use crate::shared::{Delivery, Shared};
+use crate::protocol::{BindMount, Spec, StepIsolation, StepMountPoints};
+use crate::provider::{self, NamespaceDataset};
+use crate::room::StepTmpfs;
+use crate::shared::{NodeContext, NodeLoopEvent};
 use crate::stage;
 use crate::store::{failure, io_failure, is_folder, make_folder, warn};
-use crate::tmp::{self, Own};
+use crate::tmp::{self, StepPrivatePaths};
 use crate::transfer::take_back;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use tarn_ports::{Control, CopyJob, CopySource, MoverError};
 use tarn_sys::memory::in_memory;
-use tarn_types::action::{Held, Run};
+use tarn_types::action::{AttemptSpec, NodeReplica};
 use tarn_types::event::{Event, Failure, FailureKind, Imaged};
 use tarn_types::id::{DataId, TierRef};
 use tarn_types::manifest::Manifest;
 use tarn_types::object::is_object;
 use tarn_types::part::{PartRef, Place, Verify};
-use tarn_types::workflow::{Checkpoints, Distribution, Role, Step};
+use tarn_types::workflow::{CheckpointMethod, Distribution, Role, Step};
 
 /// The name of the scratch folder beside the datasets; no dataset can have it.
 pub(crate) const SCRATCH: &str = ".scratch";
@@ -41,7 +41,7 @@ pub(crate) struct Need<'a> {
     pub(crate) distribution: Distribution,
     pub(crate) makes: Option<u32>,
     /// For each node, the replicas that it sees merged.
-    pub(crate) held: Vec<Vec<&'a Held>>,
+    pub(crate) held: Vec<Vec<&'a NodeReplica>>,
 }
 
 impl Need<'_> {
@@ -53,8 +53,8 @@ impl Need<'_> {
     /// Those in a namespace that a file system spreads over the nodes, as they are on several machines.
     pub(crate) fn spread<'n>(
         needs: &'n [Self],
-        shared: &Shared,
-        run: &Run,
+        shared: &NodeContext,
+        run: &AttemptSpec,
     ) -> impl Iterator<Item = &'n Self> {
         let apart = run.nodes.iter().any(|s| !shared.own.has(s.node));
         let is_shared = move |n: &&Self| apart && n.distribution == Distribution::Shared;
@@ -64,9 +64,9 @@ impl Need<'_> {
 
 /// What a step needs, each dataset once, in the order of its uses.
 pub(crate) fn needs<'a>(
-    shared: &'a Shared,
+    shared: &'a NodeContext,
     step: &Step,
-    run: &'a Run,
+    run: &'a AttemptSpec,
 ) -> Result<Vec<Need<'a>>, Failure> {
     let mut needs: Vec<Need<'a>> = Vec::new();
     for (n, used) in step.uses.iter().enumerate() {
@@ -91,7 +91,7 @@ pub(crate) fn needs<'a>(
         {
             // Entries selected twice are shown once; a first use cannot repeat anything.
             let before: BTreeSet<&str> = held.iter().map(|h| h.key.0.as_str()).collect();
-            let fresh: Vec<&Held> = seen
+            let fresh: Vec<&NodeReplica> = seen
                 .iter()
                 .filter(|h| !before.contains(h.key.0.as_str()))
                 .collect();
@@ -102,7 +102,7 @@ pub(crate) fn needs<'a>(
 }
 
 /// One node of a step, made ready.
-pub(crate) struct Ready {
+pub(crate) struct PreparedNode {
     pub(crate) work: PathBuf,
     pub(crate) scratch: PathBuf,
     /// The folders that become outputs.
@@ -112,7 +112,11 @@ pub(crate) struct Ready {
 }
 
 /// The work folder of an attempt on a node.
-pub(crate) fn work_folder(shared: &Shared, run: &Run, spot: TierRef) -> Result<PathBuf, Failure> {
+pub(crate) fn work_folder(
+    shared: &NodeContext,
+    run: &AttemptSpec,
+    spot: TierRef,
+) -> Result<PathBuf, Failure> {
     Ok(shared
         .tier_dir(spot)?
         .work()
@@ -120,9 +124,9 @@ pub(crate) fn work_folder(shared: &Shared, run: &Run, spot: TierRef) -> Result<P
 }
 
 pub(crate) struct NodeSetup<'a> {
-    pub(crate) shared: &'a Shared,
+    pub(crate) shared: &'a NodeContext,
     pub(crate) step: &'a Step,
-    pub(crate) run: &'a Run,
+    pub(crate) run: &'a AttemptSpec,
     pub(crate) at: usize,
     pub(crate) name: String,
     pub(crate) spot: TierRef,
@@ -130,9 +134,9 @@ pub(crate) struct NodeSetup<'a> {
     /// Processors that the step runs on there; none: it is not bound.
     pub(crate) cpus: Vec<u32>,
     /// Where encrypted data lies in clear.
-    pub(crate) room: Option<&'a Room>,
+    pub(crate) room: Option<&'a StepTmpfs>,
     /// The image that it goes on from.
-    pub(crate) image: Option<Image>,
+    pub(crate) image: Option<StepImage>,
     /// Replicas that were missed.
     pub(crate) evicted: &'a mut Vec<(PartRef, TierRef)>,
 }
@@ -145,7 +149,7 @@ impl NodeSetup<'_> {
         hostfile: &Path,
         exec: Option<&Path>,
         control: &Control,
-    ) -> Result<(Ready, Launch), Failure> {
+    ) -> Result<(PreparedNode, HelperLaunch), Failure> {
         // What the step leaves of encrypted data in its scratch folder is not to lie on the tier either.
         let scratch = match self.room {
             Some(room) => room.folder("scratch"),
@@ -153,8 +157,8 @@ impl NodeSetup<'_> {
         };
         make_folder(&scratch)?;
         let stage = match self.shared.isolation {
-            Isolation::Group => None,
-            Isolation::Namespaces { .. } => self.shared.stage(),
+            StepIsolation::Group => None,
+            StepIsolation::Namespaces { .. } => self.shared.stage(),
         };
         let mut binds = Vec::new();
         let mut data = BTreeMap::new();
@@ -165,7 +169,7 @@ impl NodeSetup<'_> {
             Some(stage) => {
                 let to = stage.join(name);
                 let from = room.map_or(from.clone(), |room| room.inside(&from));
-                binds.push(Bind {
+                binds.push(BindMount {
                     from,
                     to: to.clone(),
                     writable,
@@ -193,7 +197,7 @@ impl NodeSetup<'_> {
         let mut images = None;
         let checkpoints = match self.step.restart {
             Some(restart) => {
-                let kept = Kept::new(self.shared, self.run.instance, self.spot)?;
+                let kept = CheckpointFolders::new(self.shared, self.run.instance, self.spot)?;
                 kept.make(restart.from)?;
                 images = self.images(&kept.tier, &scratch, (&outs, tmp.as_ref()), control)?;
                 if let (Some(plan), true) = (&mut images, restart.alone) {
@@ -201,9 +205,9 @@ impl NodeSetup<'_> {
                     make_folder(&at)?;
                     plan.alone = Some(at);
                 }
-                Some(kept::Seen {
+                Some(kept::StepCheckpointView {
                     folder: show(kept.tier, CHECKPOINTS, true),
-                    memory: (restart.from == Checkpoints::Phx).then_some(kept.memory),
+                    memory: (restart.from == CheckpointMethod::Phx).then_some(kept.memory),
                     name: kept.name,
                 })
             }
@@ -225,7 +229,7 @@ impl NodeSetup<'_> {
         let socket = partitions::socket(&partitions, &self.work, socket);
         let shared = self.namespace(&spread, stage.as_deref())?;
         if let Some(plan) = &shared {
-            binds.push(Bind {
+            binds.push(BindMount {
                 from: plan.folder.clone(),
                 to: plan.folder.clone(),
                 writable: true,
@@ -235,7 +239,7 @@ impl NodeSetup<'_> {
                 if part.writable {
                     outs.insert(
                         need.data,
-                        provider::Plan::brick(&plan.folder).join(&part.name),
+                        provider::NamespacePlan::brick(&plan.folder).join(&part.name),
                     );
                 }
             }
@@ -243,7 +247,7 @@ impl NodeSetup<'_> {
         if let (Some(plan), Some(seen)) = (&mut images, &checkpoints) {
             plan.folder.clone_from(&seen.folder);
             for (name, folder) in &mut plan.own {
-                let mut tmp = tmp.iter().flat_map(Own::in_images);
+                let mut tmp = tmp.iter().flat_map(StepPrivatePaths::in_images);
                 // Of those of everybody, where nothing else is shown in them.
                 if !tmp.any(|(own, _)| own == *name) {
                     folder.clone_from(data.get(name).unwrap_or(&seen_scratch));
@@ -265,7 +269,7 @@ impl NodeSetup<'_> {
         let env = env::environment(self.shared, self.step, self.run, &self.name, &paths);
         if let (Some(own), Some(made)) = (&mut tmp, &made) {
             own.sees_what_it_names(self.step, &env);
-            binds.push(Bind {
+            binds.push(BindMount {
                 from: room.map_or(made.clone(), |room| room.inside(made)),
                 to: self.work.join(tmp::WITHIN),
                 writable: true,
@@ -279,7 +283,7 @@ impl NodeSetup<'_> {
             node: self.name.clone(),
             rename_host: self.run.nodes.len() > 1,
             locked: self.locked(),
-            stage: stage.map(|folder| Stage {
+            stage: stage.map(|folder| StepMountPoints {
                 folder,
                 names: stage::mount_points(self.shared),
             }),
@@ -290,16 +294,16 @@ impl NodeSetup<'_> {
             env,
             command,
             shared,
-            room: self.room.map(Room::mounted),
+            room: self.room.map(StepTmpfs::mounted),
             tmp,
             images,
         };
         let told = match &spec.images {
-            Some(_) => Some(self.told()?),
+            Some(_) => Some(self.image_listener()?),
             None => None,
         };
         let note = self.work.join(crate::inventory::HELPER_NOTE);
-        let ready = Ready {
+        let ready = PreparedNode {
             work: self.work,
             scratch,
             outs,
@@ -307,7 +311,7 @@ impl NodeSetup<'_> {
         };
         let meter = self.shared.meter.clone();
         let meter = meter.map(|meter| (meter, self.step.cores));
-        let launch = Launch {
+        let launch = HelperLaunch {
             spec,
             note,
             meter,
@@ -317,13 +321,17 @@ impl NodeSetup<'_> {
     }
 
     /// Whether the folder of its outputs is all that it writes its datasets to.
-    fn is_plain(&self, images: &Option<Plan>, shared: &Option<provider::Plan>) -> bool {
+    fn is_plain(
+        &self,
+        images: &Option<StepImagePlan>,
+        shared: &Option<provider::NamespacePlan>,
+    ) -> bool {
         self.run.nodes.len() == 1 && self.room.is_none() && images.is_none() && shared.is_none()
     }
 
     /// What the step has in the place of folders of everybody, and where it lies. Of encrypted data nothing is to lie on the tier either.
-    fn tmp(&self) -> Result<(Option<Own>, Option<PathBuf>), Failure> {
-        if self.step.shared_tmp || self.shared.isolation == Isolation::Group {
+    fn tmp(&self) -> Result<(Option<StepPrivatePaths>, Option<PathBuf>), Failure> {
+        if self.step.shared_tmp || self.shared.isolation == StepIsolation::Group {
             return Ok((None, None));
         }
         let within = self.work.join(tmp::WITHIN);
@@ -347,13 +355,13 @@ impl NodeSetup<'_> {
         let images = self
             .step
             .restart
-            .is_some_and(|r| r.from == Checkpoints::Image);
+            .is_some_and(|r| r.from == CheckpointMethod::Image);
         if let (true, Some(Ok(criu))) = (images, &shared.imaging) {
             named.push(tmp::folder_of(criu.program.clone()));
         }
         named.retain(|path| !is_object(path));
         // What processes share in memory is in no image, but of a step that is alone, which sees to that itself.
-        let own = Own::new(&within, !images, named);
+        let own = StepPrivatePaths::new(&within, !images, named);
         own.make(&made)
             .map_err(|e| io_failure("make the folders in", &made, &e))?;
         Ok((Some(own), Some(made)))
@@ -364,9 +372,9 @@ impl NodeSetup<'_> {
         &mut self,
         folder: &Path,
         scratch: &Path,
-        (outs, tmp): (&BTreeMap<DataId, PathBuf>, Option<&Own>),
+        (outs, tmp): (&BTreeMap<DataId, PathBuf>, Option<&StepPrivatePaths>),
         control: &Control,
-    ) -> Result<Option<Plan>, Failure> {
+    ) -> Result<Option<StepImagePlan>, Failure> {
         let every = self.step.restart.and_then(|r| r.every);
         let (Some(every), Some(criu)) = (every, &self.shared.imaging) else {
             return Ok(None);
@@ -379,14 +387,14 @@ impl NodeSetup<'_> {
         for (data, folder) in outs {
             own.push((self.shared.dataset(*data)?.name.clone(), folder.clone()));
         }
-        own.extend(tmp.into_iter().flat_map(Own::in_images));
+        own.extend(tmp.into_iter().flat_map(StepPrivatePaths::in_images));
         let from = self.image.take();
         if let Some(image) = &from {
             for (name, to) in &own {
                 image::put_back(&*self.shared.mover, folder, image, name, to, control)?;
             }
         }
-        Ok(Some(Plan {
+        Ok(Some(StepImagePlan {
             criu,
             every,
             folder: folder.to_path_buf(),
@@ -399,13 +407,13 @@ impl NodeSetup<'_> {
     }
 
     /// What becomes of images is told to the engine; of one that is to be copied, other nodes know then what it consists of.
-    fn told(&self) -> Result<Told, Failure> {
+    fn image_listener(&self) -> Result<ImageListener, Failure> {
         let news = self.shared.deliveries.clone();
         let (instance, attempt) = (self.run.instance, self.run.attempt);
         let lists = match self.step.restart.is_some_and(|r| r.buddy) {
             true => Some(Lists::of(
                 self.shared,
-                &Kept::new(self.shared, instance, self.spot)?,
+                &CheckpointFolders::new(self.shared, instance, self.spot)?,
             )),
             false => None,
         };
@@ -417,7 +425,7 @@ impl NodeSetup<'_> {
                 warn(&f.message);
             }
             // Nobody waits for it once the world is being dropped.
-            let _ = news.send(Delivery::News(Event::Image {
+            let _ = news.send(NodeLoopEvent::News(Event::Image {
                 instance,
                 attempt,
                 what,
@@ -427,7 +435,7 @@ impl NodeSetup<'_> {
 
     /// The workspace's folder on every tier root: inside a step all of it is read-only but what is its own.
     fn locked(&self) -> Vec<PathBuf> {
-        if self.shared.isolation == Isolation::Group {
+        if self.shared.isolation == StepIsolation::Group {
             return Vec::new();
         }
         let tiers = self.shared.own_tiers();
@@ -442,7 +450,7 @@ impl NodeSetup<'_> {
         &mut self,
         spread: &[&Need<'_>],
         stage: Option<&Path>,
-    ) -> Result<Option<provider::Plan>, Failure> {
+    ) -> Result<Option<provider::NamespacePlan>, Failure> {
         let (false, Some(stage)) = (spread.is_empty(), stage) else {
             return Ok(None);
         };
@@ -460,14 +468,14 @@ impl NodeSetup<'_> {
                 let manifest = self.shared.manifest_file(&held.key);
                 from.push((self.existing_replica(held)?, manifest));
             }
-            parts.push(Part {
+            parts.push(NamespaceDataset {
                 name: need.name.to_owned(),
                 to: stage.join(need.name),
                 writable: need.role != Role::In,
                 from,
             });
         }
-        Ok(Some(provider::Plan {
+        Ok(Some(provider::NamespacePlan {
             folder,
             node: self.name.clone(),
             first: self.at == 0,
@@ -539,8 +547,8 @@ impl NodeSetup<'_> {
     fn opened(
         &mut self,
         need: &Need<'_>,
-        held: &[&Held],
-        room: &Room,
+        held: &[&NodeReplica],
+        room: &StepTmpfs,
         control: &Control,
     ) -> Result<PathBuf, Failure> {
         let kind = match need.role {
@@ -554,7 +562,7 @@ impl NodeSetup<'_> {
             make_folder(&folder)?;
             return Ok(folder);
         }
-        let source = |h: &&Held| {
+        let source = |h: &&NodeReplica| {
             Ok(CopySource {
                 manifest: Some(self.shared.manifest(&h.key)?),
                 sealed: self.shared.key(need.data, &h.key)?,
@@ -597,13 +605,13 @@ impl NodeSetup<'_> {
     }
 
     /// A damaged replica goes; the engine is told, and fetches or makes the part again.
-    fn give_up(&mut self, held: &Held) {
+    fn give_up(&mut self, held: &NodeReplica) {
         take_back(self.shared, &Place::Node(held.spot), &held.key);
         self.evicted.push((held.part, held.spot));
     }
 
     /// A replica's folder; when it is gone, the engine is told, so that it makes or fetches the part again.
-    fn existing_replica(&mut self, held: &Held) -> Result<PathBuf, Failure> {
+    fn existing_replica(&mut self, held: &NodeReplica) -> Result<PathBuf, Failure> {
         let path = self.shared.replica(held.spot, &held.key)?;
         if is_folder(&path) {
             return Ok(path);
@@ -624,8 +632,12 @@ impl NodeSetup<'_> {
 
 /// Shows the folder of the outputs as a whole where the datasets are, and what else is seen there in it: so a step may remove the folder of an
 /// output and make it again, as no mount point can be.
-fn with_outputs(binds: Vec<Bind>, out: &Path, stage: &Path) -> Result<Vec<Bind>, Failure> {
-    let whole = Bind {
+fn with_outputs(
+    binds: Vec<BindMount>,
+    out: &Path,
+    stage: &Path,
+) -> Result<Vec<BindMount>, Failure> {
+    let whole = BindMount {
         from: out.to_path_buf(),
         to: stage.to_path_buf(),
         writable: true,

@@ -1,7 +1,7 @@
 //! What tarn and the helper process of a step say to each other: lines of JSON over a socket pair, which is the
 //! helper's standard input. When either end closes, the other knows that its partner is dead.
 
-use crate::image::Plan;
+use crate::image::StepImagePlan;
 use crate::provider::{self, ProviderAddress};
 use crate::tmp;
 use serde::de::DeserializeOwned;
@@ -21,7 +21,7 @@ pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 
 /// How a step is kept apart from everything else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Isolation {
+pub(crate) enum StepIsolation {
     /// A process group and a subreaper.
     Group,
     /// Mount, PID and host name namespaces; with `user`, inside a user namespace.
@@ -33,7 +33,7 @@ pub(crate) enum Isolation {
 
 /// A folder shown at a second path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Bind {
+pub(crate) struct BindMount {
     /// The folder.
     pub(crate) from: PathBuf,
     /// Where it appears.
@@ -45,7 +45,7 @@ pub(crate) struct Bind {
 /// Where a step sees its folders: there is nothing at this place but in the step's namespace, so that a program that started outside of
 /// that cannot read or write a folder that is not the step's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stage {
+pub(crate) struct StepMountPoints {
     /// An empty folder.
     pub(crate) folder: PathBuf,
     /// The mount points in it.
@@ -55,7 +55,7 @@ pub(crate) struct Stage {
 /// What a helper is to set up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spec {
-    pub(crate) isolate: Isolation,
+    pub(crate) isolate: StepIsolation,
     /// The node's name.
     pub(crate) node: String,
     /// Whether the node's name becomes the host name.
@@ -63,8 +63,8 @@ pub(crate) struct Spec {
     /// Folders that are read-only inside, except for what is bound writable below them.
     pub(crate) locked: Vec<PathBuf>,
     /// Where the mount points of `binds` are made.
-    pub(crate) stage: Option<Stage>,
-    pub(crate) binds: Vec<Bind>,
+    pub(crate) stage: Option<StepMountPoints>,
+    pub(crate) binds: Vec<BindMount>,
     /// Folder of the sockets of `tarn exec`; this node's has the node's name.
     pub(crate) listen: Option<PathBuf>,
     /// The working directory of the command.
@@ -78,21 +78,21 @@ pub(crate) struct Spec {
     pub(crate) command: Option<Vec<std::ffi::OsString>>,
     /// The namespace that the step's nodes have together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) shared: Option<provider::Plan>,
+    pub(crate) shared: Option<provider::NamespacePlan>,
     /// The room that was asked for: what is bound of it is all that the step sees of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) room: Option<PathBuf>,
     /// What it has in the place of folders of everybody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) tmp: Option<tmp::Own>,
+    pub(crate) tmp: Option<tmp::StepPrivatePaths>,
     /// Images of its processes, if any are to be taken, and the one that it goes on from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) images: Option<Plan>,
+    pub(crate) images: Option<StepImagePlan>,
 }
 
 /// tarn to helper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Order {
+pub(crate) enum HelperCommand {
     /// Mount a file system in memory that no other process sees; if it comes, the first message.
     Room {
         /// An empty folder.
@@ -100,7 +100,7 @@ pub(crate) enum Order {
         /// The most bytes that it may hold.
         bytes: u64,
         /// How the step is kept apart.
-        isolate: Isolation,
+        isolate: StepIsolation,
     },
     /// Prepare; the first message, or the second.
     Prepare(Box<Spec>),
@@ -116,7 +116,7 @@ pub(crate) enum Order {
 
 /// Helper to tarn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Report {
+pub(crate) enum HelperReport {
     /// The room is there.
     Mounted,
     /// Everything is set up; with a shared namespace first this node's part of it, then all.
@@ -132,30 +132,30 @@ pub(crate) enum Report {
     /// No process of the step is left on this node.
     Ended {
         /// How the command ended; `None` on nodes without one.
-        end: Option<End>,
-        used: Used,
+        end: Option<ProcessEnd>,
+        used: ProcessUsage,
     },
 }
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum End {
+pub(crate) enum ProcessEnd {
     Exited(i32),
     Signalled(i32),
 }
 
-impl From<tarn_sys::process::End> for End {
-    fn from(end: tarn_sys::process::End) -> Self {
+impl From<tarn_sys::process::ProcessExit> for ProcessEnd {
+    fn from(end: tarn_sys::process::ProcessExit) -> Self {
         match end {
-            tarn_sys::process::End::Exited(n) => Self::Exited(n),
-            tarn_sys::process::End::Signalled(n) => Self::Signalled(n),
+            tarn_sys::process::ProcessExit::Exited(n) => Self::Exited(n),
+            tarn_sys::process::ProcessExit::Signalled(n) => Self::Signalled(n),
         }
     }
 }
 
 /// What the processes on a node used. Times in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Used {
+pub(crate) struct ProcessUsage {
     pub(crate) wall: u64,
     pub(crate) user: u64,
     pub(crate) system: u64,
@@ -169,7 +169,7 @@ pub(crate) struct Used {
 
 /// `tarn exec` to the helper of a node; the three standard descriptors, and those of `fds`, come before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Request {
+pub(crate) struct ExecRequest {
     pub(crate) argv: Vec<std::ffi::OsString>,
     pub(crate) env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     pub(crate) cwd: PathBuf,
@@ -180,8 +180,8 @@ pub(crate) struct Request {
 
 /// The helper's answer to a [`Request`], when its command has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Answer {
-    Ended(End),
+pub(crate) enum ExecReply {
+    Ended(ProcessEnd),
     /// It could not be started, and why.
     Refused(String),
 }
@@ -299,14 +299,20 @@ mod tests {
     fn messages_arrive_whole_and_the_end_is_seen() {
         let (a, b) = UnixStream::pair().unwrap();
         let (mut a, mut b) = (Channel::new(a), Channel::new(b));
-        a.send(&Order::Go).unwrap();
-        a.send(&Order::Finish).unwrap();
-        assert_eq!(b.receive::<Order>().unwrap(), Some(Order::Go));
+        a.send(&HelperCommand::Go).unwrap();
+        a.send(&HelperCommand::Finish).unwrap();
+        assert_eq!(
+            b.receive::<HelperCommand>().unwrap(),
+            Some(HelperCommand::Go)
+        );
         assert!(b.has_message());
-        assert_eq!(b.receive::<Order>().unwrap(), Some(Order::Finish));
+        assert_eq!(
+            b.receive::<HelperCommand>().unwrap(),
+            Some(HelperCommand::Finish)
+        );
         a.socket.write_all(b"garbage\n").unwrap();
-        assert!(b.receive::<Order>().is_err());
+        assert!(b.receive::<HelperCommand>().is_err());
         drop(a);
-        assert_eq!(b.receive::<Order>().unwrap(), None);
+        assert_eq!(b.receive::<HelperCommand>().unwrap(), None);
     }
 }

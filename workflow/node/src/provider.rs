@@ -40,7 +40,7 @@ impl std::fmt::Debug for ProviderAddress {
 
 /// A dataset in the namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Part {
+pub(crate) struct NamespaceDataset {
     pub(crate) name: String,
     /// Where the step finds it.
     pub(crate) to: PathBuf,
@@ -51,20 +51,20 @@ pub(crate) struct Part {
 
 /// What a helper is to set up of the namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct NamespacePlan {
     /// The node's own folder for it.
     pub(crate) folder: PathBuf,
     /// The node's name, for messages.
     pub(crate) node: String,
     /// Whether this node is the first, which makes and fills the datasets.
     pub(crate) first: bool,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<NamespaceDataset>,
     /// Where it appears as a whole, if not beside the rest: to one node alone, which then need not ask for every name again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<PathBuf>,
 }
 
-impl Plan {
+impl NamespacePlan {
     /// Where the file system keeps this node's share of everything.
     pub(crate) fn brick(folder: &Path) -> PathBuf {
         folder.join("brick")

@@ -12,10 +12,10 @@ use crate::exec_listener::{
 use crate::fds::readable;
 use crate::guests::MAX_GUESTS;
 use crate::member::node_name;
-use crate::message::{Exec, Line};
+use crate::message::{AttemptPeer, Exec};
 use crate::prepare::work_folder;
-use crate::protocol::{Answer, Channel, Request, line_of};
-use crate::shared::Shared;
+use crate::protocol::{Channel, ExecReply, ExecRequest, line_of};
+use crate::shared::NodeContext;
 use crate::store::warn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -26,25 +26,25 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use stream::{Sink, Source};
-use tarn_types::action::Run;
+use stream::{ExecStreamSink, ExecStreamSource};
+use tarn_types::action::AttemptSpec;
 use tarn_types::id::TierRef;
 
 /// The relay of one step on one of its nodes.
 pub(crate) struct Relay<'a> {
     exec: &'a ExecBox,
-    side: Side<'a>,
-    sessions: BTreeMap<u32, Session<'a>>,
+    side: RelaySide<'a>,
+    sessions: BTreeMap<u32, ExecSession<'a>>,
 }
 
-enum Side<'a> {
+enum RelaySide<'a> {
     Leader {
-        provider_addresses: Vec<(Line<'a>, ExecListener)>,
+        provider_addresses: Vec<(AttemptPeer<'a>, ExecListener)>,
         /// Sessions so far.
         opened: u32,
     },
     Follower {
-        line: Line<'a>,
+        line: AttemptPeer<'a>,
         /// The node's own folder of sockets, and its name there.
         folder: PathBuf,
         name: String,
@@ -54,24 +54,24 @@ enum Side<'a> {
 }
 
 /// A command.
-struct Session<'a> {
-    line: Line<'a>,
+struct ExecSession<'a> {
+    line: AttemptPeer<'a>,
     /// Whether this is the side of `tarn exec`.
     leads: bool,
     /// To `tarn exec`, or to the helper; gone with whom it leads to.
     channel: Option<Channel>,
-    sources: Vec<Source>,
-    sinks: Vec<Sink>,
+    sources: Vec<ExecStreamSource>,
+    sinks: Vec<ExecStreamSink>,
     /// How it ended, and whether that was passed on.
-    answer: Option<Answer>,
+    answer: Option<ExecReply>,
     told: bool,
 }
 
 impl<'a> Relay<'a> {
     /// Listens for `tarn exec` to each node of another world.
     pub(crate) fn of_leader(
-        shared: &'a Shared,
-        run: &Run,
+        shared: &'a NodeContext,
+        run: &AttemptSpec,
         envelopes: &'a EnvelopeQueue,
     ) -> io::Result<Self> {
         let home = run.nodes.first().copied();
@@ -85,7 +85,7 @@ impl<'a> Relay<'a> {
             }
             let name = node_name(shared, spot.node);
             let listener = ExecListener::bind(&folder, &name)?;
-            let line = Line {
+            let line = AttemptPeer {
                 shared,
                 to: spot.node,
                 step: (run.instance, run.attempt),
@@ -95,7 +95,7 @@ impl<'a> Relay<'a> {
         }
         Ok(Self {
             exec: &envelopes.exec,
-            side: Side::Leader {
+            side: RelaySide::Leader {
                 provider_addresses,
                 opened: 0,
             },
@@ -105,14 +105,14 @@ impl<'a> Relay<'a> {
 
     /// Starts commands that the leader asks for.
     pub(crate) fn of_mate(
-        line: Line<'a>,
-        run: &Run,
+        line: AttemptPeer<'a>,
+        run: &AttemptSpec,
         own: TierRef,
         envelopes: &'a EnvelopeQueue,
     ) -> Self {
         let work = work_folder(line.shared, run, own).unwrap_or_default();
         let (hosts, folder) = (work.join("hosts"), work.join("exec"));
-        let side = Side::Follower {
+        let side = RelaySide::Follower {
             line,
             name: node_name(line.shared, own.node),
             env: crate::env::own_paths(&hosts, &folder).to_vec(),
@@ -142,7 +142,7 @@ impl<'a> Relay<'a> {
     fn wait(&self) -> io::Result<()> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.exec.fd(), PollFlags::IN)];
         let mut due = None;
-        if let Side::Leader {
+        if let RelaySide::Leader {
             provider_addresses, ..
         } = &self.side
         {
@@ -153,8 +153,8 @@ impl<'a> Relay<'a> {
         for session in self.sessions.values() {
             let channel = session.channel.iter();
             fds.extend(channel.map(|c| PollFd::new(&c.socket, PollFlags::IN)));
-            fds.extend(session.sources.iter().filter_map(Source::poll));
-            fds.extend(session.sinks.iter().filter_map(Sink::poll));
+            fds.extend(session.sources.iter().filter_map(ExecStreamSource::poll));
+            fds.extend(session.sinks.iter().filter_map(ExecStreamSink::poll));
         }
         let due = due.and_then(|due| Timespec::try_from(due).ok());
         match poll(&mut fds, due.as_ref()) {
@@ -170,12 +170,12 @@ impl<'a> Relay<'a> {
             about,
             bytes,
         } = post;
-        if let (Exec::Open(request), Side::Follower { line, .. }) = (&about, &self.side) {
+        if let (Exec::Open(request), RelaySide::Follower { line, .. }) = (&about, &self.side) {
             let line = *line;
             return match self.open(request) {
                 Ok(session) => drop(self.sessions.insert(id, session)),
                 Err(e) => {
-                    let answer = Answer::Refused(e.to_string());
+                    let answer = ExecReply::Refused(e.to_string());
                     line.exec(id, Exec::End(answer), None);
                 }
             };
@@ -187,8 +187,8 @@ impl<'a> Relay<'a> {
     }
 
     /// Asks the helper of this node for a command.
-    fn open(&self, request: &Request) -> io::Result<Session<'a>> {
-        let Side::Follower {
+    fn open(&self, request: &ExecRequest) -> io::Result<ExecSession<'a>> {
+        let RelaySide::Follower {
             line,
             folder,
             name,
@@ -212,12 +212,15 @@ impl<'a> Relay<'a> {
         tarn_sys::fdpass::send(&socket, &theirs)?;
         let mut channel = Channel::new(socket);
         channel.send_line(&request)?;
-        Ok(Session {
+        Ok(ExecSession {
             line: *line,
             leads: false,
             channel: Some(channel),
-            sources: vec![Source::new(1, output.0), Source::new(2, error.0)],
-            sinks: vec![Sink::new(0, input.1)],
+            sources: vec![
+                ExecStreamSource::new(1, output.0),
+                ExecStreamSource::new(2, error.0),
+            ],
+            sinks: vec![ExecStreamSink::new(0, input.1)],
             answer: None,
             told: false,
         })
@@ -226,7 +229,7 @@ impl<'a> Relay<'a> {
     /// Takes new requests.
     fn admit(&mut self) {
         let Self { side, sessions, .. } = self;
-        let Side::Leader {
+        let RelaySide::Leader {
             provider_addresses,
             opened,
         } = side
@@ -242,12 +245,15 @@ impl<'a> Relay<'a> {
                         let id = *opened;
                         *opened = opened.wrapping_add(1);
                         line.exec(id, Exec::Open(Box::new(arrived.request)), None);
-                        let session = Session {
+                        let session = ExecSession {
                             line: *line,
                             leads: true,
                             channel: Some(arrived.client),
-                            sources: vec![Source::new(0, input)],
-                            sinks: vec![Sink::new(1, output), Sink::new(2, error)],
+                            sources: vec![ExecStreamSource::new(0, input)],
+                            sinks: vec![
+                                ExecStreamSink::new(1, output),
+                                ExecStreamSink::new(2, error),
+                            ],
                             answer: None,
                             told: false,
                         };
@@ -260,7 +266,7 @@ impl<'a> Relay<'a> {
     }
 }
 
-fn exec_folder(shared: &Shared, run: &Run, spot: TierRef) -> io::Result<PathBuf> {
+fn exec_folder(shared: &NodeContext, run: &AttemptSpec, spot: TierRef) -> io::Result<PathBuf> {
     let work = work_folder(shared, run, spot).map_err(|f| io::Error::other(f.message))?;
     Ok(Path::join(&work, "exec"))
 }
@@ -285,7 +291,7 @@ fn streams(arrived: &mut Arrived, full: bool) -> io::Result<[OwnedFd; 3]> {
         .map_err(|_| io::Error::other("a request passes three descriptors"))
 }
 
-impl Session<'_> {
+impl ExecSession<'_> {
     fn hear(&mut self, about: Exec, bytes: Vec<u8>) {
         match about {
             Exec::Data { stream } => {
@@ -297,11 +303,11 @@ impl Session<'_> {
             }
             Exec::Taken { stream } => {
                 let source = self.sources.iter_mut().find(|s| s.stream == stream);
-                source.into_iter().for_each(Source::taken);
+                source.into_iter().for_each(ExecStreamSource::taken);
             }
             Exec::Close { stream } => {
                 let sink = self.sinks.iter_mut().find(|s| s.stream == stream);
-                sink.into_iter().for_each(Sink::close);
+                sink.into_iter().for_each(ExecStreamSink::close);
                 self.sources.retain(|s| s.stream != stream);
             }
             Exec::Gone => {
@@ -359,7 +365,7 @@ impl Session<'_> {
                 self.sources.clear();
             }
             (Some(helper), false) => {
-                let gone = || Answer::Refused("its step has ended there".into());
+                let gone = || ExecReply::Refused("its step has ended there".into());
                 let answer = helper.receive().ok().flatten();
                 self.answer = Some(answer.unwrap_or_else(gone));
                 self.channel = None;
@@ -374,8 +380,8 @@ impl Session<'_> {
             return false;
         };
         let printed = match self.leads {
-            true => self.sinks.iter().all(Sink::idle),
-            false => !self.sources.iter().any(Source::ready),
+            true => self.sinks.iter().all(ExecStreamSink::idle),
+            false => !self.sources.iter().any(ExecStreamSource::ready),
         };
         if !self.told && printed {
             self.told = true;

@@ -3,7 +3,7 @@
 
 use crate::fds::reached;
 use crate::prepare::Need;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::store::{failure, stored_estimate};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const FULL: u64 = 64 << 10;
 
 /// A room.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct StepTmpfs {
     /// As the helper calls it until it shows parts of it to the step.
     inside: PathBuf,
     /// As this process reaches it.
@@ -37,13 +37,13 @@ pub(crate) struct Room {
 
 /// How large a room is to be.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Size {
+pub(crate) struct StepTmpfsSize {
     needed: u64,
     pub(crate) bytes: u64,
 }
 
-impl Room {
-    pub(crate) fn new(inside: PathBuf, top: OwnedFd, size: Size) -> Self {
+impl StepTmpfs {
+    pub(crate) fn new(inside: PathBuf, top: OwnedFd, size: StepTmpfsSize) -> Self {
         Self {
             inside,
             seen: reached(&top),
@@ -86,18 +86,18 @@ impl Room {
 }
 
 /// Whether a step needs a room on node number `at`.
-pub(crate) fn is_needed(shared: &Shared, needs: &[Need<'_>], at: usize) -> bool {
+pub(crate) fn is_needed(shared: &NodeContext, needs: &[Need<'_>], at: usize) -> bool {
     let mut here = needs.iter().filter(|n| n.is_on(at));
     here.any(|n| shared.dataset(n.data).is_ok_and(|d| d.encrypt))
 }
 
 /// How large the room of a step on node number `at` is: its inputs, what is set aside for its outputs, and a share of what is left.
 pub(crate) fn size(
-    shared: &Shared,
+    shared: &NodeContext,
     needs: &[Need<'_>],
     at: usize,
     reserve: u64,
-) -> Result<Size, Failure> {
+) -> Result<StepTmpfsSize, Failure> {
     let mut needed = BESIDE;
     let mut writes = false;
     for need in needs.iter().filter(|n| n.is_on(at)) {
@@ -129,7 +129,7 @@ pub(crate) fn size(
         );
         return Err(failure(FailureKind::NoSpace, message));
     }
-    Ok(Size {
+    Ok(StepTmpfsSize {
         needed,
         bytes: needed.saturating_add((free - needed) / SHARE),
     })

@@ -8,9 +8,11 @@
 use crate::fds::readable;
 use crate::guests::Guests;
 use crate::image::restore::{Imaging, Restored, Restoring, pipe_name};
-use crate::image::{Image, Plan, alone};
-use crate::log::Log;
-use crate::protocol::{Bind, Channel, End, Isolation, Order, Report, Spec, Used};
+use crate::image::{StepImage, StepImagePlan, alone};
+use crate::log::StepLog;
+use crate::protocol::{
+    BindMount, Channel, HelperCommand, HelperReport, ProcessEnd, ProcessUsage, Spec, StepIsolation,
+};
 use crate::provider::gluster::Gluster;
 use crate::provider::{Provider, ProviderAddress, fill};
 use crate::store::warn;
@@ -25,7 +27,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use tarn_ports::Mover;
-use tarn_sys::namespace::{self, Known};
+use tarn_sys::namespace::{self, NamespaceIdentity};
 use tarn_sys::{network, process};
 use tarn_types::event::Imaged;
 
@@ -67,18 +69,18 @@ fn run(mover: fn() -> Box<dyn Mover>) -> io::Result<()> {
     be_expendable();
     let mut control = Channel::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
     match control.receive()? {
-        Some(Order::Prepare(spec)) => {
+        Some(HelperCommand::Prepare(spec)) => {
             bind_to_cpus(&spec);
             match enter(spec.isolate, spec.images.as_ref()) {
-                Ok(Side::Outer(inner)) => wait_for(inner),
-                Ok(Side::Inner) => serve(control, &spec, mover),
-                Err(e) => control.send(&Report::Refused(e.to_string())),
+                Ok(NamespaceSide::Outer(inner)) => wait_for(inner),
+                Ok(NamespaceSide::Inner) => serve(control, &spec, mover),
+                Err(e) => control.send(&HelperReport::Refused(e.to_string())),
             }
         }
-        Some(Order::Room { at, bytes, isolate }) => match enter(isolate, None) {
-            Ok(Side::Outer(inner)) => wait_for(inner),
-            Ok(Side::Inner) => with_room(control, &at, bytes, mover),
-            Err(e) => control.send(&Report::Refused(e.to_string())),
+        Some(HelperCommand::Room { at, bytes, isolate }) => match enter(isolate, None) {
+            Ok(NamespaceSide::Outer(inner)) => wait_for(inner),
+            Ok(NamespaceSide::Inner) => run_with_tmpfs(control, &at, bytes, mover),
+            Err(e) => control.send(&HelperReport::Refused(e.to_string())),
         },
         // The step was not to be after all.
         None => Ok(()),
@@ -91,7 +93,7 @@ fn stranger() -> io::Error {
 }
 
 /// Mounts the room, which tarn fills before it says what the step is.
-fn with_room(
+fn run_with_tmpfs(
     mut control: Channel,
     at: &Path,
     bytes: u64,
@@ -104,11 +106,11 @@ fn with_room(
                 .map_err(|e| explain("no memory can be mounted for encrypted data", &e))
         });
     if let Err(e) = mounted {
-        return control.send(&Report::Refused(e.to_string()));
+        return control.send(&HelperReport::Refused(e.to_string()));
     }
-    control.send(&Report::Mounted)?;
+    control.send(&HelperReport::Mounted)?;
     match control.receive()? {
-        Some(Order::Prepare(spec)) => {
+        Some(HelperCommand::Prepare(spec)) => {
             bind_to_cpus(&spec);
             serve(control, &spec, mover)
         }
@@ -129,21 +131,21 @@ fn bind_to_cpus(spec: &Spec) {
     }
 }
 
-enum Side {
+enum NamespaceSide {
     Outer(Pid),
     Inner,
 }
 
-fn enter(isolate: Isolation, images: Option<&Plan>) -> io::Result<Side> {
-    let Isolation::Namespaces { user } = isolate else {
+fn enter(isolate: StepIsolation, images: Option<&StepImagePlan>) -> io::Result<NamespaceSide> {
+    let StepIsolation::Namespaces { user } = isolate else {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        return Ok(Side::Inner);
+        return Ok(NamespaceSide::Inner);
     };
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // CRIU must be somebody who may become anybody; and clocks that go back would keep a program waiting that went on from an image.
     let known = match images {
-        Some(_) => Known::AsRoot,
-        None => Known::AsItself,
+        Some(_) => NamespaceIdentity::AsRoot,
+        None => NamespaceIdentity::AsItself,
     };
     let from = images.and_then(|p| p.from.as_ref());
     let addresses = match (images.is_some_and(|p| p.alone.is_some()), from) {
@@ -152,18 +154,18 @@ fn enter(isolate: Isolation, images: Option<&Plan>) -> io::Result<Side> {
         (false, _) => None,
     };
     let known = user.then_some(known);
-    namespace::enter(known, from.map(Image::clocks), addresses.is_some())
+    namespace::enter(known, from.map(StepImage::clocks), addresses.is_some())
         .map_err(|e| explain("namespaces are not allowed here", &e))?;
     if let Some(addresses) = addresses {
         network::begin(&addresses)
             .map_err(|e| explain("a network of the step's own cannot be made", &e))?;
     }
     match process::fork()? {
-        process::Fork::Parent(inner) => Ok(Side::Outer(inner)),
+        process::Fork::Parent(inner) => Ok(NamespaceSide::Outer(inner)),
         process::Fork::Child => {
             // Should the outer process die first, the end of the control socket tells.
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            Ok(Side::Inner)
+            Ok(NamespaceSide::Inner)
         }
     }
 }
@@ -191,10 +193,10 @@ fn serve(mut control: Channel, spec: &Spec, mover: fn() -> Box<dyn Mover>) -> io
     let prepared = prepare(spec).and_then(|guests| Ok((guests, started(&mut provider)?)));
     let (guests, provider_address) = match prepared {
         Ok(prepared) => prepared,
-        Err(e) => return control.send(&Report::Refused(e.to_string())),
+        Err(e) => return control.send(&HelperReport::Refused(e.to_string())),
     };
-    control.send(&Report::Ready(provider_address))?;
-    let mut helper = Helper {
+    control.send(&HelperReport::Ready(provider_address))?;
+    let mut helper = HelperRuntime {
         spec,
         control,
         guests,
@@ -206,20 +208,20 @@ fn serve(mut control: Channel, spec: &Spec, mover: fn() -> Box<dyn Mover>) -> io
         restoring: None,
         pipe: String::new(),
         end: None,
-        usage: process::Usage::default(),
+        usage: process::ResourceUsage::default(),
         io_before: process::io_bytes().unwrap_or_default(),
     };
     let served = helper.events();
     // Whatever happened, nothing of the step outlives its helper.
     let ended = helper.end_all();
-    helper.log.iter_mut().for_each(Log::finish);
+    helper.log.iter_mut().for_each(StepLog::finish);
     ended.and(served)
 }
 
 /// Mounts and names, inside the namespaces.
 fn prepare(spec: &Spec) -> io::Result<Guests> {
     let guests = Guests::listen(spec)?;
-    if spec.isolate == Isolation::Group {
+    if spec.isolate == StepIsolation::Group {
         return Ok(guests);
     }
     namespace::make_private().map_err(|e| explain("mounts cannot be made private", &e))?;
@@ -244,12 +246,13 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
 /// before the folder around it is locked.
 fn bind_folders(spec: &Spec) -> io::Result<()> {
     let memory = spec.room.as_deref();
-    let is_in_memory = |b: &&Bind| memory.is_some_and(|memory| b.from.starts_with(memory));
-    let (in_memory, others): (Vec<&Bind>, Vec<&Bind>) = spec.binds.iter().partition(is_in_memory);
+    let is_in_memory = |b: &&BindMount| memory.is_some_and(|memory| b.from.starts_with(memory));
+    let (in_memory, others): (Vec<&BindMount>, Vec<&BindMount>) =
+        spec.binds.iter().partition(is_in_memory);
     if let Some(memory) = memory {
         bind_memory(memory, &in_memory)?;
     }
-    let (writable, read_only): (Vec<&Bind>, Vec<&Bind>) =
+    let (writable, read_only): (Vec<&BindMount>, Vec<&BindMount>) =
         others.into_iter().partition(|b| b.writable);
     writable.into_iter().try_for_each(bind_folder)?;
     for folder in &spec.locked {
@@ -261,7 +264,7 @@ fn bind_folders(spec: &Spec) -> io::Result<()> {
 }
 
 /// Binds folders of the memory that only this step has, and unmounts the rest of it: all of it at once would be writable there.
-fn bind_memory(memory: &Path, binds: &[&Bind]) -> io::Result<()> {
+fn bind_memory(memory: &Path, binds: &[&BindMount]) -> io::Result<()> {
     for b in binds {
         bind_folder(b)?;
         if !b.writable {
@@ -274,7 +277,7 @@ fn bind_memory(memory: &Path, binds: &[&Bind]) -> io::Result<()> {
     })
 }
 
-fn bind_folder(b: &Bind) -> io::Result<()> {
+fn bind_folder(b: &BindMount) -> io::Result<()> {
     namespace::bind(&b.from, &b.to).map_err(|e| {
         let what = format!(
             "{} cannot be mounted at {}",
@@ -307,58 +310,60 @@ fn mount_own_proc(spec: &Spec) -> io::Result<()> {
     Ok(())
 }
 
-struct Helper<'a> {
+struct HelperRuntime<'a> {
     spec: &'a Spec,
     control: Channel,
     guests: Guests,
     /// What gives the namespace that it shares with the step's other nodes.
     provider: Option<Box<dyn Provider + 'a>>,
     mover: fn() -> Box<dyn Mover>,
-    command: Option<Running>,
+    command: Option<StepProcess>,
     /// What the command prints.
-    log: Option<Log>,
+    log: Option<StepLog>,
     /// What takes images of it.
     imaging: Option<Imaging<'a>>,
     /// It is being made of one.
     restoring: Option<Restoring>,
     /// The pipe that it prints to, as others see it.
     pipe: String,
-    end: Option<(End, u64)>,
-    usage: process::Usage,
+    end: Option<(ProcessEnd, u64)>,
+    usage: process::ResourceUsage,
     io_before: (u64, u64),
 }
 
-struct Running {
+struct StepProcess {
     pid: Pid,
     /// `None` on kernels without pidfds: then the end is seen at the next interval.
     fd: Option<OwnedFd>,
     since: Instant,
 }
 
-impl Helper<'_> {
+impl HelperRuntime<'_> {
     /// Until the command has ended or tarn says (or is) finished.
     fn events(&mut self) -> io::Result<()> {
         loop {
             self.wait()?;
-            self.log.as_mut().map(Log::take);
+            self.log.as_mut().map(StepLog::take);
             self.reap()?;
             if let Some((end, wall)) = self.end {
                 return self.finish(Some(end), wall);
             }
             while self.control.has_message() || readable(&self.control.socket)? {
                 match self.control.receive()? {
-                    Some(Order::Mount(provider_addresses)) => match self.mount(&provider_addresses)
-                    {
-                        Ok(()) => self.control.send(&Report::Ready(None))?,
-                        Err(e) => self.control.send(&Report::Refused(e.to_string()))?,
-                    },
-                    Some(Order::Go) => self.start()?,
-                    Some(Order::Terminate) => self.signal_all(Signal::TERM)?,
-                    Some(Order::Finish) => {
-                        let wall = self.command.as_ref().map_or(0, |c| nanos(c.since));
-                        return self.finish(Some(End::Signalled(Signal::KILL.as_raw())), wall);
+                    Some(HelperCommand::Mount(provider_addresses)) => {
+                        match self.mount(&provider_addresses) {
+                            Ok(()) => self.control.send(&HelperReport::Ready(None))?,
+                            Err(e) => self.control.send(&HelperReport::Refused(e.to_string()))?,
+                        }
                     }
-                    Some(Order::Prepare(_) | Order::Room { .. }) => {
+                    Some(HelperCommand::Go) => self.start()?,
+                    Some(HelperCommand::Terminate) => self.signal_all(Signal::TERM)?,
+                    Some(HelperCommand::Finish) => {
+                        let wall = self.command.as_ref().map_or(0, |c| nanos(c.since));
+                        return self
+                            .finish(Some(ProcessEnd::Signalled(Signal::KILL.as_raw())), wall);
+                    }
+                    Some(HelperCommand::Prepare(_) | HelperCommand::Room { .. }) => {
                         return Err(io::Error::other("prepared twice"));
                     }
                     None => return Ok(()),
@@ -366,7 +371,7 @@ impl Helper<'_> {
             }
             self.guests.serve()?;
             if let Some(what) = self.imaging.as_mut().and_then(Imaging::look) {
-                self.control.send(&Report::Image(what))?;
+                self.control.send(&HelperReport::Image(what))?;
             }
         }
     }
@@ -407,7 +412,7 @@ impl Helper<'_> {
             while let Some(reaped) = no_children_is_none(process::reap(false))? {
                 if reaped.pid == filler {
                     return match reaped.end {
-                        process::End::Exited(0) => Ok(()),
+                        process::ProcessExit::Exited(0) => Ok(()),
                         _ => Err(io::Error::other(fill::failure(plan))),
                     };
                 }
@@ -416,7 +421,7 @@ impl Helper<'_> {
                 }
             }
             if said.elapsed() > ALIVE {
-                self.control.send(&Report::Busy)?;
+                self.control.send(&HelperReport::Busy)?;
                 said = Instant::now();
             }
             std::thread::sleep(LOOK);
@@ -429,9 +434,9 @@ impl Helper<'_> {
         };
         let (name, program) = match crate::command::program(program, &self.spec.env) {
             Ok(found) => (program, found),
-            Err(why) => return self.control.send(&Report::Refused(why.to_string())),
+            Err(why) => return self.control.send(&HelperReport::Refused(why.to_string())),
         };
-        let (log, [out, error]) = Log::open(io::stdout().as_fd().try_clone_to_owned()?)?;
+        let (log, [out, error]) = StepLog::open(io::stdout().as_fd().try_clone_to_owned()?)?;
         self.log = Some(log);
         let images = self.spec.images.as_ref();
         let pipe = images.map(|_| pipe_name(&out)).transpose()?;
@@ -446,7 +451,7 @@ impl Helper<'_> {
                 // Nothing is said of the image: it stays.
                 Err(e) => {
                     let why = explain("an image cannot be restored now", &e);
-                    self.control.send(&Report::Refused(why.to_string()))
+                    self.control.send(&HelperReport::Refused(why.to_string()))
                 }
             };
         }
@@ -457,7 +462,7 @@ impl Helper<'_> {
                 "shared memory and terminals of the step's own cannot be made",
                 &e,
             );
-            return self.control.send(&Report::Refused(why.to_string()));
+            return self.control.send(&HelperReport::Refused(why.to_string()));
         }
         let mut command = Command::new(&program);
         command
@@ -467,11 +472,11 @@ impl Helper<'_> {
         let env = self.spec.env.iter().map(|(name, value)| (name, value));
         command.env_clear().envs(env);
         command.stdin(Stdio::null()).stdout(out).stderr(error);
-        if self.spec.isolate == Isolation::Group {
+        if self.spec.isolate == StepIsolation::Group {
             process::die_with_parent(command.process_group(0), Signal::KILL);
         }
         if let Some(plan) = images {
-            let user = self.spec.isolate == Isolation::Namespaces { user: true };
+            let user = self.spec.isolate == StepIsolation::Namespaces { user: true };
             process::begin_session(&mut command, user, plan.alone.is_some());
         }
         match command.spawn() {
@@ -481,14 +486,14 @@ impl Helper<'_> {
             }
             Err(e) => {
                 let why = format!("{} cannot be started: {e}", program.display());
-                self.control.send(&Report::Refused(why))
+                self.control.send(&HelperReport::Refused(why))
             }
         }
     }
 
     /// The command's first process is this.
     fn runs(&mut self, pid: Pid) {
-        self.command = Some(Running {
+        self.command = Some(StepProcess {
             pid,
             fd: pidfd_open(pid, PidfdFlags::empty()).ok(),
             since: Instant::now(),
@@ -507,7 +512,7 @@ impl Helper<'_> {
         fds.extend(
             self.log
                 .iter()
-                .filter_map(Log::fd)
+                .filter_map(StepLog::fd)
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
         );
         fds.extend(
@@ -542,7 +547,7 @@ impl Helper<'_> {
                     self.end = Some((reaped.end.into(), nanos(c.since)))
                 }
                 _ => match self.provider.as_ref().and_then(|p| p.health(reaped.pid)) {
-                    Some(why) => self.control.send(&Report::Refused(why))?,
+                    Some(why) => self.control.send(&HelperReport::Refused(why))?,
                     None => self.guests.ended(reaped.pid, reaped.end.into()),
                 },
             }
@@ -554,7 +559,7 @@ impl Helper<'_> {
     fn of_images(&mut self, reaped: &process::Reaped) -> io::Result<bool> {
         let end = reaped.end.into();
         if let Some((what, torn)) = self.imaging.as_mut().and_then(|i| i.ended(reaped.pid, end)) {
-            self.control.send(&Report::Image(what))?;
+            self.control.send(&HelperReport::Image(what))?;
             if torn {
                 self.signal_all(Signal::KILL)?;
             }
@@ -569,9 +574,10 @@ impl Helper<'_> {
         };
         self.restoring = None;
         match restored {
-            Restored::Not(why) => self.control.send(&Report::NotRestored(why))?,
+            Restored::Not(why) => self.control.send(&HelperReport::NotRestored(why))?,
             Restored::Runs(end) => {
-                self.control.send(&Report::Image(Imaged::Restored { id }))?;
+                self.control
+                    .send(&HelperReport::Image(Imaged::Restored { id }))?;
                 self.runs(root);
                 self.end = end.map(|end| (end, 0));
             }
@@ -580,7 +586,8 @@ impl Helper<'_> {
     }
 
     fn signal_all(&self, signal: Signal) -> io::Result<()> {
-        if self.provider.is_none() && matches!(self.spec.isolate, Isolation::Namespaces { .. }) {
+        if self.provider.is_none() && matches!(self.spec.isolate, StepIsolation::Namespaces { .. })
+        {
             return process::signal_namespace(signal);
         }
         for pid in self.of_the_step()? {
@@ -640,12 +647,12 @@ impl Helper<'_> {
         }
     }
 
-    fn finish(&mut self, end: Option<End>, wall: u64) -> io::Result<()> {
+    fn finish(&mut self, end: Option<ProcessEnd>, wall: u64) -> io::Result<()> {
         self.end_all()?;
-        self.log.iter_mut().for_each(Log::finish);
-        let passed = self.log.as_ref().map_or((0, 0), Log::passed);
+        self.log.iter_mut().for_each(StepLog::finish);
+        let passed = self.log.as_ref().map_or((0, 0), StepLog::passed);
         let (read, written) = process::io_bytes().unwrap_or_default();
-        let used = Used {
+        let used = ProcessUsage {
             wall,
             user: self.usage.user,
             system: self.usage.system,
@@ -655,7 +662,7 @@ impl Helper<'_> {
             energy: None,
         };
         let end = end.filter(|_| self.spec.command.is_some());
-        self.control.send(&Report::Ended { end, used })
+        self.control.send(&HelperReport::Ended { end, used })
     }
 }
 

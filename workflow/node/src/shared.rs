@@ -3,10 +3,10 @@
 use crate::capability::CapabilityError;
 use crate::drained::is_there;
 use crate::image::Criu;
-use crate::jobs::Jobs;
+use crate::jobs::SyntheticJobIds;
 use crate::keys::DataKeys;
 use crate::ledger::{Ledgers, Reservation};
-use crate::protocol::Isolation;
+use crate::protocol::StepIsolation;
 use crate::sockets::{Near, Sockets};
 use crate::sources::Remembered;
 use crate::stage;
@@ -19,8 +19,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use tarn_ports::{
-    ChangedSince, Checkpoints, Control, Followers, MakePartition, Meter, Mover, MoverError, Peers,
-    Progress,
+    ChangedSince, CheckpointFinder, Control, Followers, MakePartition, Meter, Mover, MoverError,
+    Peers, Progress,
 };
 use tarn_types::checkpoint::CheckpointId;
 use tarn_types::cluster::{Cluster, Node, Tier};
@@ -30,14 +30,14 @@ use tarn_types::id::{DataId, InstanceId, NodeId, TierId, TierRef};
 use tarn_types::key::DataKey;
 use tarn_types::layout::{StateDir, TierDir, drained_part};
 use tarn_types::manifest::Manifest;
-use tarn_types::nodes::Own;
+use tarn_types::nodes::OwnedNodes;
 use tarn_types::object::is_object;
 use tarn_types::part::{PartClass, PartRef, Place, StoreKey};
 use tarn_types::workflow::{Dataset, Workflow};
 
 /// Something for the loop.
 #[derive(Debug)]
-pub(crate) enum Delivery {
+pub(crate) enum NodeLoopEvent {
     /// The outcome of an action.
     Outcome(Event),
     /// Something that happened by itself.
@@ -46,13 +46,13 @@ pub(crate) enum Delivery {
     Wake,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct NodeContext {
     pub(crate) run: String,
     pub(crate) workspace: String,
     pub(crate) workflow: Workflow,
     pub(crate) cluster: Cluster,
     /// Which of its nodes this world has itself.
-    pub(crate) own: Own,
+    pub(crate) own: OwnedNodes,
     /// Replicas on the others.
     pub(crate) peers: Option<Arc<dyn Peers>>,
     /// The others, of steps of several nodes.
@@ -62,11 +62,11 @@ pub(crate) struct Shared {
     /// The keys of encrypted datasets, where the workflow has any.
     pub(crate) keys: Option<DataKeys>,
     pub(crate) helper: PathBuf,
-    pub(crate) checkpoints: Checkpoints,
+    pub(crate) checkpoints: CheckpointFinder,
     pub(crate) partitions: MakePartition,
     pub(crate) changed_since: ChangedSince,
     pub(crate) meter: Option<Arc<dyn Meter>>,
-    pub(crate) isolation: Isolation,
+    pub(crate) isolation: StepIsolation,
     /// Why steps of several nodes cannot run here, if they cannot.
     pub(crate) multi_node: Result<(), CapabilityError>,
     /// Why the nodes of a step cannot have one namespace, if they cannot.
@@ -88,17 +88,17 @@ pub(crate) struct Shared {
     pub(crate) others: Mutex<BTreeMap<(TierRef, StoreKey), PathBuf>>,
     /// Whether earlier runs have committed steps that this one may take over.
     pub(crate) reusable: AtomicBool,
-    pub(crate) deliveries: Sender<Delivery>,
+    pub(crate) deliveries: Sender<NodeLoopEvent>,
     /// Steps that write to tiers in memory.
     pub(crate) writers: Arc<Writers>,
     /// The numbers of jobs that are none of Slurm's.
-    pub(crate) jobs: Jobs,
+    pub(crate) jobs: SyntheticJobIds,
     /// What steps and movement are bound to, where there are several.
     pub(crate) sockets: Option<Sockets>,
 }
 
-impl Shared {
-    pub(crate) fn deliver(&self, delivery: Delivery) {
+impl NodeContext {
+    pub(crate) fn deliver(&self, delivery: NodeLoopEvent) {
         // The receiver is gone only when the world is being dropped: then nobody waits for it.
         let _ = self.deliveries.send(delivery);
     }
@@ -152,7 +152,7 @@ impl Shared {
     /// [`Shared::forget_gone`].
     pub(crate) fn forget_key(&self, part: &StoreKey) -> Result<(), Failure> {
         match (&self.own, self.part_of(part)) {
-            (Own::All, Some(known)) => self.forget_gone(known.data, part),
+            (OwnedNodes::All, Some(known)) => self.forget_gone(known.data, part),
             _ => Ok(()),
         }
     }
@@ -178,9 +178,9 @@ impl Shared {
     /// nodes forgets those of parts that nothing describes any more: such as an attempt has begun that was not to be.
     pub(crate) fn forget_own_keys(&self) -> Result<(), Failure> {
         match &self.own {
-            Own::All => {}
-            Own::Some(_) if self.is_home() => return self.forget_keys(),
-            Own::Some(_) => return Ok(()),
+            OwnedNodes::All => {}
+            OwnedNodes::Some(_) if self.is_home() => return self.forget_keys(),
+            OwnedNodes::Some(_) => return Ok(()),
         }
         let known = self.parts.lock().ok();
         let known: Vec<StoreKey> = known.map_or_else(Vec::new, |parts| {
@@ -329,7 +329,7 @@ impl Shared {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Reservation<'_>, Failure> {
         self.ledgers.make_way(spot, bytes, &*self.mover);
-        if self.tell_kept(spot, bytes) {
+        if self.report_kept(spot, bytes) {
             return Err(failure(
                 FailureKind::Cancelled,
                 "data that is kept from earlier runs takes the space that was planned for it; tarn looks for a node again",
@@ -350,17 +350,17 @@ impl Shared {
         while let Some((at, part, key)) = self.ledgers.in_the_way_of(spot, bytes) {
             let at = Place::Node(at);
             let gone = evict(self, part, &key, &at);
-            self.deliver(Delivery::News(gone));
+            self.deliver(NodeLoopEvent::News(gone));
         }
     }
 
     /// Tells the engine of what is kept from earlier runs, if it is in the way of `bytes` more and that was not told before.
-    fn tell_kept(&self, spot: TierRef, bytes: u64) -> bool {
+    fn report_kept(&self, spot: TierRef, bytes: u64) -> bool {
         let Some(news) = self.ledgers.kept_in_the_way(spot, bytes) else {
             return false;
         };
         for (spot, bytes) in news {
-            self.deliver(Delivery::News(Event::Capacity { spot, bytes }));
+            self.deliver(NodeLoopEvent::News(Event::Capacity { spot, bytes }));
         }
         true
     }
@@ -377,7 +377,7 @@ impl Shared {
         self.clear_cache(spot, more);
         let grown = reserved.grow(bytes);
         if grown.is_err() {
-            self.tell_kept(spot, more);
+            self.report_kept(spot, more);
         }
         grown
     }
@@ -412,8 +412,8 @@ impl Shared {
     /// that nobody needs. Of the worlds of a run it is one: that of one machine, or the one without nodes.
     pub(crate) fn is_home(&self) -> bool {
         match &self.own {
-            Own::All => true,
-            Own::Some(nodes) => nodes.is_empty(),
+            OwnedNodes::All => true,
+            OwnedNodes::Some(nodes) => nodes.is_empty(),
         }
     }
 

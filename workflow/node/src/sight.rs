@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use tarn_types::hash::Hash;
-use tarn_types::nodes::{Look, Sight};
+use tarn_types::nodes::{PathAppearance, SharedPath};
 use tarn_types::object::is_object;
 use tarn_types::workflow::Workflow;
 
@@ -28,7 +28,7 @@ const PREFIX: &str = ".tarn-seen-";
 /// What all nodes are to see. The files that were written for it are removed when this is dropped.
 #[derive(Debug, Default)]
 pub struct Sights {
-    all: Vec<Sight>,
+    all: Vec<SharedPath>,
     /// Folders with a word, and its file's name and the word.
     words: BTreeMap<PathBuf, (String, String)>,
 }
@@ -108,13 +108,13 @@ impl Sights {
     }
 
     /// What the nodes are asked about.
-    pub fn all(&self) -> &[Sight] {
+    pub fn all(&self) -> &[SharedPath] {
         &self.all
     }
 
-    fn add(&mut self, title: String, path: &Path, look: Look) {
+    fn add(&mut self, title: String, path: &Path, look: PathAppearance) {
         let path = path.to_path_buf();
-        self.all.push(Sight { title, path, look });
+        self.all.push(SharedPath { title, path, look });
     }
 
     /// A folder that is written to, or the one in which it will be made.
@@ -139,13 +139,13 @@ impl Sights {
         })?;
         let file = (name.clone(), word.clone());
         self.words.insert(folder.to_path_buf(), file);
-        self.add(title, folder, Look::Word { name, word });
+        self.add(title, folder, PathAppearance::Word { name, word });
         Ok(())
     }
 }
 
 /// What was done meanwhile.
-enum Step<T> {
+enum ProbeUpdate<T> {
     Next(String),
     Done(io::Result<T>),
 }
@@ -160,14 +160,14 @@ fn within<T: Send + 'static>(
     let thread = std::thread::Builder::new().name("tarn-sight".into());
     thread.spawn(move || {
         // Nobody listens any more when it has taken too long.
-        let done = work(&|place| drop(tell.send(Step::Next(place))));
-        let _ = tell.send(Step::Done(done));
+        let done = work(&|place| drop(tell.send(ProbeUpdate::Next(place))));
+        let _ = tell.send(ProbeUpdate::Done(done));
     })?;
     let mut place = String::new();
     loop {
         match told.recv_timeout(timeout) {
-            Ok(Step::Next(next)) => place = next,
-            Ok(Step::Done(done)) => return done,
+            Ok(ProbeUpdate::Next(next)) => place = next,
+            Ok(ProbeUpdate::Done(done)) => return done,
             Err(RecvTimeoutError::Timeout) => {
                 let why = format!(
                     "{place} does not answer for {timeout:?}: its file system hangs; nothing was started, try again when it is back"
@@ -191,20 +191,20 @@ impl Drop for Sights {
 }
 
 /// How a file or folder looks here. It is opened for that, which is when network file systems ask for news of it.
-fn look(path: &Path) -> io::Result<Look> {
+fn look(path: &Path) -> io::Result<PathAppearance> {
     let known = std::fs::metadata(path)?;
     if !known.is_file() && !known.is_dir() {
-        return Ok(Look::Other);
+        return Ok(PathAppearance::Other);
     }
     let Ok(file) = File::open(path) else {
         // Not readable for this user: that is said where it is read.
-        return Ok(Look::Hidden);
+        return Ok(PathAppearance::Hidden);
     };
     let found = file.metadata()?;
     let modified = found.mtime();
     if found.is_file() {
         let length = found.len();
-        return Ok(Look::File { length, modified });
+        return Ok(PathAppearance::File { length, modified });
     }
     let mut names = Vec::new();
     for entry in std::fs::read_dir(path)?.take(MAX_NAMES + 1) {
@@ -216,14 +216,14 @@ fn look(path: &Path) -> io::Result<Look> {
         // No name holds a slash.
         Hash::of(&names.join(&b'/'))
     });
-    Ok(Look::Folder { modified, names })
+    Ok(PathAppearance::Folder { modified, names })
 }
 
 /// Whether this node sees the same, or what it sees and what to do.
 ///
 /// # Errors
 /// A sentence or two for people.
-pub fn check(sight: &Sight) -> Result<(), String> {
+pub fn check(sight: &SharedPath) -> Result<(), String> {
     let wrong = |why: String| {
         Err(format!(
             "it does not see {} as tarn does (at {}): {why}. Every node must see the state folder, the workflow's folder, \
@@ -234,7 +234,7 @@ pub fn check(sight: &Sight) -> Result<(), String> {
         ))
     };
     let found = match &sight.look {
-        Look::Word { name, word } => {
+        PathAppearance::Word { name, word } => {
             return match has_word(&sight.path, name, word) {
                 Ok(()) => Ok(()),
                 Err(why) => wrong(why),
@@ -272,7 +272,7 @@ fn has_word(folder: &Path, name: &str, word: &str) -> Result<(), String> {
 mod tests {
     use super::*;
     use std::time::{Instant, SystemTime};
-    use tarn_types::workflow::{Dataset, Keep, OnFailure, Partition};
+    use tarn_types::workflow::{Dataset, Keep, OnFailure, VersionPartitioning};
 
     fn workflow(folder: &Path) -> Workflow {
         let dataset = |name: &str, source: Option<&str>, dest: Option<&str>| Dataset {
@@ -287,7 +287,7 @@ mod tests {
             encrypt: false,
             of: None,
             tier: None,
-            partition: Partition::Whole,
+            partition: VersionPartitioning::Whole,
         };
         Workflow {
             name: "w".into(),
@@ -316,7 +316,7 @@ mod tests {
 
     /// What a node says that has another folder at the same path.
     fn elsewhere(sights: &Sights, here: &Path, there: &Path) -> Vec<String> {
-        let moved = sights.all().iter().map(|s| Sight {
+        let moved = sights.all().iter().map(|s| SharedPath {
             path: there.join(s.path.strip_prefix(here).unwrap()),
             ..s.clone()
         });
@@ -422,10 +422,10 @@ mod tests {
         std::fs::create_dir(dir.path().join("below")).unwrap();
         let seen = |folder: &Path, name: &str, word: &str| {
             let (name, word) = (name.to_owned(), word.to_owned());
-            check(&Sight {
+            check(&SharedPath {
                 title: "it".into(),
                 path: folder.into(),
-                look: Look::Word { name, word },
+                look: PathAppearance::Word { name, word },
             })
         };
         assert_eq!(seen(dir.path(), "nonce", "word"), Ok(()));

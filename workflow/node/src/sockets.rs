@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tarn_types::cluster::{Cluster, Socket};
 use tarn_types::id::NodeId;
-use tarn_types::nodes::Own;
+use tarn_types::nodes::OwnedNodes;
 
 /// The sockets of a host.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Sockets {
 impl Sockets {
     /// Those of the host that the own nodes are on, with the processors that this process may use. `None` where there is
     /// nothing to choose from: then nothing is asked of the system.
-    pub fn of(cluster: &Cluster, own: &Own) -> Option<Self> {
+    pub fn of(cluster: &Cluster, own: &OwnedNodes) -> Option<Self> {
         let nodes = (0..).map(NodeId).zip(&cluster.nodes);
         let hosts: BTreeSet<u32> = nodes
             .filter(|(id, _)| own.has(*id))
@@ -74,7 +74,7 @@ impl Sockets {
     /// Processors for a step: of the socket that its tier lies on, or else of the one with most free, if there are enough; of as
     /// few sockets as can be otherwise, whole ones first. They are its own until the claim is dropped. Where too few are free
     /// (they are taken by steps that the ledger does not count any more), it may use all.
-    pub(crate) fn take(&self, cores: u32, tier: &str) -> Claim<'_> {
+    pub(crate) fn take(&self, cores: u32, tier: &str) -> CpuAllocation<'_> {
         let home = self.with(tier);
         let mut taken = self.taken();
         let free = |s: &Socket| -> Vec<u32> {
@@ -108,7 +108,7 @@ impl Sockets {
                 .flat_map(|s| s.cpus.iter().copied())
                 .collect()
         };
-        Claim {
+        CpuAllocation {
             sockets: self,
             cpus: if own.is_empty() {
                 everything()
@@ -122,14 +122,14 @@ impl Sockets {
 
 /// What a step runs on.
 #[derive(Debug)]
-pub(crate) struct Claim<'a> {
+pub(crate) struct CpuAllocation<'a> {
     sockets: &'a Sockets,
     pub(crate) cpus: Vec<u32>,
     /// Of these, what nobody else runs on.
     own: Vec<u32>,
 }
 
-impl Drop for Claim<'_> {
+impl Drop for CpuAllocation<'_> {
     fn drop(&mut self) {
         let mut taken = self.sockets.taken();
         taken.retain(|cpu| !self.own.contains(cpu));

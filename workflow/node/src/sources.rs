@@ -3,9 +3,9 @@
 mod memory;
 mod since;
 
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::store::{alike, failure, hash_of, write_manifests};
-use memory::{Files, Stamp};
+use memory::{Stamp, StampedFiles};
 use rustix::fs::{Access, Mode, OFlags, access, open};
 use rustix::io::pread;
 pub use since::look_at_source_since;
@@ -25,7 +25,7 @@ use tarn_types::merge;
 use tarn_types::object::{ObjectUrl, is_object};
 use tarn_types::part::{PartClass, PartInfo, PartRef, Place, StoreKey, Transfer};
 use tarn_types::text::not_empty;
-use tarn_types::workflow::{Dataset, Partition};
+use tarn_types::workflow::{Dataset, VersionPartitioning};
 
 /// A file changed this short before it was read may change again within the same time stamp (FAT and old NFS
 /// have 2 s): its hash is not relied on. Nor is that of a file whose inode was changed (ctime) so short before:
@@ -37,7 +37,7 @@ const FLUSH: Duration = Duration::from_secs(5);
 /// Files of sources with hashes that were read in this run, to be written to `<state>/sources`.
 #[derive(Debug, Default)]
 pub(crate) struct Remembered {
-    fresh: BTreeMap<DataId, Files>,
+    fresh: BTreeMap<DataId, StampedFiles>,
     flushed: Option<Instant>,
 }
 
@@ -58,14 +58,18 @@ pub(crate) fn resolve(source: &Path) -> PathBuf {
 }
 
 /// Lists a source; the event to report.
-pub(crate) fn list(shared: &Shared, data: DataId, control: &Control) -> Event {
+pub(crate) fn list(shared: &NodeContext, data: DataId, control: &Control) -> Event {
     match try_list(shared, data, control) {
         Ok(parts) => Event::SourceListed { data, parts },
         Err(failure) => Event::SourceFailed { data, failure },
     }
 }
 
-fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<PartInfo>, Failure> {
+fn try_list(
+    shared: &NodeContext,
+    data: DataId,
+    control: &Control,
+) -> Result<Vec<PartInfo>, Failure> {
     let dataset = shared.dataset(data)?;
     let source = dataset.source.as_deref().ok_or_else(|| {
         failure(
@@ -135,7 +139,7 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
 /// # Errors
 /// When the source cannot be read, or has no such part any more.
 pub(crate) fn list_again(
-    shared: &Shared,
+    shared: &NodeContext,
     data: DataId,
     (class, key): (&PartClass, &StoreKey),
     control: &Control,
@@ -282,7 +286,7 @@ fn on_disk(root: &Path, folder: bool, path: &[u8]) -> PathBuf {
 
 /// Names this state of the source for this workspace. Files that may still change unseen make it the run's own.
 fn signature(
-    shared: &Shared,
+    shared: &NodeContext,
     source: &Path,
     tree: &Manifest,
     (stamps, said): (&[Option<Stamp>], &[Option<Hash>]),
@@ -323,7 +327,7 @@ fn signature(
     h.finish()
 }
 
-fn memory_file(shared: &Shared, dataset: &str) -> PathBuf {
+fn memory_file(shared: &NodeContext, dataset: &str) -> PathBuf {
     shared.state.sources(&shared.workspace).join(dataset)
 }
 
@@ -348,9 +352,9 @@ fn fill_hashes(
 fn fill(
     tree: &mut Manifest,
     stamps: &[Option<Stamp>],
-    known: &Files,
-) -> (Vec<(usize, Hash)>, Files) {
-    let mut used = Files::new();
+    known: &StampedFiles,
+) -> (Vec<(usize, Hash)>, StampedFiles) {
+    let mut used = StampedFiles::new();
     let mut touched = Vec::new();
     for (at, (entry, stamp)) in tree.entries.iter_mut().zip(stamps).enumerate() {
         let Some(before) = known.get(&entry.path) else {
@@ -397,7 +401,7 @@ pub struct SourceLook {
 
 /// How much is read of files that look changed since they were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
+pub enum RereadScope {
     /// Until one is found that has other content: for a run, which reads the others when it stages them.
     UntilChanged,
     /// All: for a plan, which stages nothing and has to know for each entry whether it is what it was.
@@ -413,7 +417,7 @@ pub fn look_at_source(
     state: &StateDir,
     workspace: &str,
     dataset: &Dataset,
-    reading: Reading,
+    reading: RereadScope,
     mover: &dyn Mover,
 ) -> Result<SourceLook, Failure> {
     let control = Control::default();
@@ -422,11 +426,11 @@ pub fn look_at_source(
     let stamps = stamps(&root, &tree);
     let known = memory::read(&state.sources(workspace).join(&dataset.name), &root);
     let (touched, _) = fill(&mut tree, &stamps, &known);
-    let reading_all = reading == Reading::All;
+    let reading_all = reading == RereadScope::All;
     // One part has changed as a whole.
     let reading = match dataset.partition {
-        Partition::Whole => Reading::UntilChanged,
-        Partition::Entries | Partition::Ranks => reading,
+        VersionPartitioning::Whole => RereadScope::UntilChanged,
+        VersionPartitioning::Entries | VersionPartitioning::Ranks => reading,
     };
     read_touched(mover, &root, &mut tree, &touched, reading, &control);
     if reading_all && !is_object(&root) {
@@ -475,7 +479,7 @@ pub fn look_at_source(
 
 /// Reads files whose content may be what it was, so that steps which read them need not run again, and remembers that.
 fn look_again(
-    shared: &Shared,
+    shared: &NodeContext,
     data: DataId,
     tree: &mut Manifest,
     touched: &[(usize, Hash)],
@@ -486,7 +490,7 @@ fn look_again(
         return;
     };
     let began = wall_clock();
-    let until = Reading::UntilChanged;
+    let until = RereadScope::UntilChanged;
     let read = read_touched(&*shared.mover, &root, tree, touched, until, control);
     remember(shared, data, &read, began);
 }
@@ -497,7 +501,7 @@ fn read_touched(
     root: &Path,
     tree: &mut Manifest,
     touched: &[(usize, Hash)],
-    reading: Reading,
+    reading: RereadScope,
     control: &Control,
 ) -> Manifest {
     let folder = is_tree(root);
@@ -521,8 +525,8 @@ fn read_touched(
         });
         if now != Some(*known) {
             match reading {
-                Reading::UntilChanged => break,
-                Reading::All => continue,
+                RereadScope::UntilChanged => break,
+                RereadScope::All => continue,
             }
         }
         if let EntryKind::File { hash, .. } = &mut entry.kind {
@@ -535,7 +539,7 @@ fn read_touched(
 
 /// A source has other content than is remembered: all that is remembered of it is forgotten. Where this world does not
 /// remember it, the one that does is told what was read instead ([`tarn_ports::Nodes::learned`]).
-pub(crate) fn forget(shared: &Shared, data: DataId) {
+pub(crate) fn forget(shared: &NodeContext, data: DataId) {
     if !shared.is_home() {
         return;
     }
@@ -550,7 +554,7 @@ pub(crate) fn forget(shared: &Shared, data: DataId) {
 }
 
 /// A part of a source has been read, beginning at `began`: its hashes hold as long as the files look the same.
-pub(crate) fn remember(shared: &Shared, data: DataId, manifest: &Manifest, began: i64) {
+pub(crate) fn remember(shared: &NodeContext, data: DataId, manifest: &Manifest, began: i64) {
     if !shared.is_home() {
         return;
     }
@@ -579,7 +583,7 @@ pub(crate) fn remember(shared: &Shared, data: DataId, manifest: &Manifest, began
 }
 
 /// Remembers what another world has read of sources in a transfer that began at this time.
-pub(crate) fn learn(shared: &Shared, transfer: &Transfer, began: i64) {
+pub(crate) fn learn(shared: &NodeContext, transfer: &Transfer, began: i64) {
     let read = transfer.parts.iter().filter(|p| p.from == Place::Source);
     for part in read {
         let known = shared.known(&part.part);
@@ -591,7 +595,7 @@ pub(crate) fn learn(shared: &Shared, transfer: &Transfer, began: i64) {
 }
 
 /// Writes what is remembered. A memory that cannot be written is no reason to fail a run.
-pub(crate) fn flush(shared: &Shared) {
+pub(crate) fn flush(shared: &NodeContext) {
     let Ok(mut remembered) = shared.remembered.lock() else {
         return;
     };

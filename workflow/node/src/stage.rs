@@ -7,8 +7,8 @@ use crate::command::COMMAND;
 use crate::kept::CHECKPOINTS;
 use crate::partitions;
 use crate::prepare::SCRATCH;
-use crate::protocol::Isolation;
-use crate::shared::Shared;
+use crate::protocol::StepIsolation;
+use crate::shared::NodeContext;
 use crate::store::{io_failure, is_folder, make_folder};
 use std::fs::{OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
@@ -31,7 +31,7 @@ pub(crate) fn folder(root: &Path, workspace: &str) -> PathBuf {
 }
 
 /// All that steps see beside each other, whether it is on a node of a step or not.
-pub(crate) fn mount_points(shared: &Shared) -> Vec<String> {
+pub(crate) fn mount_points(shared: &NodeContext) -> Vec<String> {
     let names = shared.workflow.data.iter().map(|d| d.name.clone());
     let own = [SCRATCH, CHECKPOINTS, COMMAND].map(str::to_owned);
     let own = own.into_iter().chain(names);
@@ -39,8 +39,8 @@ pub(crate) fn mount_points(shared: &Shared) -> Vec<String> {
 }
 
 /// Makes what is outside.
-pub(crate) fn make(shared: &Shared) -> Result<(), Failure> {
-    let (Isolation::Namespaces { .. }, Some(stage)) = (shared.isolation, shared.stage()) else {
+pub(crate) fn make(shared: &NodeContext) -> Result<(), Failure> {
+    let (StepIsolation::Namespaces { .. }, Some(stage)) = (shared.isolation, shared.stage()) else {
         return Ok(());
     };
     make_folder(&stage)?;

@@ -6,12 +6,12 @@ use crate::envelope_queue::EnvelopeQueue;
 use crate::far::{RemoteNode, RemoteNodes};
 use crate::here::{Attempted, LocalNode};
 use crate::hints;
-use crate::launch::{Launcher, Leaving, Outcome, Stop, Urgency, broken, execute};
-use crate::member::{Done, Lack, Member, Task, Team};
+use crate::launch::{CommandOutcome, Launcher, Leaving, StepStopper, StopUrgency, broken, execute};
+use crate::member::{Member, ResourceShortage, StepNodeTask, StepNodeTaskResult, Team};
 use crate::prepare::needs;
-use crate::protocol::{End, Isolation, Used};
+use crate::protocol::{ProcessEnd, ProcessUsage, StepIsolation};
 use crate::relay::Relay;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::store::{failure, tail};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tarn_ports::Control;
-use tarn_types::action::Run;
+use tarn_types::action::AttemptSpec;
 use tarn_types::bounds::LOG_TAIL_BYTES;
 use tarn_types::checkpoint::{CheckpointId, newest};
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Usage};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Usage};
 use tarn_types::id::TierRef;
 use tarn_types::nodes::Phase;
 use tarn_types::part::StoreKey;
@@ -32,7 +32,7 @@ use tarn_types::workflow::Step;
 
 /// How an attempt is told to end, what its copying and hashing is told by, and what other nodes say about it.
 pub(crate) struct Handle {
-    pub(crate) stop: Arc<Stop>,
+    pub(crate) stop: Arc<StepStopper>,
     pub(crate) control: Control,
     /// Where there are nodes of other worlds.
     pub(crate) envelopes: Option<EnvelopeQueue>,
@@ -41,21 +41,21 @@ pub(crate) struct Handle {
 impl Handle {
     pub(crate) fn new(envelopes: Option<EnvelopeQueue>) -> std::io::Result<Self> {
         Ok(Self {
-            stop: Arc::new(Stop::new()?),
+            stop: Arc::new(StepStopper::new()?),
             control: Control::default(),
             envelopes,
         })
     }
 
     /// Asks the attempt to end.
-    pub(crate) fn cancel(&self, urgency: Urgency) {
+    pub(crate) fn cancel(&self, urgency: StopUrgency) {
         self.control.cancel.store(true, Ordering::Relaxed);
         self.stop.ask(urgency);
     }
 }
 
 /// Runs an attempt; the event to report, and the helpers that are on their way out.
-pub(crate) fn run(shared: &Shared, run: &Run, handle: &Handle) -> (Event, Leaving) {
+pub(crate) fn run(shared: &NodeContext, run: &AttemptSpec, handle: &Handle) -> (Event, Leaving) {
     let mut usage = Usage::default();
     let mut leaving = Leaving::default();
     let log = log_path(shared, run);
@@ -73,7 +73,7 @@ pub(crate) fn run(shared: &Shared, run: &Run, handle: &Handle) -> (Event, Leavin
         let step = shared.workflow.steps.get(run.instance.step.at());
         let name = step.map_or_else(|| run.instance.to_string(), |s| instance_name(s, run));
         failure.message = format!("step `{name}`: {}", failure.message);
-        Ended::Failed {
+        AttemptOutcome::Failed {
             failure,
             log_tail: tail(&log, LOG_TAIL_BYTES),
             newest,
@@ -88,7 +88,7 @@ pub(crate) fn run(shared: &Shared, run: &Run, handle: &Handle) -> (Event, Leavin
     (event, leaving)
 }
 
-fn instance_name(step: &Step, run: &Run) -> String {
+fn instance_name(step: &Step, run: &AttemptSpec) -> String {
     match &run.item {
         Some(item) => format!("{}[{item}]", step.name),
         None => step.name.clone(),
@@ -96,7 +96,7 @@ fn instance_name(step: &Step, run: &Run) -> String {
 }
 
 /// Where an attempt's output goes.
-pub(crate) fn log_path(shared: &Shared, run: &Run) -> PathBuf {
+pub(crate) fn log_path(shared: &NodeContext, run: &AttemptSpec) -> PathBuf {
     let name = shared
         .workflow
         .steps
@@ -111,13 +111,13 @@ fn nanos(since: Instant) -> u64 {
 }
 
 fn attempt(
-    shared: &Shared,
-    run: &Run,
+    shared: &NodeContext,
+    run: &AttemptSpec,
     handle: &Handle,
     usage: &mut Usage,
     log: &Path,
     (leaving, newest): (&mut Leaving, &mut Option<CheckpointId>),
-) -> Result<Ended, Failure> {
+) -> Result<AttemptOutcome, Failure> {
     let step = shared
         .workflow
         .steps
@@ -174,9 +174,9 @@ fn attempt(
 /// The newest checkpoint that the nodes of a step can restore; none if they cannot be asked.
 fn newest_of(team: &mut Team<'_>) -> Option<CheckpointId> {
     let all = team.ask(
-        |_| Task::Checkpoints,
+        |_| StepNodeTask::Checkpoints,
         |done| match done {
-            Done::Checkpoints(all) => Some(all),
+            StepNodeTaskResult::Checkpoints(all) => Some(all),
             _ => None,
         },
     );
@@ -218,7 +218,7 @@ fn lead(
     usage: &mut Usage,
     leaving: &mut Leaving,
     begun: &mut Vec<StoreKey>,
-) -> Result<Ended, Failure> {
+) -> Result<AttemptOutcome, Failure> {
     let Attempted {
         shared,
         step,
@@ -232,8 +232,8 @@ fn lead(
     shared
         .progress
         .step(run.instance, run.attempt, Phase::Preparing);
-    team.each(&Task::Start)?;
-    team.each(&Task::Reserve)?;
+    team.each(&StepNodeTask::Start)?;
+    team.each(&StepNodeTask::Reserve)?;
     if let Some(path) = (shared.changed_since)(run.instance.step) {
         return Err(failure(
             FailureKind::Launch,
@@ -249,9 +249,9 @@ fn lead(
     let limit = step.time.map(Duration::from_nanos);
     let (outcome, used) = loop {
         let hosts = hosts.clone();
-        team.each(&Task::Prepare { hosts })?;
+        team.each(&StepNodeTask::Prepare { hosts })?;
         usage.prepare = nanos(began);
-        if handle.stop.asked() {
+        if handle.stop.is_requested() {
             return Err(failure(FailureKind::Cancelled, "stopped before it started"));
         }
         shared
@@ -259,13 +259,13 @@ fn lead(
             .step(run.instance, run.attempt, Phase::Running);
         match execute_on(of, team, limit) {
             // There are two at most, and then it begins anew.
-            (Outcome::NotRestored(why), _) => team.each(&Task::Discard { why })?,
+            (CommandOutcome::NotRestored(why), _) => team.each(&StepNodeTask::Discard { why })?,
             ended => break ended,
         };
         shared
             .progress
             .step(run.instance, run.attempt, Phase::Preparing);
-        team.each(&Task::Start)?;
+        team.each(&StepNodeTask::Start)?;
     };
     *leaving = team.leaving();
     usage.wall = used.wall;
@@ -279,12 +279,12 @@ fn lead(
     shared
         .progress
         .step(run.instance, run.attempt, Phase::Committing);
-    let judged = judge(of, team, outcome, log).map_err(|f| for_lack_of_room(team, f));
+    let judged = judge(of, team, outcome, log).map_err(|f| explain_lack_of_space(team, f));
     let ended = judged.and_then(|()| {
         let outputs = commit(team, run, needs, begun)?;
         // What was taken out of outputs is told too.
         let undeclared = undeclared(team)?;
-        Ok(Ended::Committed {
+        Ok(AttemptOutcome::Committed {
             outputs,
             undeclared,
         })
@@ -294,7 +294,11 @@ fn lead(
 }
 
 /// Runs the command; while it runs, `tarn exec` reaches the nodes of other worlds too.
-fn execute_on(of: Attempted<'_>, team: &mut Team<'_>, limit: Option<Duration>) -> (Outcome, Used) {
+fn execute_on(
+    of: Attempted<'_>,
+    team: &mut Team<'_>,
+    limit: Option<Duration>,
+) -> (CommandOutcome, ProcessUsage) {
     let stop = &of.handle.stop;
     let members = team.members.iter_mut();
     let mut helpers: Vec<&mut dyn Launcher> = members.filter_map(|m| m.helper()).collect();
@@ -322,48 +326,51 @@ fn execute_on(of: Attempted<'_>, team: &mut Team<'_>, limit: Option<Duration>) -
 fn judge(
     of: Attempted<'_>,
     team: &mut Team<'_>,
-    outcome: Outcome,
+    outcome: CommandOutcome,
     log: &Path,
 ) -> Result<(), Failure> {
     let (shared, step) = (of.shared, of.step);
     // Looked at whatever the outcome: damaged inputs must not stay.
     let inputs = match (shared.isolation, &outcome) {
-        (Isolation::Group, _) => unchanged(of, team),
+        (StepIsolation::Group, _) => unchanged(of, team),
         // They were mounted read-only: the step has not changed them.
-        (Isolation::Namespaces { .. }, Outcome::Ended(End::Exited(0)) | Outcome::Stopped) => Ok(()),
+        (
+            StepIsolation::Namespaces { .. },
+            CommandOutcome::Ended(ProcessEnd::Exited(0)) | CommandOutcome::Stopped,
+        ) => Ok(()),
         // Somebody else may have, and that would be why it failed.
-        (Isolation::Namespaces { .. }, _) => unchanged(of, team),
+        (StepIsolation::Namespaces { .. }, _) => unchanged(of, team),
     };
     let hint = hints::of_log(shared, step, of.needs, &tail(log, LOG_TAIL_BYTES));
     let log = log.display();
     match outcome {
-        Outcome::Ended(End::Exited(0)) => inputs,
-        Outcome::Ended(End::Exited(status)) => inputs.and(Err(failure(
+        CommandOutcome::Ended(ProcessEnd::Exited(0)) => inputs,
+        CommandOutcome::Ended(ProcessEnd::Exited(status)) => inputs.and(Err(failure(
             FailureKind::Exit,
             format!(
                 "{COMMAND_ENDED}status {status}{}{FATE_AND_LOG}{log}{hint}",
                 hints::of_status(status)
             ),
         ))),
-        Outcome::Ended(End::Signalled(signal)) => inputs.and(Err(failure(
+        CommandOutcome::Ended(ProcessEnd::Signalled(signal)) => inputs.and(Err(failure(
             FailureKind::Signal,
             format!(
                 "signal {signal} ({}) ended its command{FATE_AND_LOG}{log}",
                 signal_name(signal)
             ),
         ))),
-        Outcome::TimedOut => inputs.and(Err(failure(
+        CommandOutcome::TimedOut => inputs.and(Err(failure(
             FailureKind::TimedOut,
             format!(
                 "it ran longer than its `time` of {} and was stopped{FATE_AND_LOG}{log}",
                 Elapsed(step.time.unwrap_or(0))
             ),
         ))),
-        Outcome::Stopped => Err(failure(
+        CommandOutcome::Stopped => Err(failure(
             FailureKind::Cancelled,
             "it was stopped because the run ends; nothing it wrote was kept",
         )),
-        Outcome::Broken(why) | Outcome::NotRestored(why) => {
+        CommandOutcome::Broken(why) | CommandOutcome::NotRestored(why) => {
             inputs.and(Err(failure(FailureKind::Launch, format!("{why}; {FATE}"))))
         }
     }
@@ -371,25 +378,25 @@ fn judge(
 
 /// A command that fails while its tier is full, or memory is that its tier lies in, has failed because of that, whatever it
 /// says itself.
-fn for_lack_of_room(team: &mut Team<'_>, failed: Failure) -> Failure {
+fn explain_lack_of_space(team: &mut Team<'_>, failed: Failure) -> Failure {
     use FailureKind::{Cancelled, Exit, Launch, Signal};
     if !matches!(failed.kind, Exit | Signal | Launch | Cancelled) {
         return failed;
     }
     let lacks = team.ask(
-        |_| Task::Room,
+        |_| StepNodeTask::Room,
         |done| match done {
-            Done::Lacks(lack) => Some(lack),
+            StepNodeTaskResult::Lacks(lack) => Some(lack),
             _ => None,
         },
     );
-    let lacks: Vec<Lack> = lacks.into_iter().flatten().flatten().collect();
+    let lacks: Vec<ResourceShortage> = lacks.into_iter().flatten().flatten().collect();
     let memory = lacks.iter().find_map(|l| match l {
-        Lack::Memory(why) => Some(why.clone()),
-        Lack::Tier(_) => None,
+        ResourceShortage::Memory(why) => Some(why.clone()),
+        ResourceShortage::Tier(_) => None,
     });
     let tier = lacks.iter().find_map(|l| match l {
-        Lack::Tier(folder) if matches!(failed.kind, Exit | Signal) => Some(format!(
+        ResourceShortage::Tier(folder) if matches!(failed.kind, Exit | Signal) => Some(format!(
             "{}; no space is left on its tier (the file system of {folder}): state the `size` of its output, or give it \
              a larger tier (--tier NAME=PATH:SIZE)",
             failed.message
@@ -429,9 +436,9 @@ mod libc_signal {
 /// Whether the inputs are what they were, on all nodes.
 fn unchanged(of: Attempted<'_>, team: &mut Team<'_>) -> Result<(), Failure> {
     let changed = team.ask(
-        |_| Task::Compare,
+        |_| StepNodeTask::Compare,
         |done| match done {
-            Done::Changed(first) => Some(first),
+            StepNodeTaskResult::Changed(first) => Some(first),
             _ => None,
         },
     )?;
@@ -441,14 +448,14 @@ fn unchanged(of: Attempted<'_>, team: &mut Team<'_>) -> Result<(), Failure> {
     };
     let data = of.needs.get(need).map_or("", |n| n.name);
     match of.shared.isolation {
-        Isolation::Namespaces { .. } => Err(failure(
+        StepIsolation::Namespaces { .. } => Err(failure(
             FailureKind::Corrupt,
             format!(
                 "somebody has removed or changed its input `{data}` ({path}) while it ran, which could only read it; the \
                  damaged copy was removed and will be fetched or made again"
             ),
         )),
-        Isolation::Group => Err(failure(
+        StepIsolation::Group => Err(failure(
             FailureKind::InputChanged,
             format!(
                 "it changed `{path}` of its input `{data}`, which it only reads; the damaged copy was removed and will be fetched or made again; declare `{data}` as `inout` if the step is to change it"

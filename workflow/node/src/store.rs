@@ -75,10 +75,10 @@ pub fn write_manifests<'a>(
     durable: bool,
 ) -> Result<(), Failure> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let mut written: Vec<Written<'a>> = Vec::new();
+    let mut written: Vec<TemporaryManifest<'a>> = Vec::new();
     for (path, manifest) in items {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let item = Written::new(path, n, manifest);
+        let item = TemporaryManifest::new(path, n, manifest);
         written.push(item.map_err(|e| io_failure("write the manifest", path, &e))?);
         if written.len() >= 256 {
             publish(std::mem::take(&mut written), durable)?;
@@ -88,14 +88,14 @@ pub fn write_manifests<'a>(
 }
 
 /// A manifest that is written under a temporary name, which does not outlive it: it is renamed or removed.
-struct Written<'a> {
+struct TemporaryManifest<'a> {
     temporary: PathBuf,
     path: &'a Path,
     file: File,
     renamed: bool,
 }
 
-impl<'a> Written<'a> {
+impl<'a> TemporaryManifest<'a> {
     fn new(path: &'a Path, number: u64, manifest: &Manifest) -> io::Result<Self> {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}.{number}.tmp", std::process::id()));
@@ -112,7 +112,7 @@ impl<'a> Written<'a> {
     }
 }
 
-impl Drop for Written<'_> {
+impl Drop for TemporaryManifest<'_> {
     fn drop(&mut self) {
         if !self.renamed {
             let _ = std::fs::remove_file(&self.temporary);
@@ -120,9 +120,9 @@ impl Drop for Written<'_> {
     }
 }
 
-fn publish(mut written: Vec<Written<'_>>, durable: bool) -> Result<(), Failure> {
+fn publish(mut written: Vec<TemporaryManifest<'_>>, durable: bool) -> Result<(), Failure> {
     let at_once = durable && written.len() > SYNC_EACH;
-    if at_once && let Some(Written { path, file, .. }) = written.first() {
+    if at_once && let Some(TemporaryManifest { path, file, .. }) = written.first() {
         rustix::fs::syncfs(file).map_err(|e| io_failure("sync", path, &e.into()))?;
     }
     let mut folders = BTreeSet::new();

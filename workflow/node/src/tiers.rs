@@ -1,6 +1,6 @@
 //! Tiers must lie apart: what is moved from one to another would otherwise be moved onto itself, and be lost.
 
-use crate::location::Location;
+use crate::location::FolderLocation;
 use crate::machine::TierSpec;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub fn apart(tiers: &[TierSpec]) -> Result<(), TiersError> {
             return Err(TiersError::SameName(tier.name.clone()));
         }
     }
-    let places: Vec<Location> = tiers.iter().map(|t| Location::of(&t.root)).collect();
+    let places: Vec<FolderLocation> = tiers.iter().map(|t| FolderLocation::of(&t.root)).collect();
     for (at, (tier, place)) in tiers.iter().zip(&places).enumerate() {
         for (other, its) in tiers.iter().zip(&places).skip(at + 1) {
             let how = if place.is(its) {

@@ -29,7 +29,7 @@ const DISPLAYS: &str = "/tmp/.X11-unix";
 
 /// What a step has for itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Own {
+pub(crate) struct StepPrivatePaths {
     /// The name of a folder of its own, and what it takes the place of.
     folders: Vec<(String, PathBuf)>,
     /// Where they lie.
@@ -59,7 +59,7 @@ fn is_below(path: &Path) -> bool {
     roots().any(|root| path != root && path.starts_with(root))
 }
 
-impl Own {
+impl StepPrivatePaths {
     /// Folders in `within`, for a step of which `named` stay seen. Without `memory` the shared one stays. Where the workflow itself has
     /// named a folder of everybody, that stays too.
     pub(crate) fn new(within: &Path, memory: bool, named: Vec<PathBuf>) -> Self {
@@ -217,7 +217,7 @@ pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Mounts the step's own folders, if it has some, in the place of those of everybody.
-pub(crate) fn begin(own: Option<&Own>) -> io::Result<()> {
+pub(crate) fn begin(own: Option<&StepPrivatePaths>) -> io::Result<()> {
     let Some(own) = own else {
         return Ok(());
     };

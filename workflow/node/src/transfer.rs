@@ -2,17 +2,18 @@
 
 use crate::dests;
 use crate::drained::remove_drained;
-use crate::shared::Shared;
+use crate::shared::NodeContext;
 use crate::sources::{forget, list_again, remember, resolve, wall_clock};
 use crate::store::{
     failure, hash_of, io_failure, make_folder, sealed, stored_estimate, warn, write_manifests,
 };
-use crate::untouched::{self, Holds};
+use crate::untouched::{self, MarkValidity};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{
-    Arrivals, Control, CopyJob, CopyReport, CopySource, Delivery, Follow, MoverError, Over, Peers,
+    Arrivals, Control, CopyJob, CopyReport, CopySource, DeliveryJob, Follow, MoverError, Over,
+    Peers,
 };
 use tarn_types::event::{Event, Failure, FailureKind};
 use tarn_types::hash::Hash;
@@ -27,19 +28,19 @@ const WHOLE: Duration = Duration::from_secs(60);
 /// Between two looks whether it is.
 const LOOK: Duration = Duration::from_millis(20);
 
-struct Done {
+struct PartTransferOutput {
     bytes: u64,
     hashes: Vec<Hash>,
     stored: Vec<u64>,
 }
 
 /// Why a transfer has failed, and the part that is to blame, if one is: its replica was found damaged.
-struct Broken {
+struct PartTransferError {
     failure: Failure,
     damaged: Option<PartRef>,
 }
 
-impl Broken {
+impl PartTransferError {
     /// What failed with one part alone.
     fn of(part: PartRef, failure: Failure) -> Self {
         let damaged = (failure.kind == FailureKind::Corrupt).then_some(part);
@@ -47,7 +48,7 @@ impl Broken {
     }
 }
 
-impl From<Failure> for Broken {
+impl From<Failure> for PartTransferError {
     fn from(failure: Failure) -> Self {
         Self {
             failure,
@@ -57,7 +58,7 @@ impl From<Failure> for Broken {
 }
 
 /// A part on its way.
-struct Moving<'a> {
+struct PendingPartTransfer<'a> {
     order: &'a PartMove,
     key: StoreKey,
     class: PartClass,
@@ -65,7 +66,7 @@ struct Moving<'a> {
 }
 
 /// Carries out a transfer; the event to report.
-pub(crate) fn run(shared: &Shared, t: &Transfer, control: &Arc<Control>) -> Event {
+pub(crate) fn run(shared: &NodeContext, t: &Transfer, control: &Arc<Control>) -> Event {
     let began = Instant::now();
     let result = prepared(shared, t, control).and_then(|mut parts| {
         if control.cancelled() {
@@ -88,7 +89,7 @@ pub(crate) fn run(shared: &Shared, t: &Transfer, control: &Arc<Control>) -> Even
             stored: done.stored,
             took: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
         },
-        Err(Broken {
+        Err(PartTransferError {
             mut failure,
             damaged,
         }) => {
@@ -111,10 +112,10 @@ pub(crate) fn run(shared: &Shared, t: &Transfer, control: &Arc<Control>) -> Even
 }
 
 fn prepared<'a>(
-    shared: &Shared,
+    shared: &NodeContext,
     t: &'a Transfer,
     control: &Control,
-) -> Result<Vec<Moving<'a>>, Broken> {
+) -> Result<Vec<PendingPartTransfer<'a>>, PartTransferError> {
     let part = |order: &'a PartMove| {
         let (class, key) = shared.known(&order.part)?;
         let manifest = match shared.manifest(&key) {
@@ -123,8 +124,8 @@ fn prepared<'a>(
             }
             manifest => manifest,
         };
-        let manifest = manifest.map_err(|failure| Broken::of(order.part, failure))?;
-        Ok(Moving {
+        let manifest = manifest.map_err(|failure| PartTransferError::of(order.part, failure))?;
+        Ok(PendingPartTransfer {
             order,
             key,
             class,
@@ -136,12 +137,12 @@ fn prepared<'a>(
 
 /// To a tier or the drained area: every part becomes a replica of its own. If one fails, none is left.
 fn each(
-    shared: &Shared,
+    shared: &NodeContext,
     t: &Transfer,
-    parts: &mut [Moving<'_>],
+    parts: &mut [PendingPartTransfer<'_>],
     control: &Control,
-) -> Result<Done, Broken> {
-    let mut done = Done {
+) -> Result<PartTransferOutput, PartTransferError> {
+    let mut done = PartTransferOutput {
         bytes: 0,
         hashes: Vec::new(),
         stored: Vec::new(),
@@ -174,12 +175,12 @@ fn each(
 
 /// Makes one replica; bytes moved, the part's hash, the space that the replica takes.
 fn one(
-    shared: &Shared,
+    shared: &NodeContext,
     t: &Transfer,
-    part: &mut Moving<'_>,
+    part: &mut PendingPartTransfer<'_>,
     arrivals: Option<Arc<dyn Arrivals>>,
     control: &Control,
-) -> Result<(u64, Hash, u64), Broken> {
+) -> Result<(u64, Hash, u64), PartTransferError> {
     if t.to == Place::Drained {
         let dest = shared.drained(&part.key)?;
         if is_object(&dest) {
@@ -218,7 +219,7 @@ fn one(
     }
     let hash = settle(shared, part, manifest, began, &t.to)?;
     if matches!(t.to, Place::Node(_)) {
-        let _ = untouched::mark(&dest, Holds::ThisBoot);
+        let _ = untouched::mark(&dest, MarkValidity::ThisBoot);
     }
     let stored = shared.mover.stored(&dest).map_err(Failure::from)?;
     if let (Place::Node(spot), Some(claim)) = (&t.to, &mut claim) {
@@ -229,12 +230,12 @@ fn one(
 
 /// Makes one replica that is a tree of an object store.
 fn drained(
-    shared: &Shared,
+    shared: &NodeContext,
     t: &Transfer,
-    part: &mut Moving<'_>,
+    part: &mut PendingPartTransfer<'_>,
     dest: &Path,
     control: &Control,
-) -> Result<(u64, Hash, u64), Broken> {
+) -> Result<(u64, Hash, u64), PartTransferError> {
     let began = wall_clock();
     let mut job = delivery(shared, t, &part.order.from, dest);
     let seal = shared.key(t.data, &part.key)?;
@@ -263,7 +264,7 @@ fn drained(
             let report = put_by(shared, &job, control)(vec![lies])
                 .map_err(|e| meaning(shared, std::slice::from_ref(part), e))?;
             let opened = shared.mover.digest_sealed(dest, key, control);
-            let opened = opened.map_err(|e| Broken::of(part.order.part, e.failure))?;
+            let opened = opened.map_err(|e| PartTransferError::of(part.order.part, e.failure))?;
             (report, opened)
         }
     };
@@ -272,7 +273,7 @@ fn drained(
     }
     if seal.is_some() && manifest.hash() != part.manifest.hash() {
         let what = "the data that was put there lacks entries of the part";
-        return Err(Broken::of(
+        return Err(PartTransferError::of(
             part.order.part,
             failure(FailureKind::Corrupt, what),
         ));
@@ -289,12 +290,12 @@ fn drained(
 
 /// To a folder of the external store: one tree of all parts.
 fn whole(
-    shared: &Shared,
+    shared: &NodeContext,
     t: &Transfer,
-    parts: &mut [Moving<'_>],
+    parts: &mut [PendingPartTransfer<'_>],
     dest: &Path,
     control: &Control,
-) -> Result<Done, Broken> {
+) -> Result<PartTransferOutput, PartTransferError> {
     if is_object(dest) {
         return put(shared, t, parts, dest, control);
     }
@@ -312,12 +313,12 @@ fn whole(
 
 /// To a tree of an object store, which holds what it is about to be given, so that no intent is noted.
 fn put(
-    shared: &Shared,
+    shared: &NodeContext,
     t: &Transfer,
-    parts: &mut [Moving<'_>],
+    parts: &mut [PendingPartTransfer<'_>],
     dest: &Path,
     control: &Control,
-) -> Result<Done, Broken> {
+) -> Result<PartTransferOutput, PartTransferError> {
     let began = wall_clock();
     let job = delivery(shared, t, &Place::Source, dest);
     let report = copy(shared, parts, &put_by(shared, &job, control))
@@ -327,8 +328,8 @@ fn put(
 }
 
 /// What is put into an object store for a transfer.
-fn delivery(shared: &Shared, t: &Transfer, from: &Place, dest: &Path) -> Delivery {
-    Delivery {
+fn delivery(shared: &NodeContext, t: &Transfer, from: &Place, dest: &Path) -> DeliveryJob {
+    DeliveryJob {
         sources: Vec::new(),
         dest: dest.to_path_buf(),
         single: false,
@@ -342,12 +343,12 @@ fn delivery(shared: &Shared, t: &Transfer, from: &Place, dest: &Path) -> Deliver
 
 /// Has sources put as this job says.
 fn put_by<'a>(
-    shared: &'a Shared,
-    job: &'a Delivery,
+    shared: &'a NodeContext,
+    job: &'a DeliveryJob,
     control: &'a Control,
 ) -> impl Fn(Vec<CopySource>) -> Result<CopyReport, MoverError> + 'a {
     move |sources| {
-        let job = Delivery {
+        let job = DeliveryJob {
             sources,
             ..job.clone()
         };
@@ -357,12 +358,12 @@ fn put_by<'a>(
 
 /// Writes what a destination is to hold; also the manifests of what it holds then.
 fn deliver(
-    shared: &Shared,
+    shared: &NodeContext,
     t: &Transfer,
-    parts: &mut [Moving<'_>],
+    parts: &mut [PendingPartTransfer<'_>],
     intent: &mut dests::Intent,
     control: &Control,
-) -> Result<(Done, Vec<Manifest>), Broken> {
+) -> Result<(PartTransferOutput, Vec<Manifest>), PartTransferError> {
     let began = wall_clock();
     let job = CopyJob {
         sources: Vec::new(),
@@ -386,12 +387,12 @@ fn deliver(
 
 /// All parts have arrived as one tree.
 fn settled(
-    shared: &Shared,
+    shared: &NodeContext,
     t: &Transfer,
-    parts: &[Moving<'_>],
+    parts: &[PendingPartTransfer<'_>],
     report: CopyReport,
     began: i64,
-) -> Result<Done, Broken> {
+) -> Result<PartTransferOutput, PartTransferError> {
     if report.manifests.len() != parts.len() {
         let why = "the mover reported fewer trees than it was given";
         return Err(failure(FailureKind::Io, why).into());
@@ -401,7 +402,7 @@ fn settled(
     for (part, manifest) in parts.iter().zip(report.manifests) {
         hashes.push(settle(shared, part, manifest, began, &t.to)?);
     }
-    Ok(Done {
+    Ok(PartTransferOutput {
         bytes: report.bytes,
         hashes,
         stored,
@@ -410,7 +411,7 @@ fn settled(
 
 /// Has sources copied as this job says.
 fn by<'a>(
-    shared: &'a Shared,
+    shared: &'a NodeContext,
     job: &'a CopyJob,
     control: &'a Control,
 ) -> impl Fn(Vec<CopySource>) -> Result<CopyReport, MoverError> + 'a {
@@ -425,16 +426,16 @@ fn by<'a>(
 
 /// A source is what it is now: where its content differs from what an earlier run remembered, it is read anew.
 fn copy(
-    shared: &Shared,
-    parts: &mut [Moving<'_>],
+    shared: &NodeContext,
+    parts: &mut [PendingPartTransfer<'_>],
     run: &dyn Fn(Vec<CopySource>) -> Result<CopyReport, MoverError>,
 ) -> Result<CopyReport, MoverError> {
-    let sources = |parts: &[Moving<'_>]| {
+    let sources = |parts: &[PendingPartTransfer<'_>]| {
         let sources: Result<_, Failure> = parts.iter().map(|p| source_of(shared, p)).collect();
         sources.map_err(|f| MoverError::new(f.kind, f.message))
     };
     let first = run(sources(parts)?);
-    let remembered = |p: &Moving<'_>| {
+    let remembered = |p: &PendingPartTransfer<'_>| {
         p.order.from == Place::Source && p.manifest.entries.iter().any(|e| hash_of(e).is_some())
     };
     match first {
@@ -455,7 +456,7 @@ fn copy(
     }
 }
 
-fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> {
+fn source_of(shared: &NodeContext, part: &PendingPartTransfer<'_>) -> Result<CopySource, Failure> {
     if let Place::Node(spot) = part.order.from
         && !shared.own.has(spot.node)
     {
@@ -524,7 +525,7 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
     })
 }
 
-fn peers(shared: &Shared, spot: TierRef) -> Result<&dyn Peers, Failure> {
+fn peers(shared: &NodeContext, spot: TierRef) -> Result<&dyn Peers, Failure> {
     shared.peers.as_deref().ok_or_else(|| {
         failure(
             FailureKind::Io,
@@ -537,7 +538,7 @@ fn peers(shared: &Shared, spot: TierRef) -> Result<&dyn Peers, Failure> {
 }
 
 /// Who is told what of a replica has arrived, so that other nodes can read it before it is whole.
-fn arrivals(shared: &Shared, to: &Place, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
+fn arrivals(shared: &NodeContext, to: &Place, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
     match to {
         Place::Node(spot) => shared.peers.as_deref()?.arriving(*spot, key),
         _ => None,
@@ -546,7 +547,7 @@ fn arrivals(shared: &Shared, to: &Place, key: &StoreKey) -> Option<Arc<dyn Arriv
 
 /// Where a replica appears and where it grows.
 fn replica_paths(
-    shared: &Shared,
+    shared: &NodeContext,
     to: &Place,
     key: &StoreKey,
 ) -> Result<(PathBuf, PathBuf), Failure> {
@@ -571,7 +572,7 @@ fn is_external(place: &Place) -> bool {
     !matches!(place, Place::Node(_))
 }
 
-fn rate(shared: &Shared, from: &Place, to: &Place) -> u64 {
+fn rate(shared: &NodeContext, from: &Place, to: &Place) -> u64 {
     let link = &shared.cluster.external;
     match link.emulated {
         true if is_external(to) => link.write,
@@ -580,7 +581,7 @@ fn rate(shared: &Shared, from: &Place, to: &Place) -> u64 {
     }
 }
 
-fn latency(shared: &Shared, from: &Place, to: &Place) -> u64 {
+fn latency(shared: &NodeContext, from: &Place, to: &Place) -> u64 {
     match is_external(to) || is_external(from) {
         true => shared.cluster.external.latency,
         false => 0,
@@ -590,8 +591,8 @@ fn latency(shared: &Shared, from: &Place, to: &Place) -> u64 {
 /// What was read of a copy that was still arriving, from where nobody had read it before, is what that copy holds: its
 /// hashes are known when it is whole.
 fn agrees(
-    shared: &Shared,
-    part: &mut Moving<'_>,
+    shared: &NodeContext,
+    part: &mut PendingPartTransfer<'_>,
     read: &Manifest,
     control: &Control,
 ) -> Result<(), Failure> {
@@ -623,8 +624,8 @@ fn agrees(
 
 /// The part has arrived: its manifest is completed by what was read, and made durable where its replica is.
 fn settle(
-    shared: &Shared,
-    part: &Moving<'_>,
+    shared: &NodeContext,
+    part: &PendingPartTransfer<'_>,
     manifest: Manifest,
     began: i64,
     to: &Place,
@@ -658,8 +659,12 @@ fn settle(
 
 /// What it means that parts cannot be copied. A source that is not there any more is more than an I/O error. What is no source
 /// never changes, so where it has changed it is damaged, and there may be another replica.
-fn meaning(shared: &Shared, parts: &[Moving<'_>], error: MoverError) -> Broken {
-    let is_source = |p: &Moving<'_>| p.order.from == Place::Source;
+fn meaning(
+    shared: &NodeContext,
+    parts: &[PendingPartTransfer<'_>],
+    error: MoverError,
+) -> PartTransferError {
+    let is_source = |p: &PendingPartTransfer<'_>| p.order.from == Place::Source;
     let vanished = || match parts {
         [only] if is_source(only) => {
             source_of(shared, only).is_ok_and(|s| !is_object(&s.root) && !s.root.exists())
@@ -683,14 +688,14 @@ fn meaning(shared: &Shared, parts: &[Moving<'_>], error: MoverError) -> Broken {
         _ => {}
     }
     match found {
-        Some(part) => Broken::of(part.order.part, failure),
+        Some(part) => PartTransferError::of(part.order.part, failure),
         None => failure.into(),
     }
 }
 
 /// Removes a replica; the event to report. What cannot be removed is reported as gone, because nothing may use it
 /// any more, and is tried again by every later clean-up.
-pub(crate) fn evict(shared: &Shared, part: PartRef, key: &StoreKey, at: &Place) -> Event {
+pub(crate) fn evict(shared: &NodeContext, part: PartRef, key: &StoreKey, at: &Place) -> Event {
     take_back(shared, at, key);
     Event::Evicted {
         part,
@@ -700,7 +705,7 @@ pub(crate) fn evict(shared: &Shared, part: PartRef, key: &StoreKey, at: &Place) 
 
 /// Removes a replica that is there, or is not: what fails in the middle leaves nothing visible and nothing counted.
 /// What cannot be removed stays counted, and is told of on stderr.
-pub(crate) fn take_back(shared: &Shared, at: &Place, key: &StoreKey) {
+pub(crate) fn take_back(shared: &NodeContext, at: &Place, key: &StoreKey) {
     let removed = match at {
         Place::Node(spot) if shared.leave_to_others(*spot, key) => return,
         Place::Node(spot) => shared.replica(*spot, key).and_then(|path| {

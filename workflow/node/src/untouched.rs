@@ -14,11 +14,11 @@ use std::time::SystemTime;
 use tarn_types::hash::Hash;
 
 /// Seconds and nanoseconds.
-type At = (i64, i64);
+type ChangeTimestamp = (i64, i64);
 
 /// Which changes are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Changes {
+pub enum ChangeScope {
     /// Of entries, and of files.
     All,
     /// Of entries: links to files may have come and gone, which is a change of theirs.
@@ -27,14 +27,14 @@ pub enum Changes {
 
 /// How long a mark holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holds {
+pub enum MarkValidity {
     /// Until somebody changes the replica: its data was synced, or is synced before anybody may use it.
     Always,
     /// In this boot of the machine.
     ThisBoot,
 }
 
-impl Holds {
+impl MarkValidity {
     /// Nanoseconds, in a folder's time. None where the kernel does not name the boot: no mark holds.
     fn fraction(self) -> Option<i64> {
         let id = match self {
@@ -51,7 +51,7 @@ impl Holds {
 ///
 /// # Errors
 /// When the time of its folder cannot be set.
-pub fn mark(root: &Path, holds: Holds) -> io::Result<()> {
+pub fn mark(root: &Path, holds: MarkValidity) -> io::Result<()> {
     let Some(fraction) = holds.fraction() else {
         return Ok(());
     };
@@ -75,7 +75,7 @@ pub fn mark(root: &Path, holds: Holds) -> io::Result<()> {
 }
 
 /// Whether nothing of a replica has changed since it was marked, and its mark still holds. What cannot be looked at has changed.
-pub fn is_untouched(root: &Path, holds: Holds, changes: Changes) -> bool {
+pub fn is_untouched(root: &Path, holds: MarkValidity, changes: ChangeScope) -> bool {
     let look = || -> io::Result<bool> {
         let about = root.symlink_metadata()?;
         let marked = (about.ctime(), about.ctime_nsec());
@@ -86,10 +86,10 @@ pub fn is_untouched(root: &Path, holds: Holds, changes: Changes) -> bool {
 }
 
 /// Has a replica read, and marks it if it is good and nobody has changed it meanwhile. Whether it is good.
-pub fn read_and_mark(root: &Path, holds: Holds, read: impl FnOnce() -> bool) -> bool {
+pub fn read_and_mark(root: &Path, holds: MarkValidity, read: impl FnOnce() -> bool) -> bool {
     let state = || {
         let own = root.symlink_metadata().ok()?;
-        let newest = newest(root, Changes::All).ok()?;
+        let newest = newest(root, ChangeScope::All).ok()?;
         Some((own.ctime(), own.ctime_nsec(), newest))
     };
     let before = state();
@@ -103,20 +103,20 @@ pub fn read_and_mark(root: &Path, holds: Holds, read: impl FnOnce() -> bool) -> 
 
 /// After links to its files have gone, that alone is no change. For who has made them.
 pub(crate) fn links_gone(root: &Path) {
-    if is_untouched(root, Holds::ThisBoot, Changes::Entries) {
-        let _ = mark(root, Holds::ThisBoot);
+    if is_untouched(root, MarkValidity::ThisBoot, ChangeScope::Entries) {
+        let _ = mark(root, MarkValidity::ThisBoot);
     }
 }
 
 /// When something below a folder has changed last.
-fn newest(root: &Path, changes: Changes) -> io::Result<Option<At>> {
+fn newest(root: &Path, changes: ChangeScope) -> io::Result<Option<ChangeTimestamp>> {
     let mut newest = None;
     let mut folders = vec![root.to_path_buf()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder)? {
             let entry = entry?;
             let is_folder = entry.file_type()?.is_dir();
-            if is_folder || changes == Changes::All {
+            if is_folder || changes == ChangeScope::All {
                 let about = entry.metadata()?;
                 newest = newest.max(Some((about.ctime(), about.ctime_nsec())));
             }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    const THIS: Holds = Holds::ThisBoot;
+    const THIS: MarkValidity = MarkValidity::ThisBoot;
 
     fn replica() -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();
@@ -187,23 +187,23 @@ mod tests {
         ];
         for (number, change) in changes.iter().enumerate() {
             let (dir, root) = replica();
-            assert!(is_untouched(&root, THIS, Changes::All), "{number}");
+            assert!(is_untouched(&root, THIS, ChangeScope::All), "{number}");
             tick(dir.path());
             change(&root, dir.path());
-            assert!(!is_untouched(&root, THIS, Changes::All), "{number}");
+            assert!(!is_untouched(&root, THIS, ChangeScope::All), "{number}");
             assert!(read_and_mark(&root, THIS, || true));
-            assert!(is_untouched(&root, THIS, Changes::All), "{number}");
+            assert!(is_untouched(&root, THIS, ChangeScope::All), "{number}");
         }
     }
 
     #[test]
     fn a_mark_of_another_boot_or_of_another_kind_is_none() {
         let (_dir, root) = replica();
-        assert!(!is_untouched(&root, Holds::Always, Changes::All));
-        mark(&root, Holds::Always).unwrap();
-        assert!(is_untouched(&root, Holds::Always, Changes::All));
-        assert!(!is_untouched(&root, THIS, Changes::All));
-        assert_ne!(THIS.fraction(), Holds::Always.fraction());
+        assert!(!is_untouched(&root, MarkValidity::Always, ChangeScope::All));
+        mark(&root, MarkValidity::Always).unwrap();
+        assert!(is_untouched(&root, MarkValidity::Always, ChangeScope::All));
+        assert!(!is_untouched(&root, THIS, ChangeScope::All));
+        assert_ne!(THIS.fraction(), MarkValidity::Always.fraction());
         assert_eq!(THIS.fraction(), THIS.fraction());
     }
 
@@ -231,12 +231,13 @@ mod tests {
         fs::hard_link(root.join("f"), dir.path().join("link")).unwrap();
         fs::remove_file(dir.path().join("link")).unwrap();
         assert!(
-            !is_untouched(&root, THIS, Changes::All) && is_untouched(&root, THIS, Changes::Entries)
+            !is_untouched(&root, THIS, ChangeScope::All)
+                && is_untouched(&root, THIS, ChangeScope::Entries)
         );
         assert!(!read_and_mark(&root, THIS, || false));
-        assert!(!is_untouched(&root, THIS, Changes::All));
+        assert!(!is_untouched(&root, THIS, ChangeScope::All));
         links_gone(&root);
-        assert!(is_untouched(&root, THIS, Changes::All));
+        assert!(is_untouched(&root, THIS, ChangeScope::All));
         tick(dir.path());
         let changes = || {
             fs::write(root.join("f"), "new").unwrap();
@@ -244,7 +245,7 @@ mod tests {
         };
         assert!(read_and_mark(&root, THIS, changes));
         assert!(
-            !is_untouched(&root, THIS, Changes::All),
+            !is_untouched(&root, THIS, ChangeScope::All),
             "it was read while it changed"
         );
     }

@@ -13,17 +13,17 @@ use crate::command::with_shells;
 use crate::durable;
 use crate::envelope_queue::EnvelopeQueue;
 use crate::follower::{LedAttempts, StepRouter};
-use crate::image::copy::{Copy, unlist};
-use crate::jobs::Jobs;
-use crate::kept::{self, Kept};
+use crate::image::copy::{ImageCopy, unlist};
+use crate::jobs::SyntheticJobIds;
+use crate::kept::{self, CheckpointFolders};
 use crate::keys::{DataKeys, Wrapping};
-use crate::launch::{Leaving, Urgency};
+use crate::launch::{Leaving, StopUrgency};
 use crate::ledger::{Ledgers, vacate};
 use crate::lent::ExportedPartition;
 use crate::namespaces::{Namespaces, isolation};
-use crate::pool::{Job, Pool};
-use crate::protocol::Isolation;
-use crate::shared::{Delivery, Shared};
+use crate::pool::{DataJob, DataPool};
+use crate::protocol::StepIsolation;
+use crate::shared::{NodeContext, NodeLoopEvent};
 use crate::sockets::Sockets;
 use crate::step::{self, Handle};
 use crate::store::{is_folder, make_folder, warn};
@@ -41,17 +41,19 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tarn_ports::{
-    ChangedSince, Checkpoints, Followers, MakePartition, Meter, Mover, Peers, Progress, World,
+    ChangedSince, CheckpointFinder, Followers, MakePartition, Meter, Mover, Peers, Progress, World,
     WorldError,
 };
 use tarn_sys::memory::in_memory;
-use tarn_types::action::{Action, Do, Outcome, Run};
+use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
 use tarn_types::cluster::Cluster;
-use tarn_types::event::{Ended, Event, Failure, FailureKind, PriorData, PriorInstance, Usage};
+use tarn_types::event::{
+    AttemptOutcome, Event, Failure, FailureKind, PriorData, PriorInstance, Usage,
+};
 use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, TierRef};
 use tarn_types::layout::StateDir;
-use tarn_types::nodes::{Attempt, Own, Waits};
+use tarn_types::nodes::{AttemptId, OwnedNodes, SpaceWaitCause};
 use tarn_types::object::is_object;
 use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::units::Time;
@@ -81,7 +83,7 @@ pub struct Config {
     /// The tarn binary, started again as the helper of each step.
     pub helper_exe: PathBuf,
     /// Asked after an attempt that has failed, of a step that goes on from its checkpoints.
-    pub checkpoints: Checkpoints,
+    pub checkpoints: CheckpointFinder,
     /// Makes the partitions of steps.
     pub partitions: MakePartition,
     /// Asked before each attempt: a step whose script has changed since the run began is not what the log says.
@@ -95,7 +97,7 @@ pub struct Config {
     /// Whether SIGINT, SIGTERM and SIGHUP of this process become events.
     pub signals: bool,
     /// Which of the cluster's nodes this world has itself.
-    pub own: Own,
+    pub own: OwnedNodes,
     /// Replicas on the others.
     pub peers: Option<Arc<dyn Peers>>,
     /// The others, of steps of several nodes.
@@ -108,25 +110,25 @@ pub struct Config {
 
 /// Wakes a world.
 #[derive(Debug, Clone)]
-pub struct Waker(Sender<Delivery>);
+pub struct Waker(Sender<NodeLoopEvent>);
 
 impl Waker {
     /// Wakes it. Nothing happens when it is gone.
     pub fn now(&self) {
-        let _ = self.0.send(Delivery::Wake);
+        let _ = self.0.send(NodeLoopEvent::Wake);
     }
 }
 
 /// N nodes on one machine. See docs/internals/local-world.md.
 pub struct Local {
-    shared: Arc<Shared>,
+    shared: Arc<NodeContext>,
     prior: Vec<PriorInstance>,
-    deliveries: Receiver<Delivery>,
+    deliveries: Receiver<NodeLoopEvent>,
     /// Outcomes that actions still owe.
     owed: u64,
     /// Taken from the channel, not yet handed out.
     ahead: Vec<Event>,
-    pool: Option<Pool>,
+    pool: Option<DataPool>,
     running: LedAttempts,
     router: StepRouter,
     threads: Vec<JoinHandle<()>>,
@@ -152,12 +154,12 @@ pub struct Local {
 /// whether steps have namespaces.
 fn encryption(
     dataset: &Dataset,
-    own: &Own,
-    isolation: &Result<Isolation, CapabilityError>,
+    own: &OwnedNodes,
+    isolation: &Result<StepIsolation, CapabilityError>,
     keys: bool,
 ) -> Result<(), WorldError> {
     let why = match (own, isolation, keys) {
-        (Own::All, Err(why), _) => {
+        (OwnedNodes::All, Err(why), _) => {
             &format!("a step's unencrypted view of it needs namespaces: {why}")
         }
         (.., false) => "you have no key; `tarn key new` makes one",
@@ -183,7 +185,7 @@ impl Local {
         let ledgers =
             Ledgers::open(&config.cluster, &config.own, &config.workspace).map_err(folder)?;
         let found = match (&config.own, config.namespaces) {
-            (Own::Some(nodes), _) if nodes.is_empty() => Err(no_step()),
+            (OwnedNodes::Some(nodes), _) if nodes.is_empty() => Err(no_step()),
             (_, Namespaces::Auto) => isolation(&config.helper_exe, &config.state.run(&config.run)),
             (_, Namespaces::Off) => Err(CapabilityError::new("namespaces are switched off")),
         };
@@ -198,7 +200,7 @@ impl Local {
         }
         let keys = config.keys.filter(|_| encrypted.is_some());
         let keys = keys.map(|k| DataKeys::new(&config.state, &config.workspace, k));
-        if let (Some(keys), Own::Some(_)) = (&keys, &config.own) {
+        if let (Some(keys), OwnedNodes::Some(_)) = (&keys, &config.own) {
             let handed = keys.hand_over();
             handed.map_err(|e| world_error("keys cannot be made ready for nodes", &e))?;
         }
@@ -206,8 +208,8 @@ impl Local {
         let sockets = Sockets::of(&config.cluster, &config.own);
         let mut workflow = config.workflow;
         with_shells(&mut workflow, &config.caller_env);
-        let shared = Arc::new(Shared {
-            jobs: Jobs::new(&config.workspace, &config.run),
+        let shared = Arc::new(NodeContext {
+            jobs: SyntheticJobIds::new(&config.workspace, &config.run),
             run: config.run,
             workspace: config.workspace,
             workflow,
@@ -223,7 +225,7 @@ impl Local {
             partitions: config.partitions,
             changed_since: config.changed_since,
             meter: config.meter,
-            isolation: found.clone().unwrap_or(Isolation::Group),
+            isolation: found.clone().unwrap_or(StepIsolation::Group),
             multi_node: found.map(drop),
             one_namespace,
             imaging,
@@ -260,7 +262,7 @@ impl Local {
         let watchdog = watchdog
             .transpose()
             .map_err(|e| world_error("cannot start threads", &e))?;
-        let pool = Pool::new(&shared).map_err(|e| world_error("cannot start threads", &e))?;
+        let pool = DataPool::new(&shared).map_err(|e| world_error("cannot start threads", &e))?;
         let now = Instant::now();
         Ok(Self {
             shared,
@@ -292,14 +294,14 @@ impl Local {
     }
 
     /// What is lent to another node lies in memory that the steps here use too: who holds more of it than was lent may lose it.
-    pub fn lends(&self, loan: &ExportedPartition) {
+    pub fn watch_export(&self, loan: &ExportedPartition) {
         if let Some(writer) = loan.writer() {
             self.shared.writers.add_for_good(writer);
         }
     }
 
     /// Another node of a step says something about an attempt.
-    pub fn follower(&mut self, from: NodeId, step: Attempt, message: &[u8]) {
+    pub fn follower(&mut self, from: NodeId, step: AttemptId, message: &[u8]) {
         self.router.hear(from, step, message);
     }
 
@@ -334,18 +336,18 @@ impl Local {
     }
 
     /// A message about an attempt did not get from this node to that one, or from that one to this, and why not: the attempt fails.
-    pub fn undelivered(&mut self, node: NodeId, step: Attempt, why: &str) {
+    pub fn undelivered(&mut self, node: NodeId, step: AttemptId, why: &str) {
         self.router.undelivered(node, step, why);
     }
 
     /// Kills every running step: somebody is impatient.
     pub fn kill_all(&self) {
         if let Ok(running) = self.running.lock() {
-            running.values().for_each(|h| h.stop.ask(Urgency::Kill));
+            running.values().for_each(|h| h.stop.ask(StopUrgency::Kill));
         }
     }
 
-    fn start(&mut self, run: Box<Run>) -> Result<(), WorldError> {
+    fn start(&mut self, run: Box<AttemptSpec>) -> Result<(), WorldError> {
         let nodes: Vec<NodeId> = run.nodes.iter().map(|s| s.node).collect();
         let alone = nodes.iter().all(|n| self.shared.own.has(*n));
         let envelopes = match alone {
@@ -370,7 +372,7 @@ impl Local {
                 if let Ok(mut running) = running.lock() {
                     running.remove(&id);
                 }
-                shared.deliver(Delivery::Outcome(event));
+                shared.deliver(NodeLoopEvent::Outcome(event));
                 drop(leaving);
             });
         self.threads.retain(|t| !t.is_finished());
@@ -430,18 +432,18 @@ impl Local {
         if !path.is_ok_and(|p| is_object(&p) || is_folder(&p)) {
             let at = at.clone();
             let gone = Event::Evicted { part, at };
-            self.shared.deliver(Delivery::News(gone));
+            self.shared.deliver(NodeLoopEvent::News(gone));
         }
     }
 
-    fn hand_out(&mut self, delivery: Delivery) -> (Time, Event) {
+    fn hand_out(&mut self, delivery: NodeLoopEvent) -> (Time, Event) {
         let event = match delivery {
-            Delivery::Outcome(event) => {
+            NodeLoopEvent::Outcome(event) => {
                 self.owed = self.owed.saturating_sub(1);
                 event
             }
-            Delivery::News(event) => event,
-            Delivery::Wake => Event::Timer,
+            NodeLoopEvent::News(event) => event,
+            NodeLoopEvent::Wake => Event::Timer,
         };
         (self.now(), event)
     }
@@ -457,20 +459,20 @@ impl Local {
     }
 
     /// What was kept at these places, where attempts have looked for it, is removed.
-    fn forget(&self, at: &[TierRef], kept: impl Fn(TierRef) -> Result<Kept, Failure>) {
+    fn forget(&self, at: &[TierRef], kept: impl Fn(TierRef) -> Result<CheckpointFolders, Failure>) {
         let own = at.iter().filter(|spot| self.shared.own.has(spot.node));
         let kept = own.filter_map(|spot| Some((*spot, kept(*spot).ok()?)));
         // What follows may run there again.
         let aside = kept.filter_map(|(spot, kept)| kept::set_aside(&self.shared, &kept, spot));
         let aside = aside.collect();
         if let Some(pool) = &self.pool {
-            pool.add(Job::Forget(aside));
+            pool.add(DataJob::Forget(aside));
         }
     }
 
     /// Notes whether the engine has nothing under way and only waits for another run's room.
     fn note_idle(&mut self, until: Option<Time>) -> Result<(), WorldError> {
-        if self.shared.own != Own::All {
+        if self.shared.own != OwnedNodes::All {
             // It has part of the run only: whether there is nothing else to do, others know.
             return Ok(());
         }
@@ -486,7 +488,7 @@ impl Local {
 
     /// For so many nanoseconds nothing has been under way in the whole run, of which this world has a part, and it waits for room;
     /// or that is over. What of the room is here.
-    pub fn waits(&self, idle: Option<u64>) -> Waits {
+    pub fn waits(&self, idle: Option<u64>) -> SpaceWaitCause {
         let since = idle.and_then(|n| Instant::now().checked_sub(Duration::from_nanos(n)));
         self.shared.ledgers.idle(since)
     }
@@ -511,11 +513,11 @@ fn known_hashes(prior: &[PriorInstance]) -> BTreeMap<StoreKey, Hash> {
         .collect()
 }
 
-fn broken(run: &Run) -> Event {
+fn broken(run: &AttemptSpec) -> Event {
     Event::Ended {
         instance: run.instance,
         attempt: run.attempt,
-        ended: Ended::Failed {
+        ended: AttemptOutcome::Failed {
             failure: Failure {
                 kind: FailureKind::Launch,
                 message: "an error inside tarn; please report it with the lines above on stderr"
@@ -531,7 +533,7 @@ fn broken(run: &Run) -> Event {
 /// The first signal is an event: the engine stops the steps in good order. Any later one kills them, but for
 /// SIGHUP: a terminal that closes may send several.
 fn watch_signals(
-    shared: &Arc<Shared>,
+    shared: &Arc<NodeContext>,
     running: &LedAttempts,
 ) -> std::io::Result<(SignalHandle, JoinHandle<()>)> {
     let mut watched = vec![SIGINT, SIGTERM];
@@ -548,12 +550,12 @@ fn watch_signals(
             let mut before = false;
             for signal in signals.forever() {
                 // Told first: what it ends is not to be heard of before it.
-                shared.deliver(Delivery::News(Event::Interrupted { signal }));
+                shared.deliver(NodeLoopEvent::News(Event::Interrupted { signal }));
                 if before
                     && signal != SIGHUP
                     && let Ok(running) = running.lock()
                 {
-                    running.values().for_each(|h| h.stop.ask(Urgency::Kill));
+                    running.values().for_each(|h| h.stop.ask(StopUrgency::Kill));
                 }
                 before = true;
             }
@@ -569,10 +571,10 @@ impl World for Local {
 
     fn perform(&mut self, action: &Action) -> Result<(), WorldError> {
         let job = match &action.what {
-            Do::List { data } => Job::List(*data),
+            Do::List { data } => DataJob::List(*data),
             Do::Transfer(t) => {
                 self.hold_cached(t, &action.why);
-                Job::Transfer(Box::new(t.clone()))
+                DataJob::Transfer(Box::new(t.clone()))
             }
             Do::Evict {
                 key,
@@ -593,7 +595,7 @@ impl World for Local {
                 self.ahead.push(Event::Evicted { part, at });
                 return Ok(());
             }
-            Do::Evict { part, key, at } => Job::Evict {
+            Do::Evict { part, key, at } => DataJob::Evict {
                 part: *part,
                 key: key.clone(),
                 at: at.clone(),
@@ -606,7 +608,7 @@ impl World for Local {
                 if let Ok(running) = self.running.lock()
                     && let Some(handle) = running.get(&(*instance, *attempt))
                 {
-                    handle.cancel(Urgency::Terminate);
+                    handle.cancel(StopUrgency::Terminate);
                 }
                 return Ok(());
             }
@@ -623,7 +625,7 @@ impl World for Local {
                 from,
                 to,
                 ..
-            } => Job::Image(Copy {
+            } => DataJob::Image(ImageCopy {
                 instance: *instance,
                 attempt: *attempt,
                 image: *image,
@@ -634,7 +636,7 @@ impl World for Local {
                 if let Some(pool) = &self.pool {
                     pool.give_up_instance(*instance);
                 }
-                let kept = |spot| Kept::new(&self.shared, *instance, spot);
+                let kept = |spot| CheckpointFolders::new(&self.shared, *instance, spot);
                 for kept in at.iter().filter_map(|spot| kept(*spot).ok()).take(1) {
                     unlist(&self.shared, &kept);
                 }
@@ -642,7 +644,8 @@ impl World for Local {
                 return Ok(());
             }
             Do::Discard { key, at, .. } => {
-                let kept = |spot| Kept::named(&self.shared, partitions::beside(key), spot);
+                let kept =
+                    |spot| CheckpointFolders::named(&self.shared, partitions::beside(key), spot);
                 self.forget(at, kept);
                 return Ok(());
             }
@@ -712,7 +715,7 @@ impl Drop for Local {
     fn drop(&mut self) {
         if let Ok(running) = self.running.lock() {
             for handle in running.values() {
-                handle.cancel(Urgency::Kill);
+                handle.cancel(StopUrgency::Kill);
             }
         }
         self.router.end();

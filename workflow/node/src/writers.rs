@@ -3,7 +3,7 @@
 //! Such files are charged to the job, and go with no process: the kernel, which ends processes when memory runs out, would
 //! come to tarnd in the end. So a step is ended while there is some memory left, and what it wrote is removed.
 
-use crate::launch::Stop;
+use crate::launch::StepStopper;
 use crate::store::disk_use;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,17 +27,17 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A step on a node, as far as it writes to a tier in memory.
 #[derive(Debug, Clone)]
-pub(crate) struct Writer {
+pub(crate) struct MemoryTierWriter {
     /// Where it writes.
     pub(crate) folders: Vec<PathBuf>,
     /// Bytes that were set aside for that.
     pub(crate) reserve: u64,
     pub(crate) node: String,
     pub(crate) tier: String,
-    pub(crate) stop: Arc<Stop>,
+    pub(crate) stop: Arc<StepStopper>,
 }
 
-impl Writer {
+impl MemoryTierWriter {
     /// What is to be said of it if it is to blame for memory running out: it has written so much more than was set aside for
     /// it that without it there would be twice as much.
     pub(crate) fn blame(&self, free: u64, total: u64) -> Option<(u64, String)> {
@@ -82,8 +82,8 @@ fn pause(free: u64, total: u64, processors: u64) -> Duration {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    all: BTreeMap<u64, Writer>,
+struct MemoryWriterTable {
+    all: BTreeMap<u64, MemoryTierWriter>,
     next: u64,
     ends: bool,
 }
@@ -91,23 +91,23 @@ struct State {
 /// All that write now.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
-    state: Mutex<State>,
+    state: Mutex<MemoryWriterTable>,
     changed: Condvar,
 }
 
 impl Writers {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryWriterTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a step in until what is returned is dropped.
-    pub(crate) fn add(&self, writer: Writer) -> Writing<'_> {
+    pub(crate) fn add(&self, writer: MemoryTierWriter) -> Writing<'_> {
         let number = self.add_for_good(writer);
         Writing { of: self, number }
     }
 
     /// Counts something in as long as this is there; its number.
-    pub(crate) fn add_for_good(&self, writer: Writer) -> u64 {
+    pub(crate) fn add_for_good(&self, writer: MemoryTierWriter) -> u64 {
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
@@ -158,9 +158,9 @@ impl Writers {
 
     /// Ends the writer that is to blame most; which it was.
     fn end_worst(&self, free: u64, total: u64) -> Option<u64> {
-        let all: Vec<(u64, Writer)> = {
+        let all: Vec<(u64, MemoryTierWriter)> = {
             let state = self.state();
-            let running = state.all.iter().filter(|(_, w)| !w.stop.asked());
+            let running = state.all.iter().filter(|(_, w)| !w.stop.is_requested());
             running.map(|(n, w)| (*n, w.clone())).collect()
         };
         let blamed = all
@@ -216,15 +216,15 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn writer(folder: &Path, reserve: u64, bytes: usize) -> Writer {
+    fn writer(folder: &Path, reserve: u64, bytes: usize) -> MemoryTierWriter {
         std::fs::create_dir(folder).unwrap();
         std::fs::write(folder.join("f"), vec![1; bytes]).unwrap();
-        Writer {
+        MemoryTierWriter {
             folders: vec![folder.into(), folder.join("none")],
             reserve,
             node: "n1".into(),
             tier: "shm".into(),
-            stop: Arc::new(Stop::new().unwrap()),
+            stop: Arc::new(StepStopper::new().unwrap()),
         }
     }
 
@@ -237,7 +237,7 @@ mod tests {
         let small = writer(&folder("small"), 0, 1 << 20);
         let worst = writer(&folder("worst"), MIB, 3 << 20);
         let stops = [&large, &small, &worst].map(|w| Arc::clone(&w.stop));
-        let asked = || stops.each_ref().map(|s| s.asked());
+        let asked = || stops.each_ref().map(|s| s.is_requested());
         let _counted = [large, small, worst].map(|w| writers.add(w));
         // Much is free; little is, but whose excess is even less is not to blame.
         assert_eq!(writers.end_worst(64 * MIB, 1 << 30), None);

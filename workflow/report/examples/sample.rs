@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     std::fs::write(
         path,
-        tarn_report::html(&records, &tarn_report::Links::default())?,
+        tarn_report::html(&records, &tarn_report::PageLinks::default())?,
     )?;
     print!("{}", tarn_report::status(&records, 0)?);
     print!(

@@ -87,7 +87,7 @@ pub struct Experiment {
     pub emulated: Vec<String>,
     /// How its figures came about, where that is not by measuring what `emulated` tells of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub how: Option<BTreeSet<How>>,
+    pub how: Option<BTreeSet<FigureMethod>>,
     /// What is otherwise than in the paper.
     #[serde(default)]
     pub differs: Vec<String>,
@@ -99,19 +99,19 @@ pub struct Experiment {
     pub seconds: f64,
     /// Figures.
     #[serde(default)]
-    pub tables: Vec<Table>,
+    pub tables: Vec<EvidenceTable>,
     /// Pictures of them.
     #[serde(default)]
     pub plots: Vec<Plot>,
     /// What the paper claims of it, and what is found here.
     #[serde(default)]
-    pub claims: Vec<Claim>,
+    pub claims: Vec<PaperClaim>,
 }
 
 /// How figures came about that were not measured on what they are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum How {
+pub enum FigureMethod {
     /// By a simulator, in its own time.
     Simulated,
     /// Measured on something that is played.
@@ -120,7 +120,7 @@ pub enum How {
     Modelled,
 }
 
-impl How {
+impl FigureMethod {
     fn words(self) -> &'static str {
         match self {
             Self::Simulated => "simulated",
@@ -132,33 +132,33 @@ impl How {
 
 /// Figures in rows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct EvidenceTable {
     /// What they are.
     pub title: String,
     /// Names of the columns, the first of the rows'.
     pub columns: Vec<String>,
     /// Cells of each row, as many as there are columns.
-    pub rows: Vec<Vec<Cell>>,
+    pub rows: Vec<Vec<EvidenceCell>>,
     /// How these came about, where it is otherwise than in the rest of the experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub how: Option<BTreeSet<How>>,
+    pub how: Option<BTreeSet<FigureMethod>>,
 }
 
 /// A cell of a table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Cell {
+pub enum EvidenceCell {
     /// A text.
     Text(String),
     /// A number without spread.
     Number(f64),
     /// A measured figure.
-    Figure(Figure),
+    Figure(MeasuredFigure),
 }
 
 /// A measured figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Figure {
+pub struct MeasuredFigure {
     /// The median of the repetitions.
     pub value: f64,
     /// The least of them.
@@ -178,7 +178,7 @@ pub struct Plot {
     /// What it shows.
     pub title: String,
     /// How.
-    pub kind: Kind,
+    pub kind: ChartKind,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
@@ -187,13 +187,13 @@ pub struct Plot {
     pub series: Vec<Series>,
     /// How these came about, where it is otherwise than in the rest of the experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub how: Option<BTreeSet<How>>,
+    pub how: Option<BTreeSet<FigureMethod>>,
 }
 
 /// How points are drawn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ChartKind {
     /// Points and lines between them.
     #[default]
     Lines,
@@ -219,15 +219,15 @@ pub struct Series {
     /// Its name in the legend.
     pub name: String,
     /// Whose figures these are.
-    pub of: Of,
+    pub of: FigureOwner,
     /// The points, in the order of x.
-    pub points: Vec<Point>,
+    pub points: Vec<ChartPoint>,
 }
 
 /// Whose figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Of {
+pub enum FigureOwner {
     /// tarn's, on this machine.
     #[default]
     Here,
@@ -240,16 +240,16 @@ pub enum Of {
 /// A point: where, then y, or y with the least and the greatest of its repetitions, or from when to when.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Value>", into = "Vec<Value>")]
-pub struct Point {
+pub struct ChartPoint {
     /// Where on the horizontal axis; the node of a Gantt chart.
-    pub at: At,
+    pub at: PointPosition,
     /// One to three numbers.
     pub numbers: Vec<f64>,
 }
 
 /// Where a point is.
 #[derive(Debug, Clone, PartialEq)]
-pub enum At {
+pub enum PointPosition {
     /// At a number.
     Number(f64),
     /// At a name.
@@ -261,15 +261,15 @@ pub enum At {
 #[error("a point is [x, y], [x, y, low, high] or [node, from, to], not {0}")]
 pub struct PointError(pub Value);
 
-impl TryFrom<Vec<Value>> for Point {
+impl TryFrom<Vec<Value>> for ChartPoint {
     type Error = PointError;
 
     fn try_from(values: Vec<Value>) -> Result<Self, PointError> {
         let wrong = || PointError(Value::from(values.clone()));
         let (first, rest) = values.split_first().ok_or_else(wrong)?;
         let at = match first {
-            Value::String(name) => At::Name(name.clone()),
-            other => At::Number(other.as_f64().ok_or_else(wrong)?),
+            Value::String(name) => PointPosition::Name(name.clone()),
+            other => PointPosition::Number(other.as_f64().ok_or_else(wrong)?),
         };
         let numbers: Option<Vec<f64>> = rest.iter().map(Value::as_f64).collect();
         let numbers = numbers.filter(|n| (1..=3).contains(&n.len()));
@@ -280,11 +280,11 @@ impl TryFrom<Vec<Value>> for Point {
     }
 }
 
-impl From<Point> for Vec<Value> {
-    fn from(point: Point) -> Self {
+impl From<ChartPoint> for Vec<Value> {
+    fn from(point: ChartPoint) -> Self {
         let at = match point.at {
-            At::Number(x) => Value::from(x),
-            At::Name(name) => Value::from(name),
+            PointPosition::Number(x) => Value::from(x),
+            PointPosition::Name(name) => Value::from(name),
         };
         let numbers = point.numbers.into_iter().map(Value::from);
         std::iter::once(at).chain(numbers).collect()
@@ -293,7 +293,7 @@ impl From<Point> for Vec<Value> {
 
 /// A claim of a paper, and what is found here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Claim {
+pub struct PaperClaim {
     /// The claim.
     pub claim: String,
     /// The paper's figure.
@@ -301,16 +301,16 @@ pub struct Claim {
     /// This machine's.
     pub here: String,
     /// Whether it holds.
-    pub verdict: Verdict,
+    pub verdict: ClaimVerdict,
     /// How these came about, where it is otherwise than in the rest of the experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub how: Option<BTreeSet<How>>,
+    pub how: Option<BTreeSet<FigureMethod>>,
 }
 
 /// Whether a claim holds here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum ClaimVerdict {
     /// It holds.
     Holds,
     /// It does not.
@@ -319,7 +319,7 @@ pub enum Verdict {
     Unclear,
 }
 
-impl Verdict {
+impl ClaimVerdict {
     /// What does not hold comes first.
     const BY_WEIGHT: [Self; 3] = [Self::Fails, Self::Unclear, Self::Holds];
 
@@ -378,13 +378,13 @@ impl Experiment {
     }
 
     /// How figures came about, in words: of something of it that says so itself, or else of all of it. Nothing if they were simply measured.
-    fn how(&self, own: Option<&BTreeSet<How>>) -> Option<String> {
+    fn how(&self, own: Option<&BTreeSet<FigureMethod>>) -> Option<String> {
         let emulated = || match self.emulated.is_empty() {
             true => BTreeSet::new(),
-            false => BTreeSet::from([How::Emulated]),
+            false => BTreeSet::from([FigureMethod::Emulated]),
         };
         let how = own.or(self.how.as_ref()).cloned().unwrap_or_else(emulated);
-        let words: Vec<&str> = how.into_iter().map(How::words).collect();
+        let words: Vec<&str> = how.into_iter().map(FigureMethod::words).collect();
         (!words.is_empty()).then(|| words.join(", "))
     }
 
@@ -453,7 +453,7 @@ impl Experiment {
         let own = [&self.experiment, &self.title, &self.source];
         let tables = self.tables.iter().flat_map(|table| {
             let cells = table.rows.iter().flatten().filter_map(|cell| match cell {
-                Cell::Text(text) => Some(text),
+                EvidenceCell::Text(text) => Some(text),
                 _ => None,
             });
             [&table.title]
@@ -483,18 +483,18 @@ impl Experiment {
 }
 
 impl Plot {
-    fn fits(&self, point: &Point) -> bool {
+    fn fits(&self, point: &ChartPoint) -> bool {
         let numbers = &point.numbers;
         match (self.kind, &point.at) {
-            (Kind::Lines, At::Number(x)) => {
+            (ChartKind::Lines, PointPosition::Number(x)) => {
                 numbers.len() != 2
                     && (!self.x.log || *x > 0.0)
                     && (!self.y.log || numbers.iter().all(|y| *y > 0.0))
             }
-            (Kind::Bars, At::Name(_)) => {
+            (ChartKind::Bars, PointPosition::Name(_)) => {
                 numbers.len() != 2 && (!self.y.log || numbers.iter().all(|y| *y > 0.0))
             }
-            (Kind::Gantt, At::Number(_)) => numbers.len() == 2,
+            (ChartKind::Gantt, PointPosition::Number(_)) => numbers.len() == 2,
             _ => false,
         }
     }

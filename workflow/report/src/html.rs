@@ -12,13 +12,13 @@ pub(crate) mod tables;
 pub(crate) mod text;
 mod workflow;
 
-pub use links::{Links, link};
+pub use links::{PageLinks, link};
 
 use crate::ReportError;
-use crate::names::Names;
+use crate::names::RunNames;
 use crate::summarize::summarize;
 use crate::summary::OutcomeName;
-use crate::trace::Trace;
+use crate::trace::RunTrace;
 use crate::why::notes;
 use std::fmt::Write;
 use tarn_ports::Record;
@@ -58,9 +58,9 @@ const POLICY: &str =
 ///
 /// # Errors
 /// When the log has no beginning.
-pub fn html(records: &[Record], links: &Links) -> Result<String, ReportError> {
-    let trace = Trace::of(records)?;
-    let names = Names::new(&trace.start, &trace.history);
+pub fn html(records: &[Record], links: &PageLinks) -> Result<String, ReportError> {
+    let trace = RunTrace::of(records)?;
+    let names = RunNames::new(&trace.start, &trace.history);
     let summary = summarize(&trace);
     let notes = notes(&trace, &names, records);
     let mut page = begin(&format!("{} – tarn report", summary.run), RUN_CSS);

@@ -17,14 +17,14 @@ pub mod summary;
 mod trace;
 mod why;
 
-pub use html::{Links, html, link};
-pub use names::lent;
+pub use html::{PageLinks, html, link};
+pub use names::partition_texts;
 pub use status::{
-    Counts, Fill, LastFailure, LiveStatus, MAX_FAILURES, Moved, Moving, NodeNow, Running, Status,
-    status,
+    ActiveTransferStatus, InstanceCounts, LastFailure, LiveStatus, MAX_FAILURES, NodeNow,
+    RunStatus, RunningAttemptStatus, TierFillStatus, TransferKindBytes, status,
 };
-pub use summary::{Emulated, EnergyTotal, LostNode, NotRescued, NotRun, OutcomeName, Summary};
-pub use why::{Answer, WhyError, render, why};
+pub use summary::{Emulated, EnergyTotal, LostNode, NotRescued, OutcomeName, SkippedStep, Summary};
+pub use why::{LoggedReason, WhyError, render, why};
 
 /// The records do not make up a log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Names for people, from ids. A log is checksummed, not trusted: an id that is not in its table prints itself.
 
-use tarn_types::action::Lent;
+use tarn_types::action::PartitionAssignment;
 use tarn_types::cluster::Cluster;
 use tarn_types::event::Start;
 use tarn_types::history::History;
@@ -10,10 +10,10 @@ use tarn_types::reason::Reason;
 use tarn_types::units::Bytes;
 
 /// The partitions of an attempt: what each takes of which tier, as `field 1.00 MiB on n1/fast`.
-pub fn lent(start: &Start, all: &[Lent]) -> Vec<String> {
+pub fn partition_texts(start: &Start, all: &[PartitionAssignment]) -> Vec<String> {
     let history = History::new();
-    let names = Names::new(start, &history);
-    let one = |lent: &Lent| {
+    let names = RunNames::new(start, &history);
+    let one = |lent: &PartitionAssignment| {
         let about = start.workflow.partitions.get(lent.partition.at());
         let bytes = about.map_or(0, |p| p.on_each(lent.spots.len()));
         let tiers: Vec<String> = lent.spots.iter().map(|s| names.spot(*s)).collect();
@@ -25,12 +25,12 @@ pub fn lent(start: &Start, all: &[Lent]) -> Vec<String> {
 }
 
 /// The names of one run.
-pub(crate) struct Names<'a> {
+pub(crate) struct RunNames<'a> {
     start: &'a Start,
     history: &'a History,
 }
 
-impl<'a> Names<'a> {
+impl<'a> RunNames<'a> {
     pub(crate) fn new(start: &'a Start, history: &'a History) -> Self {
         Self { start, history }
     }
@@ -74,8 +74,8 @@ impl<'a> Names<'a> {
         partition.map_or_else(|| id.to_string(), |p| p.name.clone())
     }
 
-    pub(crate) fn lent(&self, all: &[Lent]) -> Vec<String> {
-        lent(self.start, all)
+    pub(crate) fn partition_texts(&self, all: &[PartitionAssignment]) -> Vec<String> {
+        partition_texts(self.start, all)
     }
 
     pub(crate) fn version(&self, id: DataId, version: u32) -> String {

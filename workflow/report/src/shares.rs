@@ -1,13 +1,13 @@
 //! Where the time of attempts went: what their processes computed, and what is not known any closer.
 
 use crate::summarize::cores_used;
-use crate::trace::Trace;
+use crate::trace::RunTrace;
 use tarn_types::event::Usage;
 use tarn_types::units::Nanos;
 
 /// The time of attempts, divided: the parts add up to preparing, running and committing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Shares {
+pub(crate) struct AttemptTimeShares {
     /// CPU time in user mode, by the cores used.
     pub(crate) user: Nanos,
     /// CPU time in the kernel, by the cores used.
@@ -19,8 +19,8 @@ pub(crate) struct Shares {
 }
 
 /// Those of each of `steps` steps, over all attempts.
-pub(crate) fn shares(trace: &Trace, steps: usize) -> Vec<Shares> {
-    let mut all = vec![Shares::default(); steps];
+pub(crate) fn shares(trace: &RunTrace, steps: usize) -> Vec<AttemptTimeShares> {
+    let mut all = vec![AttemptTimeShares::default(); steps];
     for ((id, _), attempt) in trace.attempts() {
         if let Some(sum) = all.get_mut(id.step.at()) {
             let one = of(&attempt.usage);
@@ -33,11 +33,11 @@ pub(crate) fn shares(trace: &Trace, steps: usize) -> Vec<Shares> {
     all
 }
 
-fn of(usage: &Usage) -> Shares {
+fn of(usage: &Usage) -> AttemptTimeShares {
     let cores = cores_used(usage);
     let user = (usage.user / cores).min(usage.wall);
     let system = (usage.system / cores).min(usage.wall - user);
-    Shares {
+    AttemptTimeShares {
         user,
         system,
         off: usage.wall - user - system,
@@ -69,7 +69,7 @@ mod tests {
             commit: second,
             ..Usage::default()
         };
-        let expected = Shares {
+        let expected = AttemptTimeShares {
             user: 4 * second,
             system: second,
             off: 5 * second,

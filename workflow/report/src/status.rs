@@ -6,10 +6,10 @@ mod meter;
 mod text;
 
 use crate::ReportError;
-use crate::names::{Names, kind_name};
+use crate::names::{RunNames, kind_name};
 use crate::summarize::{emulated, lost_nodes, not_rescued, not_run};
-use crate::summary::{Emulated, LostNode, NotRescued, NotRun, OutcomeName, SCHEMA};
-use crate::trace::Trace;
+use crate::summary::{Emulated, LostNode, NotRescued, OutcomeName, SCHEMA, SkippedStep};
+use crate::trace::RunTrace;
 use count::counts;
 pub(crate) use count::{counts_of_steps, unexpanded};
 use failed::failures;
@@ -20,7 +20,7 @@ use tarn_ports::Record;
 use tarn_types::action::{Outcome, Subject};
 use tarn_types::history::{AttemptEnd, DeedKind, TransferEnd, TransferHistory};
 use tarn_types::id::{InstanceId, NodeId, TierId, TierRef};
-use tarn_types::nodes::{Live, Phase};
+use tarn_types::nodes::{LiveRunStatus, Phase};
 use tarn_types::part::{PartMove, Place};
 use tarn_types::reason::Reason;
 use tarn_types::units::{Nanos, Time};
@@ -31,7 +31,7 @@ pub const MAX_FAILURES: usize = 100;
 
 /// Where a run stands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct RunStatus {
     /// The version of this shape.
     pub schema: u32,
     /// The run's name.
@@ -47,19 +47,19 @@ pub struct Status {
     /// What the external store is made to look like.
     pub emulated: Option<Emulated>,
     /// Instances by state.
-    pub counts: Counts,
+    pub counts: InstanceCounts,
     /// What runs.
-    pub running: Vec<Running>,
+    pub running: Vec<RunningAttemptStatus>,
     /// What moves.
-    pub transfers: Vec<Moving>,
+    pub transfers: Vec<ActiveTransferStatus>,
     /// The nodes.
     #[serde(default)]
     pub nodes: Vec<NodeNow>,
     /// What lies where.
-    pub tiers: Vec<Fill>,
+    pub tiers: Vec<TierFillStatus>,
     /// What has moved so far, by kind.
     #[serde(default)]
-    pub moved: Vec<Moved>,
+    pub moved: Vec<TransferKindBytes>,
     /// Whether the run's process is there; `None` where nobody has looked.
     #[serde(default)]
     pub alive: Option<bool>,
@@ -68,7 +68,7 @@ pub struct Status {
     pub lost_nodes: Vec<LostNode>,
     /// Steps that did not run because of a failure.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub not_run: Vec<NotRun>,
+    pub not_run: Vec<SkippedStep>,
     /// Datasets with `on_failure = "drain"` that were not copied out completely when the run ended early.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_rescued: Vec<NotRescued>,
@@ -87,7 +87,7 @@ pub struct Status {
 
 /// Instances by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Counts {
+pub struct InstanceCounts {
     /// Not placed.
     pub waiting: u64,
     /// Placed, inputs on their way or cores still busy.
@@ -106,7 +106,7 @@ pub struct Counts {
 
 /// A running attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Running {
+pub struct RunningAttemptStatus {
     /// The instance.
     pub name: String,
     /// Its nodes.
@@ -131,7 +131,7 @@ pub struct Running {
 
 /// A transfer that has been ordered and has not ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moving {
+pub struct ActiveTransferStatus {
     /// Its id, as `tarn why` takes it.
     pub id: String,
     /// The dataset and version.
@@ -160,7 +160,7 @@ pub struct Moving {
 
 /// What a tier holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fill {
+pub struct TierFillStatus {
     /// The node.
     pub node: String,
     /// The tier.
@@ -188,7 +188,7 @@ pub struct NodeNow {
 
 /// Bytes that transfers of one kind have moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moved {
+pub struct TransferKindBytes {
     /// The kind.
     pub kind: String,
     /// Bytes, those of unfinished transfers included as far as they are known.
@@ -229,15 +229,15 @@ fn is_zero(count: &u64) -> bool {
 ///
 /// # Errors
 /// When the log has no beginning.
-pub fn status(records: &[Record], now: Time) -> Result<Status, ReportError> {
-    let trace = Trace::of(records)?;
+pub fn status(records: &[Record], now: Time) -> Result<RunStatus, ReportError> {
+    let trace = RunTrace::of(records)?;
     Ok(status_of(&trace, now, None, &mut Meters::default()))
 }
 
 /// Where a run stands, as its log grows and it says more of itself.
 #[derive(Debug, Default)]
 pub struct LiveStatus {
-    trace: Option<Trace>,
+    trace: Option<RunTrace>,
     meters: Meters,
 }
 
@@ -246,7 +246,7 @@ impl LiveStatus {
     pub fn apply(&mut self, record: &Record) {
         match &mut self.trace {
             Some(trace) => trace.apply(record),
-            None => self.trace = Trace::of(std::slice::from_ref(record)).ok(),
+            None => self.trace = RunTrace::of(std::slice::from_ref(record)).ok(),
         }
     }
 
@@ -255,14 +255,23 @@ impl LiveStatus {
     ///
     /// # Errors
     /// When no record has begun the run yet.
-    pub fn status(&mut self, now: Time, live: Option<&Live>) -> Result<Status, ReportError> {
+    pub fn status(
+        &mut self,
+        now: Time,
+        live: Option<&LiveRunStatus>,
+    ) -> Result<RunStatus, ReportError> {
         let trace = self.trace.as_ref().ok_or(ReportError::NotStarted)?;
         Ok(status_of(trace, now, live, &mut self.meters))
     }
 }
 
-fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters) -> Status {
-    let names = Names::new(&trace.start, &trace.history);
+fn status_of(
+    trace: &RunTrace,
+    now: Time,
+    live: Option<&LiveRunStatus>,
+    meters: &mut Meters,
+) -> RunStatus {
+    let names = RunNames::new(&trace.start, &trace.history);
     let (outcome, now) = match trace.history.outcome {
         None => (OutcomeName::Unfinished, now.max(trace.history.now)),
         Some((at, Outcome::Done)) => (OutcomeName::Done, at),
@@ -272,7 +281,7 @@ fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters)
     };
     meters.read(&trace.history, live);
     let (failures, more_failures) = failures(trace, &names);
-    Status {
+    RunStatus {
         schema: SCHEMA,
         run: trace.start.run.clone(),
         workflow: trace.start.workflow.name.clone(),
@@ -297,12 +306,17 @@ fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters)
     }
 }
 
-fn running(trace: &Trace, names: &Names<'_>, now: Time, live: Option<&Live>) -> Vec<Running> {
+fn running(
+    trace: &RunTrace,
+    names: &RunNames<'_>,
+    now: Time,
+    live: Option<&LiveRunStatus>,
+) -> Vec<RunningAttemptStatus> {
     let steps = live.map_or(&[][..], |l| &l.steps);
     let phases = steps.iter().map(|s| ((s.instance, s.attempt), s.phase));
     let phases: BTreeMap<_, _> = phases.collect();
     let open = trace.attempts().filter(|(_, a)| a.ended.is_none());
-    let open = open.map(|((id, _), a)| Running {
+    let open = open.map(|((id, _), a)| RunningAttemptStatus {
         name: names.instance(id),
         nodes: a.nodes.iter().map(|s| names.node(s.node)).collect(),
         attempt: a.attempt,
@@ -311,13 +325,18 @@ fn running(trace: &Trace, names: &Names<'_>, now: Time, live: Option<&Live>) -> 
             .map(|p| phase_name(*p).to_owned()),
         elapsed_ns: now.saturating_sub(a.started),
         restarted: restarted(trace, names, id, a.attempt),
-        partitions: names.lent(&a.partitions),
+        partitions: names.partition_texts(&a.partitions),
         images: a.images.any().then(|| a.images.to_string()),
     });
     open.collect()
 }
 
-fn restarted(trace: &Trace, names: &Names<'_>, id: InstanceId, attempt: u32) -> Option<String> {
+fn restarted(
+    trace: &RunTrace,
+    names: &RunNames<'_>,
+    id: InstanceId,
+    attempt: u32,
+) -> Option<String> {
     let deeds = trace.history.deeds.get(&Subject::Instance(id))?;
     let mut newest = deeds.kept.iter().rev();
     let begun = newest.find(|d| d.what == DeedKind::Run(attempt))?;
@@ -332,7 +351,12 @@ fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
-fn moving(trace: &Trace, names: &Names<'_>, now: Time, meters: &Meters) -> Vec<Moving> {
+fn moving(
+    trace: &RunTrace,
+    names: &RunNames<'_>,
+    now: Time,
+    meters: &Meters,
+) -> Vec<ActiveTransferStatus> {
     let open = trace
         .history
         .transfers
@@ -340,7 +364,7 @@ fn moving(trace: &Trace, names: &Names<'_>, now: Time, meters: &Meters) -> Vec<M
         .filter(|t| t.ended.is_none());
     let open = open.map(|t| {
         let metered = meters.of(t.order.id);
-        Moving {
+        ActiveTransferStatus {
             id: t.order.id.to_string(),
             data: names.version(t.order.data, t.order.version),
             kind: kind_name(t.order.kind).into(),
@@ -356,7 +380,7 @@ fn moving(trace: &Trace, names: &Names<'_>, now: Time, meters: &Meters) -> Vec<M
     open.collect()
 }
 
-fn sources(parts: &[PartMove], names: &Names<'_>) -> String {
+fn sources(parts: &[PartMove], names: &RunNames<'_>) -> String {
     let places: BTreeSet<&Place> = parts.iter().map(|p| &p.from).collect();
     let first = places.first().map(|p| names.place(p)).unwrap_or_default();
     match places.len() {
@@ -365,7 +389,7 @@ fn sources(parts: &[PartMove], names: &Names<'_>) -> String {
     }
 }
 
-fn nodes(trace: &Trace) -> Vec<NodeNow> {
+fn nodes(trace: &RunTrace) -> Vec<NodeNow> {
     let mut nodes: Vec<NodeNow> = (0..)
         .map(NodeId)
         .zip(&trace.start.cluster.nodes)
@@ -388,7 +412,7 @@ fn nodes(trace: &Trace) -> Vec<NodeNow> {
     nodes
 }
 
-fn fills(trace: &Trace) -> Vec<Fill> {
+fn fills(trace: &RunTrace) -> Vec<TierFillStatus> {
     let mut fills = Vec::new();
     for (n, node) in (0..).zip(&trace.start.cluster.nodes) {
         for (t, tier) in (0..).zip(&node.tiers) {
@@ -397,7 +421,7 @@ fn fills(trace: &Trace) -> Vec<Fill> {
                 tier: TierId(t),
             };
             let changed = trace.history.capacity.get(&spot).and_then(|c| c.last());
-            fills.push(Fill {
+            fills.push(TierFillStatus {
                 node: node.name.clone(),
                 tier: tier.name.clone(),
                 held: trace.history.held(spot),
@@ -408,14 +432,14 @@ fn fills(trace: &Trace) -> Vec<Fill> {
     fills
 }
 
-fn has_result(trace: &Trace, id: InstanceId) -> bool {
+fn has_result(trace: &RunTrace, id: InstanceId) -> bool {
     let instance = trace.history.instances.get(&id);
     instance.is_some_and(|instance| instance.state.is_done())
 }
 
 /// The newest failure that no later success has made up for: of instances that have no result, and of transfers of versions that have
 /// not arrived since.
-fn last_failure(trace: &Trace, names: &Names<'_>) -> Option<LastFailure> {
+fn last_failure(trace: &RunTrace, names: &RunNames<'_>) -> Option<LastFailure> {
     let attempts = trace.attempts().filter_map(|((id, _), a)| match &a.ended {
         Some((when, AttemptEnd::Failed { failure, log_tail })) if !has_result(trace, id) => {
             Some(LastFailure {

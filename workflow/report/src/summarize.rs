@@ -1,23 +1,23 @@
 //! From the fold to the totals.
 
-use crate::names::Names;
-use crate::status::{Counts, counts_of_steps, unexpanded};
+use crate::names::RunNames;
+use crate::status::{InstanceCounts, counts_of_steps, unexpanded};
 use crate::summary::{
-    EQUATION_5, Emulated, EnergyTotal, Estimate, External, LostNode, MAX_FILL_POINTS, NodeSummary,
-    NotRescued, NotRun, OutcomeName, SCHEMA, StepSummary, Summary, Tally, TierSummary,
-    TransferTally,
+    EQUATION_5, Emulated, EnergyTotal, Estimate, ExternalStoreBytes, InstanceEndCounts, LostNode,
+    MAX_FILL_POINTS, NodeSummary, NotRescued, OutcomeName, SCHEMA, SkippedStep, StepSummary,
+    Summary, TierSummary, TransferTally,
 };
-use crate::trace::{AttemptKey, Trace};
+use crate::trace::{AttemptKey, RunTrace};
 use tarn_types::action::Outcome;
 use tarn_types::cluster::Tier;
 use tarn_types::event::{FailureKind, Usage};
-use tarn_types::history::{Attempt, AttemptEnd, Images, NodeLoss, Traffic, TransferEnd};
+use tarn_types::history::{Attempt, AttemptEnd, AttemptImages, NodeLoss, Traffic, TransferEnd};
 use tarn_types::id::{NodeId, StepId, TierId, TierRef};
 use tarn_types::part::TransferKind;
 use tarn_types::reason::Reason;
 use tarn_types::units::{Nanos, Time};
 
-pub(crate) fn summarize(trace: &Trace) -> Summary {
+pub(crate) fn summarize(trace: &RunTrace) -> Summary {
     let start = &trace.start;
     let (outcome, signal) = outcome(trace);
     let counted = counts_of_steps(trace);
@@ -55,7 +55,7 @@ pub(crate) fn summarize(trace: &Trace) -> Summary {
     }
 }
 
-fn outcome(trace: &Trace) -> (OutcomeName, Option<i32>) {
+fn outcome(trace: &RunTrace) -> (OutcomeName, Option<i32>) {
     match trace.history.outcome {
         None => (OutcomeName::Unfinished, None),
         Some((_, Outcome::Done)) => (OutcomeName::Done, None),
@@ -65,11 +65,11 @@ fn outcome(trace: &Trace) -> (OutcomeName, Option<i32>) {
     }
 }
 
-pub(crate) fn emulated(trace: &Trace) -> Option<Emulated> {
+pub(crate) fn emulated(trace: &RunTrace) -> Option<Emulated> {
     Emulated::of(&trace.start.cluster.external)
 }
 
-fn traffic(trace: &Trace) -> Traffic {
+fn traffic(trace: &RunTrace) -> Traffic {
     let moved = trace.history.moved();
     let of = |kind| moved.get(&kind).copied().unwrap_or(0);
     let retained = trace.inputs.values().map(|i| i.retained);
@@ -87,17 +87,17 @@ fn committed(attempt: &Attempt) -> bool {
     matches!(attempt.ended, Some((_, AttemptEnd::Committed { .. })))
 }
 
-fn stage_through(trace: &Trace) -> External {
+fn stage_through(trace: &RunTrace) -> ExternalStoreBytes {
     let done = trace.attempts().filter(|(_, a)| committed(a));
     let read = done.map(|(key, _)| trace.inputs.get(&key).map_or(0, |i| i.read));
-    External {
+    ExternalStoreBytes {
         external_in: read.fold(0, u64::saturating_add),
         external_out: trace.written.values().copied().fold(0, u64::saturating_add),
     }
 }
 
-fn tally(counts: &Counts, attempts: u64) -> Tally {
-    Tally {
+fn tally(counts: &InstanceCounts, attempts: u64) -> InstanceEndCounts {
+    InstanceEndCounts {
         run: counts.committed,
         reused: counts.reused,
         failed: counts.failed,
@@ -106,8 +106,8 @@ fn tally(counts: &Counts, attempts: u64) -> Tally {
     }
 }
 
-fn add_up(tallies: impl Iterator<Item = Tally>) -> Tally {
-    tallies.fold(Tally::default(), |a, b| Tally {
+fn add_up(tallies: impl Iterator<Item = InstanceEndCounts>) -> InstanceEndCounts {
+    tallies.fold(InstanceEndCounts::default(), |a, b| InstanceEndCounts {
         run: a.run + b.run,
         reused: a.reused + b.reused,
         failed: a.failed + b.failed,
@@ -116,7 +116,7 @@ fn add_up(tallies: impl Iterator<Item = Tally>) -> Tally {
     })
 }
 
-fn transfers(trace: &Trace) -> TransferTally {
+fn transfers(trace: &RunTrace) -> TransferTally {
     let mut tally = TransferTally::default();
     for t in trace.history.transfers.values() {
         *match &t.ended {
@@ -129,12 +129,12 @@ fn transfers(trace: &Trace) -> TransferTally {
     tally
 }
 
-pub(crate) fn not_run(trace: &Trace) -> Vec<NotRun> {
-    let names = Names::new(&trace.start, &trace.history);
+pub(crate) fn not_run(trace: &RunTrace) -> Vec<SkippedStep> {
+    let names = RunNames::new(&trace.start, &trace.history);
     let steps = trace.history.not_run.iter().map(|(step, why)| {
         let why = names.reason(why);
         let why = why.trim_start_matches("not run: ");
-        NotRun {
+        SkippedStep {
             step: names.step(*step),
             why: match trace.history.some_not_run(*step) {
                 Some((left, all)) => format!("{left} of {all} instances: {why}"),
@@ -145,8 +145,8 @@ pub(crate) fn not_run(trace: &Trace) -> Vec<NotRun> {
     steps.collect()
 }
 
-pub(crate) fn not_rescued(trace: &Trace) -> Vec<NotRescued> {
-    let names = Names::new(&trace.start, &trace.history);
+pub(crate) fn not_rescued(trace: &RunTrace) -> Vec<NotRescued> {
+    let names = RunNames::new(&trace.start, &trace.history);
     let all = trace.history.not_rescued.iter();
     let told = all.filter_map(|(data, why)| {
         let (why, in_part) = match why {
@@ -163,8 +163,8 @@ pub(crate) fn not_rescued(trace: &Trace) -> Vec<NotRescued> {
     told.collect()
 }
 
-pub(crate) fn lost_nodes(trace: &Trace) -> Vec<LostNode> {
-    let names = Names::new(&trace.start, &trace.history);
+pub(crate) fn lost_nodes(trace: &RunTrace) -> Vec<LostNode> {
+    let names = RunNames::new(&trace.start, &trace.history);
     let ended_by = |loss: &NodeLoss| {
         let ran = |a: &Attempt| {
             let there = a.nodes.iter().any(|s| s.node == loss.node);
@@ -187,7 +187,7 @@ pub(crate) fn lost_nodes(trace: &Trace) -> Vec<LostNode> {
     lost.collect()
 }
 
-fn step(trace: &Trace, id: StepId, counts: &Counts) -> StepSummary {
+fn step(trace: &RunTrace, id: StepId, counts: &InstanceCounts) -> StepSummary {
     let name = trace.start.workflow.steps.get(id.at());
     let instances = trace.history.instances_of(id);
     let attempts = instances.map(|(_, i)| i.attempts.len() as u64).sum();
@@ -209,7 +209,7 @@ fn step(trace: &Trace, id: StepId, counts: &Counts) -> StepSummary {
         retained: 0,
         output: 0,
         energy: EnergyTotal::default(),
-        images: Images::default(),
+        images: AttemptImages::default(),
         estimate: Estimate::default(),
     };
     for (id, instance) in trace.history.instances_of(id) {
@@ -223,7 +223,7 @@ fn step(trace: &Trace, id: StepId, counts: &Counts) -> StepSummary {
     sum
 }
 
-fn add_attempt(sum: &mut StepSummary, trace: &Trace, key: AttemptKey, attempt: &Attempt) {
+fn add_attempt(sum: &mut StepSummary, trace: &RunTrace, key: AttemptKey, attempt: &Attempt) {
     let there = trace.inputs_there(key, attempt);
     let usage = &attempt.usage;
     for (to, more) in [
@@ -276,7 +276,7 @@ pub(crate) fn cores_used(usage: &Usage) -> u64 {
 }
 
 /// Where each node's time went, in one pass over the attempts.
-fn nodes(trace: &Trace) -> Vec<NodeSummary> {
+fn nodes(trace: &RunTrace) -> Vec<NodeSummary> {
     let mut spans: Vec<Vec<(Time, Time)>> = vec![Vec::new(); trace.start.cluster.nodes.len()];
     let mut core_busy = vec![0u64; spans.len()];
     for ((instance, _), attempt) in trace.attempts() {
@@ -305,7 +305,7 @@ fn nodes(trace: &Trace) -> Vec<NodeSummary> {
     summary.collect()
 }
 
-fn tiers(trace: &Trace, node: NodeId, tiers: &[Tier]) -> Vec<TierSummary> {
+fn tiers(trace: &RunTrace, node: NodeId, tiers: &[Tier]) -> Vec<TierSummary> {
     let numbered = (0..).map(TierId).zip(tiers);
     let summary = numbered.map(|(at, tier)| {
         let spot = TierRef { node, tier: at };

@@ -4,12 +4,12 @@
 use crate::ReportError;
 use crate::status::unexpanded_text as unexpanded;
 use crate::summarize::summarize;
-use crate::trace::Trace;
+use crate::trace::RunTrace;
 use serde::{Deserialize, Serialize};
 use tarn_ports::Record;
 use tarn_types::cluster::Link;
 use tarn_types::energy::Energy;
-use tarn_types::history::{Images, Traffic};
+use tarn_types::history::{AttemptImages, Traffic};
 use tarn_types::units::Nanos;
 
 /// The version of this shape.
@@ -53,9 +53,9 @@ pub struct Summary {
     pub bytes: Traffic,
     /// What the external store would have carried if every instance read its inputs from it and wrote its
     /// outputs to it.
-    pub stage_through: External,
+    pub stage_through: ExternalStoreBytes,
     /// How many instances ended how.
-    pub instances: Tally,
+    pub instances: InstanceEndCounts,
     /// Steps whose number of instances is not known: the data they run over was not made.
     #[serde(default)]
     pub unexpanded_steps: u64,
@@ -69,7 +69,7 @@ pub struct Summary {
     pub lost_nodes: Vec<LostNode>,
     /// Steps that did not run because of a failure.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub not_run: Vec<NotRun>,
+    pub not_run: Vec<SkippedStep>,
     /// Datasets with `on_failure = "drain"` that were not copied out completely when the run ended early.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_rescued: Vec<NotRescued>,
@@ -138,7 +138,7 @@ impl Emulated {
 
 /// Bytes over the external store's link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct External {
+pub struct ExternalStoreBytes {
     /// Towards the nodes.
     pub external_in: u64,
     /// Away from them.
@@ -147,14 +147,14 @@ pub struct External {
 
 /// A step that did not run, or not all of it, because of a failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NotRun {
+pub struct SkippedStep {
     /// The step.
     pub step: String,
     /// Why: what failed, of all that it needs.
     pub why: String,
 }
 
-impl std::fmt::Display for NotRun {
+impl std::fmt::Display for SkippedStep {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.step, self.why)
     }
@@ -190,7 +190,7 @@ impl std::fmt::Display for NotRescued {
 
 /// Instances by how they ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Tally {
+pub struct InstanceEndCounts {
     /// Committed in this run.
     pub run: u64,
     /// Taken from an earlier run.
@@ -261,7 +261,7 @@ pub struct StepSummary {
     /// Its name.
     pub name: String,
     /// Its instances.
-    pub instances: Tally,
+    pub instances: InstanceEndCounts,
     /// From assignment until the inputs were there.
     pub staging_ns: Nanos,
     /// From then until it was started.
@@ -295,7 +295,7 @@ pub struct StepSummary {
     pub energy: EnergyTotal,
     /// What has become of images of their processes.
     #[serde(default)]
-    pub images: Images,
+    pub images: AttemptImages,
     /// Equation 5, as an estimate.
     pub estimate: Estimate,
 }
@@ -391,7 +391,7 @@ impl Summary {
     /// # Errors
     /// When the log has no beginning.
     pub fn of(records: &[Record]) -> Result<Self, ReportError> {
-        Ok(summarize(&Trace::of(records)?))
+        Ok(summarize(&RunTrace::of(records)?))
     }
 }
 

@@ -4,8 +4,8 @@
 use crate::ReportError;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_ports::Record;
-use tarn_types::action::{Do, Run};
-use tarn_types::event::{Ended, Event, FailureKind, Output, Start};
+use tarn_types::action::{AttemptSpec, Do};
+use tarn_types::event::{AttemptOutcome, Event, FailureKind, Output, Start};
 use tarn_types::history::{Attempt, AttemptEnd, History, TransferEnd, TransferHistory};
 use tarn_types::id::{InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_types::part::{PartRef, Place};
@@ -33,7 +33,7 @@ pub(crate) fn is_stopped(attempt: &Attempt) -> bool {
 
 /// Everything that the totals are computed from.
 #[derive(Debug)]
-pub(crate) struct Trace {
+pub(crate) struct RunTrace {
     pub(crate) history: History,
     pub(crate) start: Box<Start>,
     pub(crate) inputs: BTreeMap<AttemptKey, Inputs>,
@@ -50,7 +50,7 @@ pub(crate) struct Trace {
     arrived: u64,
 }
 
-impl Trace {
+impl RunTrace {
     pub(crate) fn of(records: &[Record]) -> Result<Self, ReportError> {
         let start = records.iter().find_map(|r| match &r.event {
             Event::Started(start) => Some(start.clone()),
@@ -122,7 +122,7 @@ impl Trace {
             return;
         };
         let brought = self.open.remove(instance).unwrap_or_default();
-        let Ended::Committed { outputs, .. } = ended else {
+        let AttemptOutcome::Committed { outputs, .. } = ended else {
             return;
         };
         self.made_here(*instance, outputs);
@@ -185,7 +185,7 @@ impl Trace {
         }
     }
 
-    fn started(&mut self, run: &Run) {
+    fn started(&mut self, run: &AttemptSpec) {
         let mut inputs = Inputs::default();
         let mut brought = Vec::new();
         for held in run.views.iter().flatten().flatten() {

@@ -4,9 +4,9 @@ mod teller;
 mod topic;
 
 use crate::ReportError;
-use crate::names::Names;
+use crate::names::RunNames;
 use crate::suggest::nearest;
-use crate::trace::Trace;
+use crate::trace::RunTrace;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use tarn_ports::Record;
@@ -14,12 +14,12 @@ use tarn_types::action::{Action, Do};
 use tarn_types::event::Event;
 use tarn_types::reason::Reason;
 use tarn_types::units::{Elapsed, Time};
-use teller::Teller;
+use teller::ReasonRenderer;
 use topic::{Topic, all_names, topic};
 
 /// A decision or a failure, and its logged reason. What was said again at once is told once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct LoggedReason {
     /// When, in nanoseconds since the run's start.
     pub when: Time,
     /// What was done, noted, or failed.
@@ -67,15 +67,15 @@ fn did_you_mean(near: &[String]) -> String {
 ///
 /// # Errors
 /// When nothing has this name; names like it are suggested.
-pub fn why(records: &[Record], query: &str) -> Result<Vec<Answer>, WhyError> {
-    let trace = Trace::of(records)?;
-    let names = Names::new(&trace.start, &trace.history);
+pub fn why(records: &[Record], query: &str) -> Result<Vec<LoggedReason>, WhyError> {
+    let trace = RunTrace::of(records)?;
+    let names = RunNames::new(&trace.start, &trace.history);
     let query = query.trim();
     let topic = topic(&trace, &names, query).ok_or_else(|| WhyError::Unknown {
         query: query.into(),
         near: nearest(query, all_names(&trace, &names).iter().map(String::as_str)),
     })?;
-    let mut teller = Teller::new(&trace, &names, &topic);
+    let mut teller = ReasonRenderer::new(&trace, &names, &topic);
     for record in records {
         teller.event(record.now, &record.event);
         for action in &record.actions {
@@ -86,9 +86,13 @@ pub fn why(records: &[Record], query: &str) -> Result<Vec<Answer>, WhyError> {
 }
 
 /// The decisions that a reader of the report would ask about: what waited, was retried, made room, was given up.
-pub(crate) fn notes(trace: &Trace, names: &Names<'_>, records: &[Record]) -> Vec<Answer> {
+pub(crate) fn notes(
+    trace: &RunTrace,
+    names: &RunNames<'_>,
+    records: &[Record],
+) -> Vec<LoggedReason> {
     let topic = Topic::run();
-    let mut teller = Teller::new(trace, names, &topic);
+    let mut teller = ReasonRenderer::new(trace, names, &topic);
     for record in records {
         if matches!(
             record.event,
@@ -97,7 +101,7 @@ pub(crate) fn notes(trace: &Trace, names: &Names<'_>, records: &[Record]) -> Vec
             teller.event(record.now, &record.event);
         }
         for action in record.actions.iter().filter(|a| is_notable(a)) {
-            teller.tell(
+            teller.add_answer(
                 record.now,
                 teller.what(&action.what),
                 names.reason(&action.why),
@@ -129,7 +133,7 @@ fn is_notable(action: &Action) -> bool {
 }
 
 /// Answers as text: a column of times, what, and below it why.
-pub fn render(answers: &[Answer]) -> String {
+pub fn render(answers: &[LoggedReason]) -> String {
     let mut out = String::new();
     for a in answers {
         let again = if a.times > 1 {

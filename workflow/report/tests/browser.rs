@@ -10,7 +10,7 @@ use chromium::{browser, opened, shows};
 use common::mosaic::{mosaic, mosaic_named};
 use looked::is_readable;
 use tarn_ports::Record;
-use tarn_report::{Links, Summary, html};
+use tarn_report::{PageLinks, Summary, html};
 
 /// What a browser makes of the report.
 fn dom(browser: &str, records: &[Record]) -> String {
@@ -18,7 +18,7 @@ fn dom(browser: &str, records: &[Record]) -> String {
     let page = folder.path().join("report.html");
     std::fs::write(
         &page,
-        html(records, &Links::default()).expect("it was started"),
+        html(records, &PageLinks::default()).expect("it was started"),
     )
     .expect("it can be written");
     opened(browser, &page)
@@ -62,6 +62,7 @@ fn ten_thousand_attempts_and_hostile_names_are_drawn() {
 fn nothing_is_cut_or_unreadable_on_any_screen_or_on_paper() {
     let Some(browser) = browser() else { return };
     let long = "a-step-whose-name-is-as-long-as-names-of-steps-are-in-practice-and-longer";
-    let page = html(&mosaic_named(11, 30, 4, 2, long), &Links::default()).expect("it was started");
+    let page =
+        html(&mosaic_named(11, 30, 4, 2, long), &PageLinks::default()).expect("it was started");
     is_readable(browser, &page);
 }

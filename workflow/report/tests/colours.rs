@@ -5,7 +5,7 @@ mod common;
 
 use common::mosaic::mosaic;
 use tarn_report::evidence::{self, Results};
-use tarn_report::{Links, html};
+use tarn_report::{PageLinks, html};
 
 /// The least distance in CIE Lab at which two colours of a legend are told apart without effort.
 const APART: f64 = 14.0;
@@ -67,7 +67,7 @@ fn distance(a: [f64; 3], b: [f64; 3], without: Option<char>) -> f64 {
 
 #[test]
 fn transfers_stay_apart_and_steps_are_no_transfers() {
-    let page = html(&mosaic(3, 9, 2, 1), &Links::default()).expect("it was started");
+    let page = html(&mosaic(3, 9, 2, 1), &PageLinks::default()).expect("it was started");
     for night in [0, 1] {
         // Steps have the same colours by night.
         let of = |name: &str| {

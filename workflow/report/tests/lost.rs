@@ -5,8 +5,10 @@ mod common;
 use common::{Log, MIB, MS, info, instance, part, spot};
 use tarn_ports::Record;
 use tarn_report::{Summary, render, status, why};
-use tarn_types::action::{Do, Run, Subject};
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Output, Undeclared, Usage, Whole};
+use tarn_types::action::{AttemptSpec, Do, Subject};
+use tarn_types::event::{
+    AttemptOutcome, BroughtBackReplica, Event, Failure, FailureKind, Output, Undeclared, Usage,
+};
 use tarn_types::hash::Hash;
 use tarn_types::history::{History, InstanceState};
 use tarn_types::id::{NodeId, TierId};
@@ -17,7 +19,7 @@ use tarn_types::reason::Reason;
 const STORED: u64 = 3 * MIB + 4096;
 
 fn run(index: u32, node: u32) -> Do {
-    Do::Run(Box::new(Run {
+    Do::Run(Box::new(AttemptSpec {
         instance: instance(0, index),
         attempt: 1,
         item: Some(format!("t{index}.fits")),
@@ -55,7 +57,7 @@ fn log(back: bool) -> Vec<Record> {
         log.act(MS, run(index, 1), Reason::Ready);
     }
     let output = info("project.0.m-1.1.0", 0, PartClass::Whole, 3 * MIB);
-    let committed = Ended::Committed {
+    let committed = AttemptOutcome::Committed {
         outputs: vec![Output {
             data,
             version,
@@ -81,14 +83,14 @@ fn log(back: bool) -> Vec<Record> {
         kind: FailureKind::NodeLost,
         message: "node n1 is lost".into(),
     };
-    let failed = Ended::Failed {
+    let failed = AttemptOutcome::Failed {
         failure,
         log_tail: String::new(),
         newest: None,
     };
     log.add(21 * MS, ended(1, failed), vec![]);
     if back {
-        let whole = Whole {
+        let whole = BroughtBackReplica {
             part: part(data.0, version, 0, 0),
             key: output.key,
             tier: TierId(0),
@@ -172,7 +174,7 @@ fn status_why_and_report_tell_of_it() {
     let summary = Summary::of(&records).unwrap();
     assert_eq!(summary.lost_nodes, now.lost_nodes);
     assert!(summary.to_string().contains(&line[6..]), "{summary}");
-    let page = tarn_report::html(&records, &tarn_report::Links::default()).unwrap();
+    let page = tarn_report::html(&records, &tarn_report::PageLinks::default()).unwrap();
     assert!(
         page.contains(&format!("<h3>{} is lost", lost.node)),
         "the page lists it"
@@ -184,7 +186,7 @@ fn status_why_and_report_tell_of_it() {
         (0, 0),
         "nothing of a lost node can be used"
     );
-    let states = |s: &tarn_report::Status| s.nodes.iter().map(|n| n.lost).collect::<Vec<_>>();
+    let states = |s: &tarn_report::RunStatus| s.nodes.iter().map(|n| n.lost).collect::<Vec<_>>();
     assert_eq!(
         (states(&now), states(&open)),
         (vec![false; 2], vec![false, true])

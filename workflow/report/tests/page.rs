@@ -5,9 +5,9 @@ mod common;
 use common::mosaic::{mosaic, mosaic_named};
 use std::path::Path;
 use tarn_ports::Record;
-use tarn_report::{Links, OutcomeName, Summary, html};
+use tarn_report::{OutcomeName, PageLinks, Summary, html};
 use tarn_types::action::{Action, Do, Outcome};
-use tarn_types::event::{Ended, Event, Failure, FailureKind};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind};
 use tarn_types::reason::Reason;
 
 /// What stands between `<script ... id="ID">` and `</script>`.
@@ -21,7 +21,7 @@ fn script<'a>(page: &'a str, id: &str) -> &'a str {
 #[test]
 fn the_summary_in_the_page_is_the_summary() {
     let records = mosaic(3, 20, 4, 2);
-    let page = html(&records, &Links::default()).expect("it was started");
+    let page = html(&records, &PageLinks::default()).expect("it was started");
     let read: Summary = serde_json::from_str(script(&page, "tarn-summary")).expect("it is JSON");
     assert_eq!(read, Summary::of(&records).expect("it was started"));
     assert_eq!(read.schema, 1);
@@ -48,8 +48,9 @@ fn the_summary_in_the_page_is_the_summary() {
 fn hostile_names_stay_names() {
     let hostile =
         "x</script><script>document.title='broken'</script><img src=x onerror=alert(1)>\"'&\u{0}";
-    let page = html(&mosaic_named(3, 9, 2, 1, hostile), &Links::default()).expect("it was started");
-    let plain = html(&mosaic(3, 9, 2, 1), &Links::default()).expect("it was started");
+    let page =
+        html(&mosaic_named(3, 9, 2, 1, hostile), &PageLinks::default()).expect("it was started");
+    let plain = html(&mosaic(3, 9, 2, 1), &PageLinks::default()).expect("it was started");
     for tag in ["<script", "</script", "<img", "<svg"] {
         assert_eq!(
             page.matches(tag).count(),
@@ -64,7 +65,7 @@ fn hostile_names_stay_names() {
 
 #[test]
 fn nothing_comes_from_outside_and_nothing_is_no_number() {
-    let page = html(&mosaic(5, 9, 2, 1), &Links::default()).expect("it was started");
+    let page = html(&mosaic(5, 9, 2, 1), &PageLinks::default()).expect("it was started");
     let outside = page.replace("http://www.w3.org/2000/svg", "");
     for word in [
         "http://", "https://", "<link", "src=", "@import", "url(h", "NaN\"", ">NaN", "inf%",
@@ -77,15 +78,15 @@ fn nothing_comes_from_outside_and_nothing_is_no_number() {
 #[test]
 fn an_empty_run_has_a_page_too() {
     let records = &mosaic(1, 2, 2, 1)[..1];
-    let page = html(records, &Links::default()).expect("it was started");
+    let page = html(records, &PageLinks::default()).expect("it was started");
     assert!(page.contains("unfinished") && page.contains("id=\"bytes-retained\" data-bytes=\"0\""));
-    assert!(html(&[], &Links::default()).is_err());
+    assert!(html(&[], &PageLinks::default()).is_err());
 }
 
 #[test]
 fn the_workflow_its_commands_results_and_logs_are_there() {
     let records = mosaic(3, 20, 4, 2);
-    let page = html(&records, &Links::default()).expect("it was started");
+    let page = html(&records, &PageLinks::default()).expect("it was started");
     for there in [
         "<svg class=\"dag",
         "<title>raw: source",
@@ -103,7 +104,7 @@ fn the_workflow_its_commands_results_and_logs_are_there() {
         serde_json::from_str(script(&page, "tarn-run")).expect("it is JSON");
     assert_eq!(drawing["started"], 1_795_255_380_u64);
     // Seen from another folder, links lead to the same files.
-    let moved = Links::new(
+    let moved = PageLinks::new(
         Path::new("/home/ada"),
         Path::new("/home/ada/mosaic/.tarn/runs/mosaic-3"),
     );
@@ -119,7 +120,7 @@ fn cancelled() -> Vec<Record> {
     records.truncate(at + 1);
     let last = records.last_mut().expect("it is there");
     if let Event::Ended { ended, .. } = &mut last.event {
-        *ended = Ended::Failed {
+        *ended = AttemptOutcome::Failed {
             failure: Failure {
                 kind: FailureKind::Cancelled,
                 message: "it was stopped because the run ends".into(),
@@ -146,7 +147,7 @@ fn what_a_cancelled_run_stopped_has_not_failed() {
         (summary.instances.failed, summary.instances.open > 0),
         (0, true)
     );
-    let page = html(&records, &Links::default()).expect("it was started");
+    let page = html(&records, &PageLinks::default()).expect("it was started");
     assert!(page.contains("1 stopped"), "the card says what was stopped");
     assert!(page.contains("id=\"stopped\""));
     assert!(!page.contains("1 failed"));

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use tarn_report::site::{Chart, SiteRun, SiteSummary, page, table};
 use tarn_types::site::result::MAX_SPANS;
 use tarn_types::site::{
-    BytesByWay, Fate, Flow, FlowId, Island, Job, JobId, JobResult, Machine, Mode, NodeKind, Power,
-    Rates, Refused, SiteResult, Skipped, Span, SpanOf, Store, Submit, Way, WorkJob, Workload,
+    BytesByWay, Fate, Flow, FlowId, Island, Job, JobId, JobResult, Machine, Mode, MoveDirection,
+    NodeKind, NodePowerModel, Rates, SiteResult, Skipped, Span, SpanOf, Store, Submit,
+    UnrunnableJob, WorkJob, Workload,
 };
 use tarn_types::site::{ItemId, MoveId};
 use tarn_types::units::SECOND;
@@ -28,7 +29,7 @@ fn machine(nodes: u32) -> Machine {
         link: Rates::default(),
         mode: Mode::OneLevel,
         mode_change: None,
-        power: Power::default(),
+        power: NodePowerModel::default(),
         temperature: 20.0,
     };
     Machine {
@@ -141,7 +142,7 @@ fn result(rows: &[Row]) -> SiteResult {
     let moving = SpanOf::Moving {
         id: MoveId(0),
         item: ItemId(0),
-        way: Way::Peer,
+        way: MoveDirection::Peer,
     };
     result.spans.push(Span {
         what: moving,
@@ -222,7 +223,7 @@ fn json_has_the_agreed_shape() {
         fate: Fate::TakenOut,
         ..JobResult::default()
     };
-    result.refused = vec![Refused {
+    result.refused = vec![UnrunnableJob {
         job: JobId(9),
         lacks: Some("it needs 2 GPUs a node, and no node has any".into()),
     }];

@@ -4,12 +4,12 @@ mod common;
 
 use common::{Log, MIB, MS, act, info, instance, mosaic, part, spot};
 use tarn_ports::Record;
-use tarn_report::{LiveStatus, Moving, Status, WhyError, render, status, why};
-use tarn_types::action::{Do, Held, Outcome, Run, Subject};
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Undeclared, Usage};
+use tarn_report::{ActiveTransferStatus, LiveStatus, RunStatus, WhyError, render, status, why};
+use tarn_types::action::{AttemptSpec, Do, NodeReplica, Outcome, Subject};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Undeclared, Usage};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, NodeId, TransferId};
-use tarn_types::nodes::{LIVE_FORMAT, Live, MovingTransfer, Phase, RunningStep};
+use tarn_types::nodes::{LIVE_FORMAT, LiveRunStatus, MovingTransfer, Phase, RunningStep};
 use tarn_types::part::{PartClass, PartMove, Place, StoreKey, Transfer, TransferKind, Verify};
 use tarn_types::reason::Reason;
 
@@ -87,12 +87,12 @@ fn small() -> Vec<Record> {
         took: 50 * MS,
     };
     log.add(60 * MS, done, vec![]);
-    let run = |attempt| Run {
+    let run = |attempt| AttemptSpec {
         instance: instance(0, 0),
         attempt,
         item: Some("t0.fits".into()),
         nodes: vec![spot(0)],
-        views: vec![vec![vec![Held {
+        views: vec![vec![vec![NodeReplica {
             part: part(0, 0, 0, 0),
             key: StoreKey("raw.0".into()),
             spot: spot(0),
@@ -107,7 +107,7 @@ fn small() -> Vec<Record> {
         kind: FailureKind::Exit,
         message: "`project.sh` ended with status 2".into(),
     };
-    let ended = Ended::Failed {
+    let ended = AttemptOutcome::Failed {
         failure,
         log_tail: "no header\ngiving up\n".into(),
         newest: None,
@@ -257,7 +257,7 @@ last failure at 900 ms: attempt 1 of project[t0.fits]
     assert_eq!(now.to_string(), golden);
     let json = serde_json::to_string(&now).expect("it is plain data");
     assert_eq!(
-        serde_json::from_str::<Status>(&json).expect("it reads back"),
+        serde_json::from_str::<RunStatus>(&json).expect("it reads back"),
         now
     );
 }
@@ -270,7 +270,7 @@ fn status_names_no_failure_that_is_over() {
     let ended = Event::Ended {
         instance: instance(0, 0),
         attempt: 2,
-        ended: Ended::Committed {
+        ended: AttemptOutcome::Committed {
             outputs: Vec::new(),
             undeclared: Undeclared::default(),
         },
@@ -311,7 +311,7 @@ fn status_of_a_run_that_says_where_it_is() {
         phase: Phase::Committing,
         elapsed: 600 * MS,
     };
-    let mut live = Live {
+    let mut live = LiveRunStatus {
         format: LIVE_FORMAT,
         pid: 1,
         beat: 0,
@@ -325,7 +325,7 @@ fn status_of_a_run_that_says_where_it_is() {
         .expect("it has begun");
     assert_eq!((now.running.len(), now.transfers.len()), (1, 1));
     assert_eq!(now.running[0].phase.as_deref(), Some("committing"));
-    let of = |t: &Moving| (t.done, t.rate, t.left_ns);
+    let of = |t: &ActiveTransferStatus| (t.done, t.rate, t.left_ns);
     let known = (Some(2 * MIB), Some(2 * MIB), Some(4000 * MS));
     assert_eq!(of(&now.transfers[0]), known);
     assert_eq!((now.moved[0].bytes, now.moved[0].mean), (12 * MIB, 6 * MIB));

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_ports::Record;
 use tarn_report::Summary;
-use tarn_types::action::{Do, Held, Run};
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Output, Undeclared, Usage};
+use tarn_types::action::{AttemptSpec, Do, NodeReplica};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Output, Undeclared, Usage};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, TierRef, TransferId};
 use tarn_types::part::{
@@ -123,7 +123,7 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                 }
                 let attempt = attempts.entry(id).or_default();
                 *attempt += 1;
-                let held = |r: &mut Random| Held {
+                let held = |r: &mut Random| NodeReplica {
                     part: any_part(r),
                     key: StoreKey("k".into()),
                     spot: any_spot(r),
@@ -131,7 +131,7 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                 let views = (0..2)
                     .map(|_| vec![(0..r.below(4)).map(|_| held(&mut r)).collect()])
                     .collect();
-                let run = Run {
+                let run = AttemptSpec {
                     instance: id,
                     attempt: *attempt,
                     item: None,
@@ -168,13 +168,13 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                         kind: FailureKind::Exit,
                         message: "status 1".into(),
                     };
-                    Ended::Failed {
+                    AttemptOutcome::Failed {
                         failure,
                         log_tail: String::new(),
                         newest: None,
                     }
                 } else {
-                    Ended::Committed {
+                    AttemptOutcome::Committed {
                         outputs: vec![output],
                         undeclared: Undeclared::default(),
                     }
@@ -254,7 +254,7 @@ impl Naive<'_> {
     fn makes(record: &Record, part: PartRef) -> Option<u64> {
         let Event::Ended {
             instance,
-            ended: Ended::Committed { outputs, .. },
+            ended: AttemptOutcome::Committed { outputs, .. },
             ..
         } = &record.event
         else {
@@ -306,13 +306,13 @@ impl Naive<'_> {
     }
 
     /// (record of the run, record of the commit) of every attempt that committed, in the order of commits.
-    fn commits(&self) -> Vec<(usize, &Run)> {
+    fn commits(&self) -> Vec<(usize, &AttemptSpec)> {
         let mut commits = Vec::new();
         for record in self.0 {
             let Event::Ended {
                 instance,
                 attempt,
-                ended: Ended::Committed { .. },
+                ended: AttemptOutcome::Committed { .. },
                 ..
             } = &record.event
             else {
@@ -350,7 +350,7 @@ impl Naive<'_> {
     fn outputs(&self) -> u64 {
         let made = self.0.iter().map(|r| match &r.event {
             Event::Ended {
-                ended: Ended::Committed { outputs, .. },
+                ended: AttemptOutcome::Committed { outputs, .. },
                 ..
             } => outputs
                 .iter()
@@ -424,7 +424,7 @@ proptest! {
         records.truncate(cut);
         let started = !records.is_empty();
         prop_assert_eq!(Summary::of(&records).is_ok(), started);
-        prop_assert_eq!(tarn_report::html(&records, &tarn_report::Links::default()).is_ok(), started);
+        prop_assert_eq!(tarn_report::html(&records, &tarn_report::PageLinks::default()).is_ok(), started);
         prop_assert_eq!(tarn_report::status(&records, 5).is_ok(), started);
         prop_assert_eq!(tarn_report::why(&records, "").is_ok(), started);
     }

@@ -1,9 +1,11 @@
 //! The end that asks: `tarn run`.
 
-use crate::frames::{Frame, Hello, Kind, MAX_FRAME, Pieces, frames};
+use crate::frames::{
+    Frame, MAX_FRAME, SessionFragmentBuffer, SessionHello, SessionMessageKind, frames,
+};
 use crate::{
-    ControlError, QUEUE, RunKeys, TOLD_AHEAD, TOLD_AHEAD_BYTES, Timeouts, UNHEARD, VERSION, lock,
-    start, write_all,
+    ControlError, QUEUE, RunKeys, SessionTimeouts, TOLD_AHEAD, TOLD_AHEAD_BYTES, UNHEARD, VERSION,
+    lock, start, write_all,
 };
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -12,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_stream::{End, Outcome, Wait, connect, messages};
+use tarn_stream::{HandshakeOutcome, StreamEnd, Wait, connect, messages};
 
 /// Between two attempts to open a session.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -28,27 +30,27 @@ pub enum CallError {
     Late(Duration),
 }
 
-type Waiting = Mutex<BTreeMap<u64, SyncSender<Vec<u8>>>>;
+type PendingSessionReplies = Mutex<BTreeMap<u64, SyncSender<Vec<u8>>>>;
 
 /// What was told, and what of it the node has heard.
 #[derive(Default)]
-struct Ahead {
+struct SessionSendWindow {
     told: u64,
     heard: u64,
     bytes_told: u64,
     bytes_heard: u64,
 }
 
-impl Ahead {
-    fn has_room(&self, bytes: u64) -> bool {
+impl SessionSendWindow {
+    fn has_space(&self, bytes: u64) -> bool {
         let (messages, ahead) = (self.told - self.heard, self.bytes_told - self.bytes_heard);
         messages == 0 || messages < TOLD_AHEAD as u64 && ahead + bytes <= TOLD_AHEAD_BYTES
     }
 }
 
-struct Shared {
-    waiting: Waiting,
-    ahead: Mutex<Ahead>,
+struct ClientSessionState {
+    waiting: PendingSessionReplies,
+    ahead: Mutex<SessionSendWindow>,
     /// Something was heard, or the session is over.
     heard: Condvar,
     /// Why the session is over, once it is.
@@ -57,7 +59,7 @@ struct Shared {
     socket: Arc<TcpStream>,
 }
 
-impl Shared {
+impl ClientSessionState {
     /// Ends the session: nobody waits for an answer any more.
     fn end(&self, why: String) {
         let _ = self.over.set(why);
@@ -69,12 +71,12 @@ impl Shared {
         self.heard.notify_all();
     }
 
-    fn ahead(&self) -> MutexGuard<'_, Ahead> {
+    fn ahead(&self) -> MutexGuard<'_, SessionSendWindow> {
         lock(&self.ahead)
     }
 
     /// Takes what the node says to have heard; false if that cannot be.
-    fn note_heard(&self, messages: u64, bytes: u64) -> bool {
+    fn note_received(&self, messages: u64, bytes: u64) -> bool {
         let mut ahead = self.ahead();
         let makes_sense = (ahead.heard..=ahead.told).contains(&messages)
             && (ahead.bytes_heard..=ahead.bytes_told).contains(&bytes);
@@ -97,8 +99,8 @@ impl Shared {
 
 /// A session with one node. Calls may come from any thread; each node has its own session, so one that hangs blocks nobody
 /// else.
-pub struct Session {
-    shared: Arc<Shared>,
+pub struct NodeSession {
+    shared: Arc<ClientSessionState>,
     outgoing: SyncSender<Frame>,
     /// Held while something is told: what is told keeps its order.
     telling: Mutex<()>,
@@ -106,7 +108,7 @@ pub struct Session {
     about: Vec<u8>,
 }
 
-impl Session {
+impl NodeSession {
     /// Opens a session. `news` is called for what the node says unasked, and once with `None` when the session is over; on a
     /// thread of its own, in order.
     ///
@@ -115,12 +117,12 @@ impl Session {
     pub fn open(
         address: SocketAddr,
         keys: &RunKeys,
-        timeouts: Timeouts,
+        timeouts: SessionTimeouts,
         run: &str,
         node: &str,
         mut news: impl FnMut(Option<Vec<u8>>) + Send + 'static,
     ) -> Result<Self, ControlError> {
-        let hello = Hello {
+        let hello = SessionHello {
             lowest: VERSION,
             highest: VERSION,
             run: run.into(),
@@ -135,12 +137,12 @@ impl Session {
                 }
             }
         });
-        let Opened {
+        let EstablishedSession {
             incoming,
             outgoing,
             about,
         } = opened?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ClientSessionState {
             waiting: Mutex::default(),
             ahead: Mutex::default(),
             heard: Condvar::new(),
@@ -214,7 +216,7 @@ impl Session {
             self.shared.waiting().remove(&number);
             return Err(self.shared.lost());
         }
-        for frame in frames(Kind::Request, number, request) {
+        for frame in frames(SessionMessageKind::Request, number, request) {
             if !self.send(frame) {
                 return Err(self.shared.lost());
             }
@@ -227,10 +229,10 @@ impl Session {
     ///
     /// # Errors
     /// When the node is lost.
-    pub fn tell(&self, said: Vec<u8>) -> Result<(), CallError> {
+    pub fn send_command(&self, said: Vec<u8>) -> Result<(), CallError> {
         let _in_order = lock(&self.telling);
         let bytes = said.len() as u64;
-        let full = |ahead: &mut Ahead| self.over().is_none() && !ahead.has_room(bytes);
+        let full = |ahead: &mut SessionSendWindow| self.over().is_none() && !ahead.has_space(bytes);
         let waited = self.shared.heard.wait_while(self.shared.ahead(), full);
         let number = {
             let mut ahead = waited.unwrap_or_else(PoisonError::into_inner);
@@ -238,7 +240,8 @@ impl Session {
             ahead.bytes_told += bytes;
             ahead.told
         };
-        let sent = self.over().is_none() && frames(Kind::Told, number, said).all(|f| self.send(f));
+        let sent = self.over().is_none()
+            && frames(SessionMessageKind::Told, number, said).all(|f| self.send(f));
         sent.then_some(()).ok_or_else(|| self.shared.lost())
     }
 
@@ -258,7 +261,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for NodeSession {
     fn drop(&mut self) {
         self.end();
     }
@@ -273,7 +276,7 @@ enum Failed {
 }
 
 /// A session that has begun.
-struct Opened {
+struct EstablishedSession {
     incoming: tarn_stream::Receiver,
     outgoing: tarn_stream::Sender,
     about: Vec<u8>,
@@ -283,9 +286,9 @@ struct Opened {
 fn open(
     address: SocketAddr,
     keys: &RunKeys,
-    timeouts: Timeouts,
-    hello: &Hello,
-) -> Result<Opened, Failed> {
+    timeouts: SessionTimeouts,
+    hello: &SessionHello,
+) -> Result<EstablishedSession, Failed> {
     let until = Instant::now() + timeouts.connect;
     loop {
         let why = match try_open(address, keys, timeouts, hello) {
@@ -317,9 +320,9 @@ fn not_opened(error: &io::Error) -> Failed {
 fn try_open(
     address: SocketAddr,
     keys: &RunKeys,
-    timeouts: Timeouts,
-    hello: &Hello,
-) -> Result<Opened, Failed> {
+    timeouts: SessionTimeouts,
+    hello: &SessionHello,
+) -> Result<EstablishedSession, Failed> {
     let socket = TcpStream::connect_timeout(&address, timeouts.connect);
     let socket = socket.map_err(|e| not_opened(&e))?;
     let failed = |e: io::Error| not_opened(&e);
@@ -328,9 +331,9 @@ fn try_open(
     write.map_err(failed)?;
     let begun = connect(&socket, true, keys.run(), &keys.key()).map_err(failed)?;
     let session = match begun {
-        Outcome::Ready(session) => session,
-        Outcome::Busy => return Err(Failed::Cut("it has too many sessions".into())),
-        Outcome::NoVersion => {
+        HandshakeOutcome::Ready(session) => session,
+        HandshakeOutcome::Busy => return Err(Failed::Cut("it has too many sessions".into())),
+        HandshakeOutcome::NoVersion => {
             let why = "it is of another release of tarn: use the same one on all nodes";
             return Err(Failed::Unreachable(why.into()));
         }
@@ -338,7 +341,8 @@ fn try_open(
     let Some(keys) = session.keys else {
         return Err(Failed::Unreachable("it does not seal its stream".into()));
     };
-    let (mut incoming, mut outgoing) = messages(socket, &keys, End::Client).map_err(failed)?;
+    let (mut incoming, mut outgoing) =
+        messages(socket, &keys, StreamEnd::Client).map_err(failed)?;
     let said = outgoing.send(&[&Frame::Hello(hello.clone()).encode()]);
     said.map_err(failed)?;
     loop {
@@ -346,7 +350,7 @@ fn try_open(
         match Frame::decode(&first.map_err(failed)?) {
             Some(Frame::Heartbeat) => {}
             Some(Frame::Welcome(_, about)) => {
-                return Ok(Opened {
+                return Ok(EstablishedSession {
                     incoming,
                     outgoing,
                     about,
@@ -354,7 +358,7 @@ fn try_open(
             }
             Some(Frame::Refused(why)) => return Err(Failed::Refused(why)),
             // It ends in this moment.
-            Some(Frame::Piece(Kind::News, _)) => {
+            Some(Frame::Piece(SessionMessageKind::News, _)) => {
                 return Err(Failed::Cut("its tarnd ends".into()));
             }
             _ => {
@@ -368,11 +372,14 @@ fn try_open(
 /// Hands out what comes, until nothing comes any more; why that is so.
 fn receive(
     mut incoming: tarn_stream::Receiver,
-    shared: &Shared,
+    shared: &ClientSessionState,
     told: &SyncSender<Vec<u8>>,
-    timeouts: Timeouts,
+    timeouts: SessionTimeouts,
 ) -> String {
-    let (mut answers, mut news) = (Pieces::default(), Pieces::default());
+    let (mut answers, mut news) = (
+        SessionFragmentBuffer::default(),
+        SessionFragmentBuffer::default(),
+    );
     let mut heard = Instant::now();
     loop {
         let frame = match incoming.receive(MAX_FRAME, Wait::Silence(timeouts.lost)) {
@@ -383,12 +390,12 @@ fn receive(
         match frame {
             Some(Frame::Heartbeat) => {}
             Some(Frame::Heard { messages, bytes }) => {
-                if !shared.note_heard(messages, bytes) {
+                if !shared.note_received(messages, bytes) {
                     return "it acknowledges messages that were never sent".into();
                 }
             }
             Some(Frame::End(why)) => return why,
-            Some(Frame::Piece(Kind::Answer, piece)) => {
+            Some(Frame::Piece(SessionMessageKind::Answer, piece)) => {
                 let number = piece.number;
                 match answers.take(piece) {
                     Ok(None) => {}
@@ -401,7 +408,7 @@ fn receive(
                     Err(why) => return why.to_string(),
                 }
             }
-            Some(Frame::Piece(Kind::News, piece)) => match news.take(piece) {
+            Some(Frame::Piece(SessionMessageKind::News, piece)) => match news.take(piece) {
                 Ok(None) => {}
                 Ok(Some(said)) => {
                     if told.try_send(said).is_err() {
@@ -436,12 +443,17 @@ fn silence(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Handler, News, Refused, Server, Talk};
+    use crate::{NotificationSender, SessionHandler, SessionOpenError, SessionServer, Talk};
 
     struct Nobody;
 
-    impl Handler for Nobody {
-        fn opened(&self, _: &str, _: &str, _: News) -> Result<(Vec<u8>, Box<dyn Talk>), Refused> {
+    impl SessionHandler for Nobody {
+        fn opened(
+            &self,
+            _: &str,
+            _: &str,
+            _: NotificationSender,
+        ) -> Result<(Vec<u8>, Box<dyn Talk>), SessionOpenError> {
             panic!("it was opened")
         }
     }
@@ -450,15 +462,20 @@ mod tests {
     fn a_caller_of_another_version_is_refused_with_both_versions() {
         let keys = RunKeys::new().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Server::start(listener, &keys, Timeouts::default(), Arc::new(Nobody));
+        let server = SessionServer::start(
+            listener,
+            &keys,
+            SessionTimeouts::default(),
+            Arc::new(Nobody),
+        );
         let server = server.unwrap();
-        let hello = Hello {
+        let hello = SessionHello {
             lowest: VERSION + 1,
             highest: VERSION + 4,
             run: "r".into(),
             node: "n".into(),
         };
-        match try_open(server.address(), &keys, Timeouts::default(), &hello) {
+        match try_open(server.address(), &keys, SessionTimeouts::default(), &hello) {
             Err(Failed::Refused(why)) => {
                 assert!(why.contains("version 2") && why.contains("3 to 6"), "{why}")
             }

@@ -14,7 +14,7 @@ pub(crate) const MAX_FRAME: usize = PIECE + 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// The client's first word: `u16` lowest and highest version, `u16` length of the run's name, the names of the run and of the node.
-    Hello(Hello),
+    Hello(SessionHello),
     /// The server takes part: `u16` version, then what the node tells of itself.
     Welcome(u16, Vec<u8>),
     /// The server does not take part, and why.
@@ -31,12 +31,12 @@ pub(crate) enum Frame {
     /// The server ends the session, and why.
     End(String),
     /// Of a message: `u64` number, `u8` whether more of it follows, its bytes.
-    Piece(Kind, Piece),
+    Piece(SessionMessageKind, SessionFragment),
 }
 
 /// Who says what.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hello {
+pub(crate) struct SessionHello {
     pub(crate) lowest: u16,
     pub(crate) highest: u16,
     pub(crate) run: String,
@@ -45,7 +45,7 @@ pub(crate) struct Hello {
 
 /// Of a message in pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SessionMessageKind {
     /// Numbered from 1 by the client.
     Request,
     /// With the number of its request.
@@ -58,7 +58,7 @@ pub(crate) enum Kind {
 
 /// A message, or a piece of one that is too long for one frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct SessionFragment {
     pub(crate) number: u64,
     pub(crate) more: bool,
     pub(crate) content: Vec<u8>,
@@ -75,7 +75,7 @@ const NEWS: u8 = 8;
 const TOLD: u8 = 9;
 const END: u8 = 10;
 
-impl Kind {
+impl SessionMessageKind {
     fn byte(self) -> u8 {
         match self {
             Self::Request => REQUEST,
@@ -129,7 +129,7 @@ impl Frame {
                 let (highest, rest) = rest.split_first_chunk()?;
                 let (length, names) = rest.split_first_chunk()?;
                 let (run, node) = names.split_at_checked(u16::from_le_bytes(*length).into())?;
-                return Some(Self::Hello(Hello {
+                return Some(Self::Hello(SessionHello {
                     lowest: u16::from_le_bytes(*lowest),
                     highest: u16::from_le_bytes(*highest),
                     run: str::from_utf8(run).ok()?.into(),
@@ -150,15 +150,15 @@ impl Frame {
                     bytes: u64::from_le_bytes(rest.try_into().ok()?),
                 });
             }
-            REQUEST => Kind::Request,
-            ANSWER => Kind::Answer,
-            NEWS => Kind::News,
-            TOLD => Kind::Told,
+            REQUEST => SessionMessageKind::Request,
+            ANSWER => SessionMessageKind::Answer,
+            NEWS => SessionMessageKind::News,
+            TOLD => SessionMessageKind::Told,
             _ => return None,
         };
         let (number, rest) = rest.split_first_chunk()?;
         let (more, content) = rest.split_first()?;
-        let piece = Piece {
+        let piece = SessionFragment {
             number: u64::from_le_bytes(*number),
             more: match more {
                 0 => false,
@@ -172,11 +172,15 @@ impl Frame {
 }
 
 /// A message cut into frames.
-pub(crate) fn frames(kind: Kind, number: u64, content: Vec<u8>) -> impl Iterator<Item = Frame> {
+pub(crate) fn frames(
+    kind: SessionMessageKind,
+    number: u64,
+    content: Vec<u8>,
+) -> impl Iterator<Item = Frame> {
     let count = content.len().div_ceil(PIECE).max(1);
     (0..count).map(move |i| {
         let end = content.len().min((i + 1) * PIECE);
-        let piece = Piece {
+        let piece = SessionFragment {
             number,
             content: content[i * PIECE..end].to_vec(),
             more: i + 1 < count,
@@ -191,19 +195,19 @@ pub(crate) fn frames(kind: Kind, number: u64, content: Vec<u8>) -> impl Iterator
 pub(crate) struct TooMuch(usize);
 
 /// Messages of which not all pieces have come.
-pub(crate) struct Pieces {
+pub(crate) struct SessionFragmentBuffer {
     begun: BTreeMap<u64, Vec<u8>>,
     bytes: usize,
     most: usize,
 }
 
-impl Default for Pieces {
+impl Default for SessionFragmentBuffer {
     fn default() -> Self {
         Self::up_to(MAX_MESSAGE)
     }
 }
 
-impl Pieces {
+impl SessionFragmentBuffer {
     fn up_to(most: usize) -> Self {
         Self {
             begun: BTreeMap::new(),
@@ -216,7 +220,7 @@ impl Pieces {
     ///
     /// # Errors
     /// When the other end sends too much of them.
-    pub(crate) fn take(&mut self, piece: Piece) -> Result<Option<Vec<u8>>, TooMuch> {
+    pub(crate) fn take(&mut self, piece: SessionFragment) -> Result<Option<Vec<u8>>, TooMuch> {
         self.bytes += piece.content.len();
         if self.bytes > self.most {
             return Err(TooMuch(self.most));
@@ -238,18 +242,23 @@ mod tests {
 
     #[test]
     fn frames_come_back_and_nothing_else_is_one() {
-        let hello = Hello {
+        let hello = SessionHello {
             lowest: 1,
             highest: 2,
             run: "r-1".into(),
             node: "n".into(),
         };
-        let piece = Piece {
+        let piece = SessionFragment {
             number: 7,
             more: true,
             content: b"some".into(),
         };
-        let kinds = [Kind::Request, Kind::Answer, Kind::News, Kind::Told];
+        let kinds = [
+            SessionMessageKind::Request,
+            SessionMessageKind::Answer,
+            SessionMessageKind::News,
+            SessionMessageKind::Told,
+        ];
         let pieces = kinds.map(|kind| Frame::Piece(kind, piece.clone()));
         let others = [
             Frame::Hello(hello),
@@ -285,12 +294,12 @@ mod tests {
     fn a_message_of_any_length_comes_back_whole() {
         for length in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE] {
             let content: Vec<u8> = (0..length).map(|i| i as u8).collect();
-            let mut pieces = Pieces::default();
+            let mut pieces = SessionFragmentBuffer::default();
             let mut whole = None;
-            for frame in frames(Kind::Request, 7, content.clone()) {
+            for frame in frames(SessionMessageKind::Request, 7, content.clone()) {
                 assert!(whole.is_none(), "only the last piece ends it");
                 assert!(frame.encode().len() <= MAX_FRAME);
-                let Frame::Piece(Kind::Request, piece) = frame else {
+                let Frame::Piece(SessionMessageKind::Request, piece) = frame else {
                     panic!("another kind")
                 };
                 whole = pieces.take(piece).expect("pieces");
@@ -302,8 +311,8 @@ mod tests {
 
     #[test]
     fn unfinished_messages_are_bounded() {
-        let mut pieces = Pieces::up_to(4000);
-        let long = |number| Piece {
+        let mut pieces = SessionFragmentBuffer::up_to(4000);
+        let long = |number| SessionFragment {
             number,
             content: vec![0; 1000],
             more: true,

@@ -9,7 +9,7 @@ use tarn_types::stream::{RUN_BYTES, RunId};
 /// A key could not be made.
 #[derive(Debug, thiserror::Error)]
 #[error("the key of the run cannot be made: {0}")]
-pub struct KeyError(#[from] std::io::Error);
+pub struct RunKeyError(#[from] std::io::Error);
 
 /// What both ends of every session of a run have, and nobody else. New for each run, passed to its nodes through a pipe, never
 /// written to a file.
@@ -30,7 +30,7 @@ impl RunKeys {
     ///
     /// # Errors
     /// When the system gives no random numbers.
-    pub fn new() -> Result<Self, KeyError> {
+    pub fn new() -> Result<Self, RunKeyError> {
         let mut run = [0; RUN_BYTES];
         run.copy_from_slice(&random()?[..RUN_BYTES]);
         Ok(Self {

@@ -10,9 +10,9 @@ mod keys;
 mod server;
 mod talking;
 
-pub use client::{CallError, Session};
-pub use keys::{KeyError, RunKeys};
-pub use server::{Handler, News, Refused, Server, Talk};
+pub use client::{CallError, NodeSession};
+pub use keys::{RunKeyError, RunKeys};
+pub use server::{NotificationSender, SessionHandler, SessionOpenError, SessionServer, Talk};
 
 use frames::Frame;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -37,7 +37,7 @@ const CALLS_AT_ONCE: usize = 256;
 
 /// How long silence may last.
 #[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
+pub struct SessionTimeouts {
     /// Between two heartbeats.
     pub heartbeat: Duration,
     /// After so long without a word the other end is lost.
@@ -46,7 +46,7 @@ pub struct Timeouts {
     pub connect: Duration,
 }
 
-impl Timeouts {
+impl SessionTimeouts {
     /// After so long without taking a byte the other end is lost, even if it speaks. Longer than `lost`: an end that is silent as well is
     /// called silent.
     fn full(&self) -> Duration {
@@ -54,7 +54,7 @@ impl Timeouts {
     }
 }
 
-impl Default for Timeouts {
+impl Default for SessionTimeouts {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_secs(2),

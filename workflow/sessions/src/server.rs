@@ -1,8 +1,8 @@
 //! The end that answers: tarnd. One thread accepts, each connection has one.
 
-use crate::frames::{Frame, Hello, Kind, MAX_FRAME, frames};
-use crate::talking::{Ending, Talking};
-use crate::{ControlError, QUEUE, RunKeys, Timeouts, VERSION, lock, start, write_all};
+use crate::frames::{Frame, MAX_FRAME, SessionHello, SessionMessageKind, frames};
+use crate::talking::{ServedSession, SessionCloser};
+use crate::{ControlError, QUEUE, RunKeys, SessionTimeouts, VERSION, lock, start, write_all};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tarn_stream::hello::Verdict;
-use tarn_stream::{End, PendingConnection, PendingConnections, Wait, accept, messages};
+use tarn_stream::{PendingConnection, PendingConnections, StreamEnd, Wait, accept, messages};
 
 /// Sessions at once: the run's, and one that takes its place.
 const SESSIONS: usize = 8;
@@ -26,10 +26,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A session is refused, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refused(pub String);
+pub struct SessionOpenError(pub String);
 
 /// Who takes sessions.
-pub trait Handler: Send + Sync + 'static {
+pub trait SessionHandler: Send + Sync + 'static {
     /// A client of this run has come and calls this node `node`: what it is told of the node at once, and who talks with it.
     /// `news` reaches it until it goes. A session that it takes the place of is over only after this, and before anything is said
     /// to the new one.
@@ -40,8 +40,8 @@ pub trait Handler: Send + Sync + 'static {
         &self,
         run: &str,
         node: &str,
-        news: News,
-    ) -> Result<(Vec<u8>, Box<dyn Talk>), Refused>;
+        news: NotificationSender,
+    ) -> Result<(Vec<u8>, Box<dyn Talk>), SessionOpenError>;
 }
 
 /// One session. Dropped when it is over: the client has gone, has not been heard of for too long, or another session has taken its
@@ -51,34 +51,34 @@ pub trait Talk: Send + Sync + 'static {
     fn call(&self, request: Vec<u8>) -> Vec<u8>;
 
     /// Takes what the client tells, one after the other, in order. May block: that holds up nobody but who tells.
-    fn told(&self, said: Vec<u8>);
+    fn handle_command(&self, said: Vec<u8>);
 }
 
 /// Says what happened without having been asked.
 #[derive(Clone)]
-pub struct News {
+pub struct NotificationSender {
     said: SyncSender<Frame>,
     /// The number of the next: pieces of two that are sent at once are kept apart by it.
     next: Arc<AtomicU64>,
 }
 
-impl News {
+impl NotificationSender {
     /// Sends; blocks while the client is slower than what happens. False if it has gone.
     pub fn send(&self, content: Vec<u8>) -> bool {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        frames(Kind::News, number, content).all(|f| self.said.send(f).is_ok())
+        frames(SessionMessageKind::News, number, content).all(|f| self.said.send(f).is_ok())
     }
 }
 
 /// A server of sessions; ends when it is dropped.
-pub struct Server {
+pub struct SessionServer {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<SessionServerContext>,
     wake: Option<PipeWriter>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-impl Server {
+impl SessionServer {
     /// Begins to answer on a listener to those who have the key.
     ///
     /// # Errors
@@ -86,8 +86,8 @@ impl Server {
     pub fn start(
         listener: TcpListener,
         keys: &RunKeys,
-        timeouts: Timeouts,
-        handler: Arc<dyn Handler>,
+        timeouts: SessionTimeouts,
+        handler: Arc<dyn SessionHandler>,
     ) -> Result<Self, ControlError> {
         let system = |source| ControlError::System {
             what: "cannot listen",
@@ -96,7 +96,7 @@ impl Server {
         listener.set_nonblocking(true).map_err(system)?;
         let address = listener.local_addr().map_err(system)?;
         let (wakened, wake) = io::pipe().map_err(system)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SessionServerContext {
             handler,
             keys: keys.clone(),
             timeouts,
@@ -124,7 +124,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for SessionServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         drop(self.wake.take());
@@ -138,10 +138,10 @@ impl Drop for Server {
     }
 }
 
-struct Shared {
-    handler: Arc<dyn Handler>,
+struct SessionServerContext {
+    handler: Arc<dyn SessionHandler>,
     keys: RunKeys,
-    timeouts: Timeouts,
+    timeouts: SessionTimeouts,
     stop: AtomicBool,
     pending: PendingConnections,
     seats: Mutex<Seats>,
@@ -156,9 +156,9 @@ struct Seats {
 }
 
 /// One of them, given back at the end.
-struct Seat<'a>(&'a Shared, u64);
+struct SessionPermit<'a>(&'a SessionServerContext, u64);
 
-impl Drop for Seat<'_> {
+impl Drop for SessionPermit<'_> {
     fn drop(&mut self) {
         lock(&self.0.seats).taken.remove(&self.1);
     }
@@ -166,12 +166,12 @@ impl Drop for Seat<'_> {
 
 /// The session that there is.
 struct Current {
-    ending: Arc<Ending>,
+    ending: Arc<SessionCloser>,
     /// Closed when nothing of it is left.
     gone: Receiver<()>,
 }
 
-fn accept_all(listener: &TcpListener, wakened: &PipeReader, shared: &Arc<Shared>) {
+fn accept_all(listener: &TcpListener, wakened: &PipeReader, shared: &Arc<SessionServerContext>) {
     while !shared.stop.load(Ordering::Relaxed) {
         let mut waiting = [
             PollFd::new(listener, PollFlags::IN),
@@ -196,8 +196,12 @@ fn accept_all(listener: &TcpListener, wakened: &PipeReader, shared: &Arc<Shared>
 }
 
 /// A connection from its handshake to its end.
-fn serve(socket: TcpStream, place: PendingConnection, shared: &Shared) -> io::Result<()> {
-    let Timeouts { lost, connect, .. } = shared.timeouts;
+fn serve(
+    socket: TcpStream,
+    place: PendingConnection,
+    shared: &SessionServerContext,
+) -> io::Result<()> {
+    let SessionTimeouts { lost, connect, .. } = shared.timeouts;
     // Accepted sockets may inherit it.
     socket.set_nonblocking(false)?;
     socket.set_nodelay(true)?;
@@ -212,7 +216,7 @@ fn serve(socket: TcpStream, place: PendingConnection, shared: &Shared) -> io::Re
         seats.next += 1;
         let number = seats.next;
         seats.taken.insert(number, closer);
-        seat = Some(Seat(shared, number));
+        seat = Some(SessionPermit(shared, number));
         Verdict::Ready
     };
     let key_of = |run: &_| (*run == shared.keys.run()).then(|| shared.keys.key());
@@ -222,7 +226,7 @@ fn serve(socket: TcpStream, place: PendingConnection, shared: &Shared) -> io::Re
     // It has proven who it is.
     drop(place);
     let keys = session.keys.ok_or(io::ErrorKind::InvalidData)?;
-    let (mut incoming, outgoing) = messages(socket, &keys, End::Server)?;
+    let (mut incoming, outgoing) = messages(socket, &keys, StreamEnd::Server)?;
     let first = incoming.receive(MAX_FRAME, Wait::Whole(connect))?;
     let Some(Frame::Hello(hello)) = Frame::decode(&first) else {
         return Err(io::ErrorKind::InvalidData.into());
@@ -235,15 +239,15 @@ fn serve(socket: TcpStream, place: PendingConnection, shared: &Shared) -> io::Re
         let _ = closer.shutdown(Shutdown::Both);
     });
     writing.map_err(io::Error::other)?;
-    let news = News {
+    let news = NotificationSender {
         said: said.clone(),
         next: Arc::default(),
     };
     let opened = shared.welcome(&hello, news);
     let welcomed = opened.and_then(|(about, talk)| {
-        let ending = Arc::new(Ending::new(Arc::clone(incoming.socket())));
+        let ending = Arc::new(SessionCloser::new(Arc::clone(incoming.socket())));
         let there = shared.take_place(&ending)?;
-        Ok((about, Talking::new(talk, there, said.clone(), ending)))
+        Ok((about, ServedSession::new(talk, there, said.clone(), ending)))
     });
     match welcomed {
         Ok((about, talking)) => {
@@ -251,7 +255,7 @@ fn serve(socket: TcpStream, place: PendingConnection, shared: &Shared) -> io::Re
                 talking.run(incoming, lost);
             }
         }
-        Err(Refused(why)) => {
+        Err(SessionOpenError(why)) => {
             let _ = said.send(Frame::Refused(why));
             // The client closes once it has read that.
             let _ = incoming.receive(MAX_FRAME, Wait::Whole(connect));
@@ -262,21 +266,28 @@ fn serve(socket: TcpStream, place: PendingConnection, shared: &Shared) -> io::Re
     Ok(())
 }
 
-impl Shared {
-    fn welcome(&self, hello: &Hello, news: News) -> Result<(Vec<u8>, Box<dyn Talk>), Refused> {
+impl SessionServerContext {
+    fn welcome(
+        &self,
+        hello: &SessionHello,
+        news: NotificationSender,
+    ) -> Result<(Vec<u8>, Box<dyn Talk>), SessionOpenError> {
         if !(hello.lowest..=hello.highest).contains(&VERSION) {
-            return Err(Refused(format!(
+            return Err(SessionOpenError(format!(
                 "it speaks version {VERSION} of the session protocol, the caller {} to {}; use the same release of tarn on all nodes",
                 hello.lowest, hello.highest
             )));
         }
         let open = || self.handler.opened(&hello.run, &hello.node, news);
         catch_unwind(AssertUnwindSafe(open))
-            .unwrap_or_else(|_| Err(Refused("it failed to open the session".into())))
+            .unwrap_or_else(|_| Err(SessionOpenError("it failed to open the session".into())))
     }
 
     /// Ends the session that there is, and becomes it; what tells, by being dropped, that nothing is left of this one.
-    fn take_place(&self, ending: &Arc<Ending>) -> Result<std::sync::mpsc::Sender<()>, Refused> {
+    fn take_place(
+        &self,
+        ending: &Arc<SessionCloser>,
+    ) -> Result<std::sync::mpsc::Sender<()>, SessionOpenError> {
         let mut current = lock(&self.current);
         if let Some(old) = &*current {
             old.ending
@@ -284,7 +295,7 @@ impl Shared {
             // The caller waits for its welcome as long as for a connection.
             let time = self.timeouts.connect / 2;
             if old.gone.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
-                return Err(Refused(format!(
+                return Err(SessionOpenError(format!(
                     "the session before this one does not end: what it asked for is still being done after {time:?}; try again"
                 )));
             }

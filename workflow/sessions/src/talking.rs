@@ -1,6 +1,6 @@
 //! A session that has begun, at the end that answers.
 
-use crate::frames::{Frame, Kind, MAX_FRAME, Pieces, frames};
+use crate::frames::{Frame, MAX_FRAME, SessionFragmentBuffer, SessionMessageKind, frames};
 use crate::{CALLS_AT_ONCE, TOLD_AHEAD, Talk, lock, start};
 use std::net::{Shutdown, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,20 +10,20 @@ use std::time::Duration;
 use tarn_stream::Wait;
 
 /// What ends a session from elsewhere, and how many calls are being answered.
-pub(crate) struct Ending {
+pub(crate) struct SessionCloser {
     socket: Arc<TcpStream>,
-    state: Mutex<State>,
+    state: Mutex<SessionCallState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct SessionCallState {
     calls: usize,
     /// Nothing is read or heard any more; and why, if this end wanted it so.
     over: Option<Option<&'static str>>,
 }
 
-impl Ending {
+impl SessionCloser {
     pub(crate) fn new(socket: Arc<TcpStream>) -> Self {
         Self {
             socket,
@@ -50,7 +50,8 @@ impl Ending {
 
     /// Waits until another call may be answered; false if the session is over.
     fn begin_call(&self) -> bool {
-        let full = |state: &mut State| state.over.is_none() && state.calls >= CALLS_AT_ONCE;
+        let full =
+            |state: &mut SessionCallState| state.over.is_none() && state.calls >= CALLS_AT_ONCE;
         let waited = self.changed.wait_while(lock(&self.state), full);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         state.calls += 1;
@@ -66,28 +67,28 @@ impl Ending {
 }
 
 /// Who talks, and a mark of being there.
-struct Present {
+struct SessionServiceGuard {
     talk: Box<dyn Talk>,
     /// Dropped after `talk`.
     _there: Sender<()>,
 }
 
 /// One session.
-pub(crate) struct Talking {
-    present: Arc<Present>,
+pub(crate) struct ServedSession {
+    present: Arc<SessionServiceGuard>,
     said: SyncSender<Frame>,
-    ending: Arc<Ending>,
+    ending: Arc<SessionCloser>,
 }
 
-impl Talking {
+impl ServedSession {
     pub(crate) fn new(
         talk: Box<dyn Talk>,
         there: Sender<()>,
         said: SyncSender<Frame>,
-        ending: Arc<Ending>,
+        ending: Arc<SessionCloser>,
     ) -> Self {
         Self {
-            present: Arc::new(Present {
+            present: Arc::new(SessionServiceGuard {
                 talk,
                 _there: there,
             }),
@@ -126,11 +127,14 @@ impl Talking {
         telling: &SyncSender<Vec<u8>>,
         lost: Duration,
     ) {
-        let (mut requests, mut said) = (Pieces::default(), Pieces::default());
+        let (mut requests, mut said) = (
+            SessionFragmentBuffer::default(),
+            SessionFragmentBuffer::default(),
+        );
         while let Ok(bytes) = incoming.receive(MAX_FRAME, Wait::Silence(lost)) {
             match Frame::decode(&bytes) {
                 Some(Frame::Heartbeat) => {}
-                Some(Frame::Piece(Kind::Told, piece)) => match said.take(piece) {
+                Some(Frame::Piece(SessionMessageKind::Told, piece)) => match said.take(piece) {
                     Ok(None) => {}
                     Ok(Some(whole)) => {
                         // A client that does not wait to be heard is none.
@@ -140,7 +144,7 @@ impl Talking {
                     }
                     Err(_) => return,
                 },
-                Some(Frame::Piece(Kind::Request, piece)) => {
+                Some(Frame::Piece(SessionMessageKind::Request, piece)) => {
                     let number = piece.number;
                     let request = match requests.take(piece) {
                         Ok(None) => continue,
@@ -148,7 +152,7 @@ impl Talking {
                         Err(_) => return,
                     };
                     let is_taken = self.ending.begin_call();
-                    let call = Call(self.shared());
+                    let call = SessionCallGuard(self.shared());
                     if !is_taken
                         || start("tarn-call", move || call.answer(number, request)).is_err()
                     {
@@ -170,7 +174,7 @@ impl Talking {
             }
             messages += 1;
             bytes += said.len() as u64;
-            if catch_unwind(AssertUnwindSafe(|| self.present.talk.told(said))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| self.present.talk.handle_command(said))).is_err() {
                 return self.ending.end("its tarnd failed at what it was told");
             }
             if self.said.send(Frame::Heard { messages, bytes }).is_err() {
@@ -181,22 +185,23 @@ impl Talking {
 }
 
 /// A request being answered: one of those at once, until it is dropped.
-struct Call(Talking);
+struct SessionCallGuard(ServedSession);
 
-impl Call {
+impl SessionCallGuard {
     fn answer(self, number: u64, request: Vec<u8>) {
         let talk = &self.0.present.talk;
         match catch_unwind(AssertUnwindSafe(|| talk.call(request))) {
             // Nobody need hear it any more.
             Ok(answer) => {
-                let _ = frames(Kind::Answer, number, answer).all(|f| self.0.said.send(f).is_ok());
+                let _ = frames(SessionMessageKind::Answer, number, answer)
+                    .all(|f| self.0.said.send(f).is_ok());
             }
             Err(_) => self.0.ending.end("its tarnd failed at a request"),
         }
     }
 }
 
-impl Drop for Call {
+impl Drop for SessionCallGuard {
     fn drop(&mut self) {
         self.0.ending.end_call();
     }

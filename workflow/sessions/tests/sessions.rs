@@ -7,10 +7,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use tarn_sessions::{
-    CallError, ControlError, Handler, News, Refused, RunKeys, Server, Session, Talk, Timeouts,
+    CallError, ControlError, NodeSession, NotificationSender, RunKeys, SessionHandler,
+    SessionOpenError, SessionServer, SessionTimeouts, Talk,
 };
 
-const HASTE: Timeouts = Timeouts {
+const HASTE: SessionTimeouts = SessionTimeouts {
     heartbeat: Duration::from_millis(100),
     lost: Duration::from_secs(2),
     connect: Duration::from_secs(10),
@@ -22,7 +23,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Answers with what it was asked; `sleep` takes until it is woken, to be told `block` too.
 #[derive(Default)]
 struct Echo {
-    news: Mutex<Option<News>>,
+    news: Mutex<Option<NotificationSender>>,
     closed: AtomicUsize,
     told: Mutex<Vec<Vec<u8>>>,
     asleep: AtomicUsize,
@@ -50,15 +51,15 @@ struct Talking(Arc<Echo>);
 #[derive(Default, Clone)]
 struct Host(Arc<Echo>);
 
-impl Handler for Host {
+impl SessionHandler for Host {
     fn opened(
         &self,
         run: &str,
         node: &str,
-        news: News,
-    ) -> Result<(Vec<u8>, Box<dyn Talk>), Refused> {
+        news: NotificationSender,
+    ) -> Result<(Vec<u8>, Box<dyn Talk>), SessionOpenError> {
         if node == "unknown" {
-            return Err(Refused("there is no such node here".into()));
+            return Err(SessionOpenError("there is no such node here".into()));
         }
         *self.0.news.lock().unwrap() = Some(news);
         let about = format!("{node} of {run}").into_bytes();
@@ -79,7 +80,7 @@ impl Talk for Talking {
         request
     }
 
-    fn told(&self, said: Vec<u8>) {
+    fn handle_command(&self, said: Vec<u8>) {
         if said == b"block" {
             self.0.sleep();
         }
@@ -93,18 +94,21 @@ impl Drop for Talking {
     }
 }
 
-fn serve(keys: &RunKeys) -> (Server, Arc<Echo>) {
+fn serve(keys: &RunKeys) -> (SessionServer, Arc<Echo>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let echo = Arc::new(Echo::default());
     let host = Arc::new(Host(Arc::clone(&echo)));
-    (Server::start(listener, keys, HASTE, host).unwrap(), echo)
+    (
+        SessionServer::start(listener, keys, HASTE, host).unwrap(),
+        echo,
+    )
 }
 
-fn open(at: SocketAddr, keys: &RunKeys) -> (Session, Receiver<Option<Vec<u8>>>) {
+fn open(at: SocketAddr, keys: &RunKeys) -> (NodeSession, Receiver<Option<Vec<u8>>>) {
     let (said, heard) = channel();
     let news = move |n| drop(said.send(n));
     (
-        Session::open(at, keys, HASTE, "r-1", "node0", news).unwrap(),
+        NodeSession::open(at, keys, HASTE, "r-1", "node0", news).unwrap(),
         heard,
     )
 }
@@ -153,7 +157,7 @@ fn one_that_is_slow_holds_up_no_other_call() {
 fn who_has_other_keys_or_none_is_refused() {
     let (keys, others) = (RunKeys::new().unwrap(), RunKeys::new().unwrap());
     let (server, echo) = serve(&keys);
-    let tried = Session::open(server.address(), &others, HASTE, "r-1", "node0", |_| ());
+    let tried = NodeSession::open(server.address(), &others, HASTE, "r-1", "node0", |_| ());
     let why = tried.err().expect("refused").to_string();
     assert!(why.contains("key"), "{why}");
     // Without a handshake.
@@ -175,7 +179,7 @@ fn who_has_other_keys_or_none_is_refused() {
 fn a_server_may_refuse_and_say_why() {
     let keys = RunKeys::new().unwrap();
     let (server, _) = serve(&keys);
-    let tried = Session::open(server.address(), &keys, HASTE, "r-1", "unknown", |_| ());
+    let tried = NodeSession::open(server.address(), &keys, HASTE, "r-1", "unknown", |_| ());
     match tried.err() {
         Some(ControlError::Refused { why, .. }) => assert_eq!(why, "there is no such node here"),
         other => panic!("{other:?}"),
@@ -286,7 +290,7 @@ fn an_end_that_dies_is_called_dead() {
     // Nobody is there any more.
     let at = server.address();
     drop(server);
-    let gone = || Session::open(at, &keys, HASTE, "r-1", "node0", |_| ()).err();
+    let gone = || NodeSession::open(at, &keys, HASTE, "r-1", "node0", |_| ()).err();
     until("the port is closed", || {
         gone().is_some_and(|e| e.to_string().contains("its tarnd has ended"))
     });
@@ -424,7 +428,7 @@ fn what_is_told_is_heard_in_order() {
                 assert_eq!(session.call(vec![i; 10_000], None), Ok(vec![i; 10_000]));
             }
         });
-        (0..COUNT).for_each(|i| session.tell(message(i)).unwrap());
+        (0..COUNT).for_each(|i| session.send_command(message(i)).unwrap());
         calls.join().unwrap();
     });
     until("not all was heard", || {
@@ -439,11 +443,11 @@ fn one_that_is_slow_to_hear_holds_up_who_tells_and_nobody_else() {
     let keys = RunKeys::new().unwrap();
     let (server, echo) = serve(&keys);
     let (session, _heard) = open(server.address(), &keys);
-    session.tell(b"block".to_vec()).unwrap();
+    session.send_command(b"block".to_vec()).unwrap();
     std::thread::scope(|s| {
         // More than may be told ahead.
         let telling = s.spawn(|| {
-            (0..2_000).for_each(|_| session.tell(vec![5; 1 << 10]).unwrap());
+            (0..2_000).for_each(|_| session.send_command(vec![5; 1 << 10]).unwrap());
         });
         for i in 0..50u8 {
             assert_eq!(session.call(vec![i], None), Ok(vec![i]));
@@ -459,9 +463,10 @@ fn one_that_is_slow_to_hear_holds_up_who_tells_and_nobody_else() {
     });
     // Who waits to tell is let go when the session ends.
     *echo.awake.lock().unwrap() = false;
-    session.tell(b"block".to_vec()).unwrap();
+    session.send_command(b"block".to_vec()).unwrap();
     std::thread::scope(|s| {
-        let telling = s.spawn(|| (0..10_000).find_map(|_| session.tell(vec![5; 64 << 10]).err()));
+        let telling =
+            s.spawn(|| (0..10_000).find_map(|_| session.send_command(vec![5; 64 << 10]).err()));
         drop(server);
         assert!(matches!(telling.join().unwrap(), Some(CallError::Lost(_))));
     });
@@ -474,7 +479,7 @@ fn a_new_session_takes_the_place_of_one_that_is_half_dead() {
     let (server, echo) = serve(&keys);
     let wire = wire(server.address());
     let (old, _) = open(wire.address, &keys);
-    old.tell(b"1".to_vec()).unwrap();
+    old.send_command(b"1".to_vec()).unwrap();
     until("it was not heard", || !echo.told.lock().unwrap().is_empty());
     wire.silent.store(true, Ordering::SeqCst);
     let began = Instant::now();
@@ -484,12 +489,12 @@ fn a_new_session_takes_the_place_of_one_that_is_half_dead() {
         "it waited for the old one to be given up"
     );
     assert_eq!(echo.closed.load(Ordering::SeqCst), 1, "the old one is over");
-    new.tell(b"2".to_vec()).unwrap();
+    new.send_command(b"2".to_vec()).unwrap();
     assert_eq!(new.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
     until("it was not heard", || echo.told.lock().unwrap().len() == 2);
     assert_eq!(new.over(), None);
     // One that is refused takes nobody's place.
-    assert!(Session::open(server.address(), &keys, HASTE, "r-1", "unknown", |_| ()).is_err());
+    assert!(NodeSession::open(server.address(), &keys, HASTE, "r-1", "unknown", |_| ()).is_err());
     assert_eq!(new.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
 }
 
@@ -520,7 +525,7 @@ fn a_session_can_be_ended_while_others_wait_in_it() {
         assert_eq!(echo.closed.load(Ordering::SeqCst), 0);
         echo.wake();
     });
-    assert!(session.tell(b"more".to_vec()).is_err());
+    assert!(session.send_command(b"more".to_vec()).is_err());
     // The node hears of it although the session is not dropped, once it has slept.
     until("it goes", || echo.closed.load(Ordering::SeqCst) == 1);
     drop(session);

@@ -1,7 +1,7 @@
 //! Variables that programs in Python and R read by a call: `os.environ["NAME"]`, `os.getenv("NAME")`, `Sys.getenv("NAME")`. These spellings
 //! are looked for in every text, because a shell script may hold such a program (`python3 - <<'END'`).
 
-use crate::variables::{Read, is_of_name, without_comment};
+use crate::variables::{VariableRead, is_of_name, without_comment};
 use std::collections::BTreeSet;
 
 /// How the calls begin up to the quoted name, and what ends one that has no default.
@@ -39,7 +39,7 @@ pub(crate) fn is_program(name: &str, text: &str) -> bool {
 }
 
 /// Every such read in a text, in its order; each is where its quoted name is.
-pub(crate) fn calls(text: &str) -> Vec<Read<'_>> {
+pub(crate) fn calls(text: &str) -> Vec<VariableRead<'_>> {
     let mut found = Vec::new();
     for &(call, end) in READS {
         for (at, name, behind) in quoted(text, call) {
@@ -53,7 +53,7 @@ pub(crate) fn calls(text: &str) -> Vec<Read<'_>> {
             }
             let before = text[..at].trim_end_matches(|c: char| is_of_name(c) || c == '.');
             let before = before.trim_end();
-            found.push(Read {
+            found.push(VariableRead {
                 name,
                 // Its quote.
                 at: text.len() - behind.len() - name.len() - 2,

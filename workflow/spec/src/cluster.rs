@@ -1,17 +1,17 @@
 //! What the machine must have, checked before anything starts.
 
-use crate::diag::{Code, Finding, Findings, Rejected, quoted};
+use crate::diag::{Finding, FindingCode, Findings, Rejected, quoted};
 use crate::elsewhere::no_site;
 use crate::lent::{check_clear, check_names, check_partition, check_site_partition};
 use crate::parsed::{Parsed, StepSpans};
-use crate::room::{Rooms, check_room};
+use crate::room::{Rooms, check_space};
 use crate::suggest::did_you_mean;
 use miette::SourceSpan;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use tarn_types::cluster::{Cluster, Node};
 use tarn_types::units::Bytes;
-use tarn_types::workflow::{Checkpoints, Role, Step};
+use tarn_types::workflow::{CheckpointMethod, Role, Step};
 
 /// Why something cannot be done here, as the machine or the user's settings have it: for people, who alone can change that.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -98,7 +98,7 @@ pub fn check_cluster(
         check_abilities(&mut out, step, spans, abilities);
         check_checkpoints(&mut out, parsed, step, spans);
         check_one_namespace(&mut out, parsed, step, spans);
-        check_room(&mut out, parsed, step, spans, &rooms);
+        check_space(&mut out, parsed, step, spans, &rooms);
     }
     let partitions = parsed.workflow.partitions.iter();
     for (partition, spans) in partitions.zip(&parsed.spans.partitions) {
@@ -120,7 +120,7 @@ pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
     let mut out = Findings::new(parsed.source.clone());
     if let (true, Some(span)) = (parsed.workflow.erase, parsed.spans.erase) {
         out.add(
-            Finding::error(Code::NoErasure, "`erase` holds on no site: its nodes serve other workflows beside this one")
+            Finding::error(FindingCode::NoErasure, "`erase` holds on no site: its nodes serve other workflows beside this one")
                 .at(span, "asked for here")
                 .help("use `encrypt` for data that must not be found again, or ask for nodes that overwrite all that they remove (`tarnd --site --erase`)"),
         );
@@ -154,7 +154,7 @@ const SAY_SIZE: &str = "add `size`, the most that its job writes";
 
 fn no_encryption(dataset: &str, why: impl Display, at: SourceSpan) -> Finding {
     Finding::error(
-        Code::NoEncryption,
+        FindingCode::NoEncryption,
         format!("dataset {} cannot be encrypted: {why}", quoted(dataset)),
     )
     .at(at, "asked for here")
@@ -163,7 +163,7 @@ fn no_encryption(dataset: &str, why: impl Display, at: SourceSpan) -> Finding {
 
 fn too_few_nodes(what: String, span: SourceSpan, there: usize) -> Finding {
     Finding::error(
-        Code::TooFewNodes,
+        FindingCode::TooFewNodes,
         format!("{what}; there {}", are(there, "node")),
     )
     .at(span, "more than there are")
@@ -200,7 +200,7 @@ pub(crate) fn unknown_tier(
         ),
     };
     Finding::error(
-        Code::UnknownTier,
+        FindingCode::UnknownTier,
         format!("{what} wants tier {}, which no node has", quoted(tier)),
     )
     .at(span, "not a tier of this cluster")
@@ -228,7 +228,7 @@ fn fewer_nodes(cluster: &Cluster, step: &Step) -> Option<String> {
 
 /// One thing that every node of a step must have.
 struct Want<'s> {
-    code: Code,
+    code: FindingCode,
     span: Option<SourceSpan>,
     /// What is wanted, in words.
     text: String,
@@ -241,7 +241,7 @@ struct Want<'s> {
 fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'s>> {
     let most = |of: fn(&Node) -> u64| cluster.nodes.iter().map(of).max().unwrap_or(0);
     let mut wants = vec![Want {
-        code: Code::TooFewCores,
+        code: FindingCode::TooFewCores,
         span: spans.cores,
         text: some(step.cores, "core"),
         most: format!("the largest node offers {}", most(|n| u64::from(n.cores))),
@@ -250,7 +250,7 @@ fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'
     }];
     if step.memory > 0 {
         wants.push(Want {
-            code: Code::TooLittleMemory,
+            code: FindingCode::TooLittleMemory,
             span: spans.memory,
             text: format!("{} of memory", Bytes(step.memory)),
             most: format!("the largest node offers {}", Bytes(most(|n| n.memory))),
@@ -260,7 +260,7 @@ fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'
     }
     if step.gpus > 0 {
         wants.push(Want {
-            code: Code::TooFewGpus,
+            code: FindingCode::TooFewGpus,
             span: spans.gpus,
             text: some(step.gpus, "GPU"),
             most: format!("the largest node has {}", most(|n| u64::from(n.gpus))),
@@ -270,7 +270,7 @@ fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'
     }
     if let Some(tier) = &step.tier {
         wants.push(Want {
-            code: Code::UnknownTier,
+            code: FindingCode::UnknownTier,
             span: spans.tier,
             text: format!("tier {}", quoted(tier)),
             most: "not every node has it".into(),
@@ -373,7 +373,7 @@ fn check_together(
     if nodes < wanted {
         out.add(
             Finding::error(
-                Code::TooFewNodes,
+                FindingCode::TooFewNodes,
                 format!(
                     "{what} wants {} with {text}; there {}",
                     some(wanted, "node"),
@@ -401,7 +401,7 @@ fn check_together(
     if at_once < wanted {
         out.add(
             Finding::error(
-                Code::TooFewNodes,
+                FindingCode::TooFewNodes,
                 format!("{what} wants {wanted} nodes with {text} at once; their hosts can run {at_once} at once"),
             )
             .at(span, "these nodes share hosts with too few cores or too little memory")
@@ -415,16 +415,18 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
     let what = format!("step {}", quoted(&step.name));
     if let (true, Err(why)) = (step.nodes > 1, &abilities.multi_node) {
         out.add(
-            Finding::error(Code::NoMultiNode, format!("{what} wants {} nodes, which this way of running does not give: {why}", step.nodes))
+            Finding::error(FindingCode::NoMultiNode, format!("{what} wants {} nodes, which this way of running does not give: {why}", step.nodes))
                 .at(spans.nodes.unwrap_or(spans.name), "several nodes")
                 .help("set `nodes = 1`, or run where this is possible; `tarn doctor` shows what this machine offers"),
         );
     }
-    let is_imaged = step.restart.is_some_and(|r| r.from == Checkpoints::Image);
+    let is_imaged = step
+        .restart
+        .is_some_and(|r| r.from == CheckpointMethod::Image);
     if let (true, Err(why)) = (is_imaged, &abilities.images) {
         out.add(
             Finding::error(
-                Code::NoImages,
+                FindingCode::NoImages,
                 format!("{what} has `restart = \"image\"`, and no images can be taken of its processes: {why}"),
             )
             .at(spans.name, "resumes from images")
@@ -439,7 +441,7 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
         if *shared {
             out.add(
                 Finding::error(
-                    Code::NoShared,
+                    FindingCode::NoShared,
                     format!("{what} wants a shared dataset, and its nodes can have no shared namespace: {why}"),
                 )
                 .at(*span, "`shared`")
@@ -457,7 +459,7 @@ fn check_one_namespace(out: &mut Findings, parsed: &Parsed, step: &Step, spans: 
         let name = &parsed.workflow.dataset(used.data).name;
         out.add(
             Finding::error(
-                Code::NoEncryption,
+                FindingCode::NoEncryption,
                 format!(
                     "step {} wants {} shared, and it is encrypted: each node opens it for itself",
                     quoted(&step.name),
@@ -478,7 +480,7 @@ fn check_checkpoints(out: &mut Findings, parsed: &Parsed, step: &Step, spans: &S
         let name = &parsed.workflow.dataset(used.data).name;
         out.add(
             Finding::error(
-                Code::NoEncryption,
+                FindingCode::NoEncryption,
                 format!(
                     "step {} has `restart`, and its checkpoints would be stored on the tier unencrypted",
                     quoted(&step.name)

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use tarn_types::hash::{Hash, Hasher};
-use tarn_types::workflow::{Distribution, Foreach, Partition, Role, Step, Use, Workflow};
+use tarn_types::workflow::{
+    DatasetUse, Distribution, Foreach, Role, Step, VersionPartitioning, Workflow,
+};
 
 /// Quotes in quotes that are looked into: `sh -c "ssh host 'a.sh'"` has two.
 const MAX_NESTING: u32 = 4;
@@ -104,7 +106,7 @@ fn hash(
     h.finish()
 }
 
-fn add_use(h: &mut Hasher, workflow: &Workflow, used: &Use) {
+fn add_use(h: &mut Hasher, workflow: &Workflow, used: &DatasetUse) {
     let data = workflow.dataset(used.data);
     h.field(data.name.as_bytes());
     h.field(match used.role {
@@ -128,15 +130,16 @@ fn add_use(h: &mut Hasher, workflow: &Workflow, used: &Use) {
     let partition = used.makes.map(|_| data.partition);
     h.field(match partition {
         None => b"read",
-        Some(Partition::Whole) => b"whole",
-        Some(Partition::Entries) => b"entries",
-        Some(Partition::Ranks) => b"ranks",
+        Some(VersionPartitioning::Whole) => b"whole",
+        Some(VersionPartitioning::Entries) => b"entries",
+        Some(VersionPartitioning::Ranks) => b"ranks",
     });
     // Replicas that are sealed are none of a dataset that is not, and the other way round.
     if data.encrypt {
         h.field(b"encrypt");
     }
-    let by_rule = used.distribution == Distribution::Scatter || partition == Some(Partition::Ranks);
+    let by_rule =
+        used.distribution == Distribution::Scatter || partition == Some(VersionPartitioning::Ranks);
     let rule = data.scatter.as_ref().filter(|_| by_rule);
     h.field(rule.map_or("", |r| r.as_str()).as_bytes());
 }

@@ -1,6 +1,6 @@
 //! Reading `[data.NAME]`.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::elsewhere::{self, Elsewhere};
 use crate::namerule::{NameRule, TIER_NAME};
 use crate::section::{Located, Section, TIME_HINT, in_order, kind, place, shorten};
@@ -36,7 +36,7 @@ const NAME: NameRule = NameRule {
 };
 
 /// A dataset as written.
-pub(crate) struct RawData {
+pub(crate) struct RawDataset {
     pub(crate) name: Located<String>,
     pub(crate) source: Option<Located<PathBuf>>,
     pub(crate) dest: Option<Located<PathBuf>>,
@@ -51,7 +51,7 @@ pub(crate) struct RawData {
 }
 
 /// Reads all datasets, in the order of the file.
-pub(crate) fn read(out: &mut Findings, top: &Section<'_>, folder: &Path) -> Vec<RawData> {
+pub(crate) fn read(out: &mut Findings, top: &Section<'_>, folder: &Path) -> Vec<RawDataset> {
     let Some(value) = top.get("data") else {
         return Vec::new();
     };
@@ -68,7 +68,7 @@ pub(crate) fn read(out: &mut Findings, top: &Section<'_>, folder: &Path) -> Vec<
     if table.len() > bounds::MAX_DATASETS {
         out.data_broken = true;
         out.add_breaking(
-            Finding::error(Code::TooLarge, format!("{} datasets are too many", table.len()))
+            Finding::error(FindingCode::TooLarge, format!("{} datasets are too many", table.len()))
                 .at(place(value), format!("at most {} are allowed", bounds::MAX_DATASETS))
                 .help("put files that go together into one dataset; entries are selected with `NAME/ENTRY`"),
         );
@@ -100,7 +100,7 @@ fn dest(out: &mut Findings, section: &Section<'_>, folder: &Path) -> Option<Loca
         && tree.key.is_empty()
     {
         out.add(
-            Finding::error(Code::BadPath, "`dest` would replace a whole bucket")
+            Finding::error(FindingCode::BadPath, "`dest` would replace a whole bucket")
                 .at(dest.span, "no prefix")
                 .help(format!("name a prefix in it: \"{tree}result/\"")),
         );
@@ -117,20 +117,25 @@ pub(crate) fn not_a_table(
 ) -> Finding {
     let found = kind(value);
     Finding::error(
-        Code::WrongType,
+        FindingCode::WrongType,
         format!("{what} must be a table, not {found}"),
     )
     .at(span, found)
     .help(format!("write a table: `[{header}]`, with its keys below"))
 }
 
-fn dataset(out: &mut Findings, name: Located<&str>, table: &DeTable<'_>, folder: &Path) -> RawData {
+fn dataset(
+    out: &mut Findings,
+    name: Located<&str>,
+    table: &DeTable<'_>,
+    folder: &Path,
+) -> RawDataset {
     let what = format!("dataset {}", quoted(name.value));
     let section = Section::new(out, table, name.span, what, "a dataset", KEYS);
     let source = section.place(out, "source", folder);
     // A source that cannot be read is still a source: do not say that nobody makes the dataset.
     out.uses_broken |= source.is_none() && section.get("source").is_some();
-    RawData {
+    RawDataset {
         name: Located::new(name.value.to_owned(), name.span),
         source,
         dest: dest(out, &section, folder),
@@ -160,7 +165,7 @@ fn scatter(out: &mut Findings, section: &Section<'_>) -> Option<Located<ScatterR
         Ok(rule) => Some(Located::new(rule, text.span)),
         Err(why) => {
             out.add_breaking(
-                Finding::error(Code::BadPattern, format!("`scatter` of {} is not a scatter rule", section.what))
+                Finding::error(FindingCode::BadPattern, format!("`scatter` of {} is not a scatter rule", section.what))
                     .at(text.span, shorten(&why))
                     .help("write a path inside the dataset with `{rank}` once, such as \"processor{rank}\""),
             );
@@ -182,7 +187,11 @@ fn keep(out: &mut Findings, section: &Section<'_>) -> Keep {
             Ok(time) => Keep::For(time),
             Err(why) => {
                 let timed = other.trim_start().starts_with(|c: char| c.is_ascii_digit());
-                let code = if timed { Code::BadUnit } else { Code::BadValue };
+                let code = if timed {
+                    FindingCode::BadUnit
+                } else {
+                    FindingCode::BadValue
+                };
                 let label = if timed {
                     shorten(&why)
                 } else {
@@ -215,7 +224,7 @@ fn on_failure(out: &mut Findings, section: &Section<'_>) -> Option<Located<OnFai
             let hint = did_you_mean(other, ["discard", "drain"]);
             out.add(
                 Finding::error(
-                    Code::BadValue,
+                    FindingCode::BadValue,
                     format!("{} is no `on_failure` of {}", quoted(other), section.what),
                 )
                 .at(text.span, "not a known word")

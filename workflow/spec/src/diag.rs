@@ -1,6 +1,6 @@
 //! What is wrong with a file, or worth knowing about it: with code, place, cause and hint.
 
-use crate::text::Text;
+use crate::text::SourceFiles;
 use miette::{Diagnostic, LabeledSpan, Severity, SourceCode, SourceSpan};
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ macro_rules! codes {
         /// The stable code of a finding; docs/reference/workflow-file.md says what each means.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         #[allow(missing_docs)] // each is documented in docs/reference/workflow-file.md, and a test sees to it
-        pub enum Code { $($name,)* }
+        pub enum FindingCode { $($name,)* }
 
-        impl Code {
+        impl FindingCode {
             /// All codes.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
@@ -82,24 +82,24 @@ codes! {
 }
 
 /// A file and its text, shared by all findings about it.
-pub(crate) type Source = Arc<Text>;
+pub(crate) type SourceText = Arc<SourceFiles>;
 
 /// One problem, or one note, with the places in the file that it is about.
 #[derive(Debug, Clone)]
 pub struct Finding {
-    code: Code,
+    code: FindingCode,
     message: String,
     labels: Vec<LabeledSpan>,
     help: Option<String>,
     severity: Severity,
-    source: Option<Source>,
+    source: Option<SourceText>,
 }
 
 /// Something worth knowing about a workflow that is accepted.
 pub type Note = Finding;
 
 impl Finding {
-    pub(crate) fn error(code: Code, message: impl Into<String>) -> Self {
+    pub(crate) fn error(code: FindingCode, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -110,7 +110,7 @@ impl Finding {
         }
     }
 
-    pub(crate) fn note(code: Code, message: impl Into<String>) -> Self {
+    pub(crate) fn note(code: FindingCode, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Advice,
             ..Self::error(code, message)
@@ -141,7 +141,7 @@ impl Finding {
     }
 
     /// The stable code.
-    pub fn kind(&self) -> Code {
+    pub fn kind(&self) -> FindingCode {
         self.code
     }
 
@@ -163,7 +163,7 @@ impl Finding {
     }
 
     /// The finding as it is shown, with the text of the file.
-    pub(crate) fn marked(mut self, source: &Source) -> Self {
+    pub(crate) fn marked(mut self, source: &SourceText) -> Self {
         for label in &mut self.labels {
             let (text, span) = (
                 label.label().map(str::to_owned),
@@ -269,7 +269,7 @@ impl Diagnostic for Rejected {
 
 /// Collects findings while a file is checked.
 pub(crate) struct Findings {
-    source: Source,
+    source: SourceText,
     problems: Vec<Finding>,
     dropped: usize,
     /// It could not be read what datasets there are: nothing can be said about their names.
@@ -279,7 +279,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    pub(crate) fn new(source: Source) -> Self {
+    pub(crate) fn new(source: SourceText) -> Self {
         Self {
             source,
             problems: Vec::new(),
@@ -314,7 +314,7 @@ impl Findings {
     }
 
     /// The text.
-    pub(crate) fn source(&self) -> Source {
+    pub(crate) fn source(&self) -> SourceText {
         self.source.clone()
     }
 

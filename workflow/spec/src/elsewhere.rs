@@ -1,13 +1,13 @@
 //! Datasets that are not the workflow's own: `of`, and `project` of a site. docs/reference/workflow-file.md, docs/guide/on-a-site.md.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::section::{Located, Section, place};
-use tarn_types::named::{Named, Whose, is_name};
+use tarn_types::named::{NamedDataset, Whose, is_name};
 use tarn_types::workflow::Dataset;
 
 /// Which dataset of the site it is.
 pub(crate) struct Elsewhere {
-    pub(crate) named: Named,
+    pub(crate) named: NamedDataset,
     /// It is a project's, which its members change; what `of` names is only read.
     pub(crate) is_ours: bool,
 }
@@ -44,7 +44,7 @@ pub(crate) fn read(
         if let Some(value) = section.get(key) {
             out.add(
                 Finding::error(
-                    Code::BadValue,
+                    FindingCode::BadValue,
                     format!("`{key}` of {}, which is a project's", section.what),
                 )
                 .at(place(value), "cannot stand here")
@@ -52,10 +52,10 @@ pub(crate) fn read(
             );
         }
     }
-    let Some(named) = Named::of_project(&group.value, name) else {
+    let Some(named) = NamedDataset::of_project(&group.value, name) else {
         out.add_breaking(
             Finding::error(
-                Code::BadName,
+                FindingCode::BadName,
                 format!(
                     "{} cannot be the group of {}",
                     quoted(&group.value),
@@ -80,7 +80,7 @@ fn of(out: &mut Findings, section: &Section<'_>) -> Option<Located<Elsewhere>> {
         if let Some(value) = section.get(key) {
             out.add(
                 Finding::error(
-                    Code::BadValue,
+                    FindingCode::BadValue,
                     format!("{} is made elsewhere (`of`), and has `{key}`", section.what),
                 )
                 .at(place(value), "cannot stand here")
@@ -99,7 +99,7 @@ fn of(out: &mut Findings, section: &Section<'_>) -> Option<Located<Elsewhere>> {
         None => {
             out.add_breaking(
                 Finding::error(
-                    Code::BadName,
+                    FindingCode::BadName,
                     format!("{} names no dataset", quoted(&text.value)),
                 )
                 .at(text.span, "not understood")
@@ -111,9 +111,9 @@ fn of(out: &mut Findings, section: &Section<'_>) -> Option<Located<Elsewhere>> {
 }
 
 /// A dataset by its full name, or by its own name alone where only one workflow has one of that name.
-fn named(text: &str) -> Option<Named> {
+fn named(text: &str) -> Option<NamedDataset> {
     if is_name(text) {
-        return Some(Named {
+        return Some(NamedDataset {
             whose: Whose::Own,
             workflow: None,
             dataset: text.to_owned(),
@@ -129,7 +129,7 @@ pub(crate) fn no_workflow(dataset: &Dataset, at: Option<miette::SourceSpan>) -> 
         return None;
     }
     let finding = Finding::error(
-        Code::BadName,
+        FindingCode::BadName,
         format!(
             "`of` of dataset {} names no workflow",
             quoted(&dataset.name)
@@ -145,7 +145,7 @@ pub(crate) fn no_workflow(dataset: &Dataset, at: Option<miette::SourceSpan>) -> 
 /// What is somebody else's is made and changed by them.
 pub(crate) fn made_elsewhere(step: &str, item: &str, at: miette::SourceSpan) -> Finding {
     Finding::error(
-        Code::SourceAsOutput,
+        FindingCode::SourceAsOutput,
         format!(
             "step {} makes {}, which is somebody else's",
             quoted(step),
@@ -157,7 +157,11 @@ pub(crate) fn made_elsewhere(step: &str, item: &str, at: miette::SourceSpan) -> 
 }
 
 /// Where it is refused: where there is no site. One's own are read there too.
-pub(crate) fn no_site(dataset: &str, named: &Named, at: miette::SourceSpan) -> Option<Finding> {
+pub(crate) fn no_site(
+    dataset: &str,
+    named: &NamedDataset,
+    at: miette::SourceSpan,
+) -> Option<Finding> {
     let (whose, hint) = match named.whose {
         Whose::Own => return None,
         Whose::Project(_) => ("a project's dataset", ""),
@@ -167,7 +171,7 @@ pub(crate) fn no_site(dataset: &str, named: &Named, at: miette::SourceSpan) -> O
         ),
     };
     let finding = Finding::error(
-        Code::NoSite,
+        FindingCode::NoSite,
         format!(
             "dataset {} is {whose} on a site ({}), and this is not a site",
             quoted(dataset),

@@ -1,6 +1,6 @@
 //! Reading `foreach`, and what a step with one may not have.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::item::{ITEM, entry_problem};
 use crate::section::{Located, Section, integer, no_nul, place, shorten};
 use crate::step::{RawStep, item_without_foreach};
@@ -56,15 +56,15 @@ fn entries(text: &str, span: SourceSpan, what: &str) -> Result<RawForeach, Findi
     };
     let (name, pattern) = text
         .split_once('/')
-        .ok_or_else(|| refuse(Code::BadForeach, "has no `/`".into()))?;
+        .ok_or_else(|| refuse(FindingCode::BadForeach, "has no `/`".into()))?;
     if pattern.contains(ITEM) {
         return Err(refuse(
-            Code::BadItem,
+            FindingCode::BadItem,
             format!("`{ITEM}` is what this gives; it cannot stand in it"),
         ));
     }
     let pattern =
-        EntryPattern::new(pattern).map_err(|why| refuse(Code::BadPattern, shorten(&why)))?;
+        EntryPattern::new(pattern).map_err(|why| refuse(FindingCode::BadPattern, shorten(&why)))?;
     Ok(RawForeach::Entries(name.to_owned(), pattern))
 }
 
@@ -77,7 +77,7 @@ fn values(
     if list.is_empty() {
         out.add(
             Finding::error(
-                Code::BadForeach,
+                FindingCode::BadForeach,
                 format!("`foreach` of {} is empty", step.what),
             )
             .at(span, "no values")
@@ -88,7 +88,7 @@ fn values(
     if list.len() > bounds::MAX_INSTANCES as usize {
         out.add(
             Finding::error(
-                Code::TooLarge,
+                FindingCode::TooLarge,
                 format!("`foreach` of {} has {} values", step.what, list.len()),
             )
             .at(
@@ -106,7 +106,7 @@ fn values(
         if let Some(first) = seen.insert(value.clone(), place(item)) {
             out.add(
                 Finding::error(
-                    Code::BadForeach,
+                    FindingCode::BadForeach,
                     format!("{} is twice in `foreach` of {}", quoted(&value), step.what),
                 )
                 .at(place(item), "again here")
@@ -132,7 +132,7 @@ fn one_value(
         Some("") => {
             out.add(
                 Finding::error(
-                    Code::BadForeach,
+                    FindingCode::BadForeach,
                     format!("a value in `foreach` of {} is empty", step.what),
                 )
                 .at(place(item), "empty")
@@ -169,7 +169,7 @@ pub(crate) fn check(out: &mut Findings, step: &RawStep) {
     if let Some(nodes) = step.nodes.as_ref().filter(|n| n.value > 1) {
         out.add(
             Finding::error(
-                Code::BadForeach,
+                FindingCode::BadForeach,
                 format!("{what} has `foreach` and several nodes"),
             )
             .at(nodes.span, "an instance of a foreach step has one node")
@@ -180,7 +180,7 @@ pub(crate) fn check(out: &mut Findings, step: &RawStep) {
     for item in step.items.iter().filter(|i| i.role == Role::Inout) {
         out.add(
             Finding::error(
-                Code::BadForeach,
+                FindingCode::BadForeach,
                 format!("{what} has `foreach` and `inout`"),
             )
             .at(
@@ -210,7 +210,7 @@ fn bounds_without_entries(out: &mut Findings, step: &RawStep, what: &str) {
         let Some(span) = span else { continue };
         out.add(
             Finding::error(
-                Code::BadForeach,
+                FindingCode::BadForeach,
                 format!("`{key}` of {what} has no meaning"),
             )
             .at(span, "bounds a `foreach` over the entries of a dataset")
@@ -234,7 +234,7 @@ fn check_substituted(out: &mut Findings, step: &RawStep, values: &[Located<Strin
                 let entry = quoted(&entry.replace(ITEM, &value.value));
                 out.add(
                     Finding::error(
-                        Code::BadPattern,
+                        FindingCode::BadPattern,
                         format!("{entry} does not name a top-level entry of `{}`", item.name),
                     )
                     .at(value.span, label)

@@ -1,7 +1,7 @@
 //! Circles of waiting: strongly connected components (Tarjan, without recursion), one shortest circle of each.
 
-use crate::data::RawData;
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::data::RawDataset;
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::step::RawStep;
 use miette::SourceSpan;
 use std::collections::{HashMap, VecDeque};
@@ -9,18 +9,18 @@ use tarn_types::id::{DataId, StepId};
 
 /// A step waits for another.
 #[derive(Debug, Clone)]
-pub(crate) struct Edge {
+pub(crate) struct StepDependency {
     /// The step waited for.
     pub(crate) on: StepId,
     /// Where the file says so.
     pub(crate) span: SourceSpan,
     /// Why.
-    pub(crate) why: Why,
+    pub(crate) why: DependencyReason,
 }
 
 /// Why a step waits for another.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Why {
+pub(crate) enum DependencyReason {
     /// It reads what the other makes.
     Reads(DataId),
     /// It is told to, by `after`.
@@ -31,7 +31,12 @@ pub(crate) enum Why {
 const MAX_DRAWN: usize = 12;
 
 /// Reports one circle for each knot of steps that wait for each other.
-pub(crate) fn check(out: &mut Findings, data: &[RawData], steps: &[RawStep], edges: &[Vec<Edge>]) {
+pub(crate) fn check(
+    out: &mut Findings,
+    data: &[RawDataset],
+    steps: &[RawStep],
+    edges: &[Vec<StepDependency>],
+) {
     for knot in knots(edges) {
         let circle = shortest_circle(&knot, edges);
         let names: Vec<String> = circle
@@ -46,7 +51,7 @@ pub(crate) fn check(out: &mut Findings, data: &[RawData], steps: &[RawStep], edg
                 names.join(" -> ")
             ),
         };
-        let mut problem = Finding::error(Code::Cycle, message);
+        let mut problem = Finding::error(FindingCode::Cycle, message);
         for (step, edge) in circle.iter().take(MAX_DRAWN) {
             let (step, on) = (
                 &steps[step.at()].name.value,
@@ -55,7 +60,7 @@ pub(crate) fn check(out: &mut Findings, data: &[RawData], steps: &[RawStep], edg
             problem = problem.at(
                 edge.span,
                 match edge.why {
-                    Why::Reads(d) => {
+                    DependencyReason::Reads(d) => {
                         format!(
                             "{} reads {}, which {} makes",
                             quoted(step),
@@ -63,7 +68,9 @@ pub(crate) fn check(out: &mut Findings, data: &[RawData], steps: &[RawStep], edg
                             quoted(on)
                         )
                     }
-                    Why::After => format!("{} comes after {}", quoted(step), quoted(on)),
+                    DependencyReason::After => {
+                        format!("{} comes after {}", quoted(step), quoted(on))
+                    }
                 },
             );
         }
@@ -75,7 +82,7 @@ pub(crate) fn check(out: &mut Findings, data: &[RawData], steps: &[RawStep], edg
 }
 
 /// The components that hold a circle: more than one step, or a step that waits for itself. Steps in order.
-fn knots(edges: &[Vec<Edge>]) -> Vec<Vec<StepId>> {
+fn knots(edges: &[Vec<StepDependency>]) -> Vec<Vec<StepId>> {
     const UNSEEN: usize = usize::MAX;
     let mut order = vec![UNSEEN; edges.len()];
     let mut low = vec![0usize; edges.len()];
@@ -126,11 +133,14 @@ fn knots(edges: &[Vec<Edge>]) -> Vec<Vec<StepId>> {
 }
 
 /// A shortest circle through the first step of a knot: each step with the edge to the next.
-fn shortest_circle(knot: &[StepId], edges: &[Vec<Edge>]) -> Vec<(StepId, Edge)> {
+fn shortest_circle(
+    knot: &[StepId],
+    edges: &[Vec<StepDependency>],
+) -> Vec<(StepId, StepDependency)> {
     let Some(&first) = knot.first() else {
         return Vec::new();
     };
-    let mut from: HashMap<StepId, (StepId, &Edge)> = HashMap::new();
+    let mut from: HashMap<StepId, (StepId, &StepDependency)> = HashMap::new();
     let mut queue = VecDeque::from([first]);
     while let Some(step) = queue.pop_front() {
         for edge in &edges[step.at()] {
@@ -158,13 +168,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn graph(steps: usize, pairs: &[(usize, usize)]) -> Vec<Vec<Edge>> {
+    fn graph(steps: usize, pairs: &[(usize, usize)]) -> Vec<Vec<StepDependency>> {
         let mut edges = vec![Vec::new(); steps];
         for (from, on) in pairs {
-            edges[*from].push(Edge {
+            edges[*from].push(StepDependency {
                 on: StepId(*on as u32),
                 span: (0, 0).into(),
-                why: Why::After,
+                why: DependencyReason::After,
             });
         }
         edges

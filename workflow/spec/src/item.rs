@@ -1,6 +1,6 @@
 //! Reading the items of `in`, `out` and `inout`: `NAME`, `NAME/ENTRY`, `NAME:DIST`.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::section::Section;
 use crate::suggest::did_you_mean;
 use miette::SourceSpan;
@@ -31,7 +31,7 @@ const DISTS: [(&str, Dist); 5] = [
 
 /// An item as written.
 #[derive(Debug, Clone)]
-pub(crate) struct Item {
+pub(crate) struct RawStepItem {
     pub(crate) role: Role,
     pub(crate) name: String,
     pub(crate) entry: Option<String>,
@@ -40,7 +40,7 @@ pub(crate) struct Item {
 }
 
 /// Reads the three lists of a step: first `in`, then `out`, then `inout`.
-pub(crate) fn read(out: &mut Findings, step: &Section<'_>) -> Vec<Item> {
+pub(crate) fn read(out: &mut Findings, step: &Section<'_>) -> Vec<RawStepItem> {
     let mut items = Vec::new();
     for (key, role) in [("in", Role::In), ("out", Role::Out), ("inout", Role::Inout)] {
         match step.list(out, key, "[\"name\"]") {
@@ -58,8 +58,8 @@ pub(crate) fn read(out: &mut Findings, step: &Section<'_>) -> Vec<Item> {
     items
 }
 
-fn parse(text: &str, role: Role, span: SourceSpan) -> Result<Item, Finding> {
-    let item = |name: &str, entry: Option<&str>, dist| Item {
+fn parse(text: &str, role: Role, span: SourceSpan) -> Result<RawStepItem, Finding> {
+    let item = |name: &str, entry: Option<&str>, dist| RawStepItem {
         role,
         name: name.to_owned(),
         entry: entry.map(str::to_owned),
@@ -70,7 +70,7 @@ fn parse(text: &str, role: Role, span: SourceSpan) -> Result<Item, Finding> {
         if let Some((name, _)) = name.split_once(':') {
             let message = format!("{} has a distribution before its entry", quoted(text));
             let hint = format!("write \"{name}/{entry}\": an entry is on every node of the step");
-            return Err(Finding::error(Code::BadDistribution, message)
+            return Err(Finding::error(FindingCode::BadDistribution, message)
                 .at(span, "cannot stand here")
                 .help(hint));
         }
@@ -85,7 +85,7 @@ fn parse(text: &str, role: Role, span: SourceSpan) -> Result<Item, Finding> {
         None => {
             let hint = did_you_mean(word, DISTS.map(|(known, _)| known));
             Err(Finding::error(
-                Code::BadDistribution,
+                FindingCode::BadDistribution,
                 format!("{} is not a distribution", quoted(word)),
             )
             .at(span, "not a known word after `:`")
@@ -105,7 +105,7 @@ fn check_entry(name: &str, entry: &str, role: Role, span: SourceSpan) -> Result<
         let hint = format!(
             "write \"{name}\": a step makes or changes whole datasets; each instance of a foreach step adds a part"
         );
-        return Err(Finding::error(Code::BadPattern, message)
+        return Err(Finding::error(FindingCode::BadPattern, message)
             .at(span, "an entry in an output")
             .help(hint));
     }
@@ -114,7 +114,7 @@ fn check_entry(name: &str, entry: &str, role: Role, span: SourceSpan) -> Result<
     {
         let message = format!("an entry has no distribution: `{word}`");
         let hint = format!("write \"{name}/{before}\": an entry is on every node of the step");
-        return Err(Finding::error(Code::BadDistribution, message)
+        return Err(Finding::error(FindingCode::BadDistribution, message)
             .at(span, "cannot stand here")
             .help(hint));
     }
@@ -125,7 +125,7 @@ fn check_entry(name: &str, entry: &str, role: Role, span: SourceSpan) -> Result<
                 "{} does not name a top-level entry of `{name}`",
                 quoted(entry)
             );
-            Err(Finding::error(Code::BadPattern, message)
+            Err(Finding::error(FindingCode::BadPattern, message)
                 .at(span, label)
                 .help(hint))
         }

@@ -8,7 +8,8 @@ use tarn_types::id::{DataId, StepId};
 use tarn_types::shell::{BASH, Command};
 use tarn_types::units::SECOND;
 use tarn_types::workflow::{
-    Dataset, Distribution, Foreach, Keep, KeepPartition, OnFailure, Role, Step, Use, Workflow,
+    Dataset, DatasetUse, Distribution, Foreach, Keep, KeepPartition, OnFailure, Role, Step,
+    Workflow,
 };
 
 /// A step as a job.
@@ -169,12 +170,12 @@ fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> 
 }
 
 /// What a step uses, with the dataset whose entries it goes through.
-fn uses(step: &Step) -> Vec<Use> {
+fn uses(step: &Step) -> Vec<DatasetUse> {
     let mut all = step.uses.clone();
     if let Some(Foreach::Entries { data, version, .. }) = &step.foreach
         && !all.iter().any(|used| used.data == *data)
     {
-        all.push(Use {
+        all.push(DatasetUse {
             data: *data,
             role: Role::In,
             distribution: Distribution::Single,
@@ -187,7 +188,7 @@ fn uses(step: &Step) -> Vec<Use> {
 }
 
 /// Whether the step makes the last version of a dataset that has a `dest`.
-fn goes_out(workflow: &Workflow, used: &Use) -> bool {
+fn goes_out(workflow: &Workflow, used: &DatasetUse) -> bool {
     let has_dest = workflow.dataset(used.data).dest.is_some();
     has_dest && used.makes == Some(workflow.last_version(used.data)) && used.makes.is_some()
 }
@@ -275,7 +276,7 @@ fn directives(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> {
     lines
 }
 
-fn item(workflow: &Workflow, step: &Step, used: &Use) -> String {
+fn item(workflow: &Workflow, step: &Step, used: &DatasetUse) -> String {
     let name = &workflow.dataset(used.data).name;
     let word = match used.distribution {
         _ if step.nodes == 1 => return name.clone(),
@@ -288,7 +289,7 @@ fn item(workflow: &Workflow, step: &Step, used: &Use) -> String {
 }
 
 /// What a job says of a dataset: what concerns the version that it reads, or makes.
-fn about(workflow: &Workflow, step: &Step, data: &Dataset, used: &Use) -> Vec<String> {
+fn about(workflow: &Workflow, step: &Step, data: &Dataset, used: &DatasetUse) -> Vec<String> {
     let mut keys = Vec::new();
     let mut say =
         |key: &str, value: String| keys.push(format!("data.{}.{key} = {value}", data.name));

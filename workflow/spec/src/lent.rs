@@ -1,7 +1,7 @@
 //! Whether the nodes can have the partitions of steps: docs/reference/workflow-file.md, "Partitions".
 
 use crate::cluster::unknown_tier;
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::parsed::{Parsed, PartitionSpans};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -11,13 +11,13 @@ use tarn_types::id::StepId;
 use tarn_types::units::Bytes;
 use tarn_types::workflow::{KeepPartition, StoragePartition};
 
-type Of<'p> = (&'p StoragePartition, &'p PartitionSpans);
+type PartitionWithSpans<'p> = (&'p StoragePartition, &'p PartitionSpans);
 
 /// Whether as many nodes as each of its steps has can hold it.
 pub(crate) fn check_partition(
     out: &mut Findings,
     parsed: &Parsed,
-    (partition, spans): Of<'_>,
+    (partition, spans): PartitionWithSpans<'_>,
     (cluster, tiers): (&Cluster, &BTreeSet<&str>),
 ) {
     let what = format!("partition {}", quoted(&partition.name));
@@ -40,7 +40,7 @@ pub(crate) fn check_partition(
                 Bytes(takes)
             );
             out.add(
-                Finding::error(Code::NoRoom, message)
+                Finding::error(FindingCode::NoRoom, message)
                     .at(spans.size, "its size")
                     .at(
                         *named,
@@ -56,7 +56,7 @@ pub(crate) fn check_partition(
 pub(crate) fn check_names(
     out: &mut Findings,
     parsed: &Parsed,
-    (partition, spans): Of<'_>,
+    (partition, spans): PartitionWithSpans<'_>,
     cluster: &Cluster,
 ) {
     let Some(span) = spans.spread else {
@@ -111,7 +111,7 @@ fn largest(cluster: &Cluster, tier: Option<&str>) -> Vec<u64> {
 }
 
 /// What a job of a site cannot have.
-pub(crate) fn check_site_partition(out: &mut Findings, (partition, spans): Of<'_>) {
+pub(crate) fn check_site_partition(out: &mut Findings, (partition, spans): PartitionWithSpans<'_>) {
     if let (KeepPartition::Workflow, Some(span)) = (partition.keep, spans.keep) {
         out.add(
             refused(partition, "a job of a site has its partitions as long as it is there", span)
@@ -121,7 +121,11 @@ pub(crate) fn check_site_partition(out: &mut Findings, (partition, spans): Of<'_
 }
 
 /// Partitions are not sealed: what an encrypted dataset holds would lie on the tier in them.
-pub(crate) fn check_clear(out: &mut Findings, parsed: &Parsed, (partition, spans): Of<'_>) {
+pub(crate) fn check_clear(
+    out: &mut Findings,
+    parsed: &Parsed,
+    (partition, spans): PartitionWithSpans<'_>,
+) {
     for (step, named) in partition.steps.iter().zip(&spans.steps) {
         let step = parsed.workflow.step(*step);
         let mut uses = step.uses.iter();
@@ -133,7 +137,7 @@ pub(crate) fn check_clear(out: &mut Findings, parsed: &Parsed, (partition, spans
                 quoted(&step.name),
             );
             out.add(
-                Finding::error(Code::NoEncryption, message)
+                Finding::error(FindingCode::NoEncryption, message)
                     .at(*named, "not sealed")
                     .help("leave the partition or `encrypt` out"),
             );
@@ -144,7 +148,7 @@ pub(crate) fn check_clear(out: &mut Findings, parsed: &Parsed, (partition, spans
 fn refused(partition: &StoragePartition, why: &str, at: miette::SourceSpan) -> Finding {
     let name = quoted(&partition.name);
     Finding::error(
-        Code::NoPartition,
+        FindingCode::NoPartition,
         format!("partition {name} cannot be had like this: {why}"),
     )
     .at(at, "asked for here")

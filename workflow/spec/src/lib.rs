@@ -37,10 +37,10 @@ mod versions;
 
 pub use cluster::{Abilities, Inability, check_cluster, check_site};
 pub use code::code_hash;
-pub use diag::{Code, Finding, MAX_FINDINGS, Note, Rejected};
+pub use diag::{Finding, FindingCode, MAX_FINDINGS, Note, Rejected};
 pub use jobs::{StepJob, step_jobs};
 pub use notes::needs_external;
 pub use parsed::{Parsed, parse};
-pub use script::{JobScript, Script, parse_job, parse_scripts, without_directives};
+pub use script::{JobScript, SbatchScript, parse_job, parse_scripts, without_directives};
 pub use suggest::did_you_mean;
-pub use unset::{StepText, Unset, needs_job, unset};
+pub use unset::{StepText, UnsetVariable, needs_job, unset};

@@ -1,6 +1,6 @@
 //! Which characters a name has: names become parts of file names and variables.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use miette::SourceSpan;
 use tarn_types::bounds;
 
@@ -43,7 +43,7 @@ impl NameRule {
         };
         out.add(
             Finding::error(
-                Code::BadName,
+                FindingCode::BadName,
                 format!("{} is not a name for a {}", quoted(text), self.noun),
             )
             .at(span, label)

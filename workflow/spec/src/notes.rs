@@ -1,6 +1,6 @@
 //! What is worth knowing about a workflow that is accepted.
 
-use crate::diag::{Code, Finding, quoted};
+use crate::diag::{Finding, FindingCode, quoted};
 use crate::parsed::Spans;
 use miette::SourceSpan;
 use tarn_types::id::DataId;
@@ -20,7 +20,7 @@ pub(crate) fn notes(workflow: &Workflow, places: &[SourceSpan], spans: &Spans) -
     if let (false, [first, _, ..]) = (edges, spans.steps.as_slice()) {
         notes.push(
             Finding::note(
-                Code::NoteNoDataEdges,
+                FindingCode::NoteNoDataEdges,
                 "no step reads what another step makes",
             )
             .at(
@@ -37,7 +37,7 @@ pub(crate) fn notes(workflow: &Workflow, places: &[SourceSpan], spans: &Spans) -
             let name = quoted(&partition.name);
             notes.push(
                 Finding::note(
-                    Code::NoteUnusedPartition,
+                    FindingCode::NoteUnusedPartition,
                     format!("partition {name} is not used"),
                 )
                 .at(places.name, "no step names it")
@@ -53,9 +53,12 @@ pub(crate) fn notes(workflow: &Workflow, places: &[SourceSpan], spans: &Spans) -
         let name = quoted(&dataset.name);
         if !read[at] && made[at] == 0 {
             notes.push(
-                Finding::note(Code::NoteUnusedData, format!("dataset {name} is not used"))
-                    .at(places[at], "no step names it")
-                    .help("remove it, or name it in `in`, `out` or `inout` of a step"),
+                Finding::note(
+                    FindingCode::NoteUnusedData,
+                    format!("dataset {name} is not used"),
+                )
+                .at(places[at], "no step names it")
+                .help("remove it, or name it in `in`, `out` or `inout` of a step"),
             );
         } else if !read[at]
             && dataset.dest.is_none()
@@ -64,7 +67,7 @@ pub(crate) fn notes(workflow: &Workflow, places: &[SourceSpan], spans: &Spans) -
         {
             notes.push(
                 Finding::note(
-                    Code::NoteUnreadOutput,
+                    FindingCode::NoteUnreadOutput,
                     format!("dataset {name} is made, but nobody gets it"),
                 )
                 .at(places[at], "no step reads it; it is removed at the end")

@@ -1,16 +1,16 @@
 //! The stages of a check, and what comes of it.
 
 use crate::code;
-use crate::data::{self, RawData};
-use crate::diag::{Code, Finding, Findings, Note, Rejected, Source, quoted};
+use crate::data::{self, RawDataset};
+use crate::diag::{Finding, FindingCode, Findings, Note, Rejected, SourceText, quoted};
 use crate::item::Dist;
 use crate::namerule::NameRule;
 use crate::notes;
 use crate::partition::{self, RawPartition};
-use crate::resolve::{Resolution, Resolved, resolve};
+use crate::resolve::{Resolved, ResolvedWorkflow, resolve};
 use crate::section::{Located, Section, place, value_of};
 use crate::step::{self, RawStep};
-use crate::text::Text;
+use crate::text::SourceFiles;
 use crate::{foreach, graph, paths};
 use miette::SourceSpan;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use tarn_types::bounds;
 use tarn_types::hash::Hash;
 use tarn_types::id::StepId;
-use tarn_types::workflow::{Dataset, OnFailure, Partition, Step, Workflow};
+use tarn_types::workflow::{Dataset, OnFailure, Step, VersionPartitioning, Workflow};
 use toml::de::DeTable;
 
 /// A workflow file that makes sense; whether a machine can run it, [`crate::check_cluster`] says.
@@ -28,7 +28,7 @@ pub struct Parsed {
     pub workflow: Workflow,
     /// What is worth knowing about it.
     pub notes: Vec<Note>,
-    pub(crate) source: Source,
+    pub(crate) source: SourceText,
     pub(crate) spans: Spans,
 }
 
@@ -127,7 +127,7 @@ pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Parsed, Rejected> 
     if text.len() > bounds::MAX_WORKFLOW_BYTES {
         return Err(too_large(name, text.len()));
     }
-    let mut out = Findings::new(Arc::new(Text::new(name, text)));
+    let mut out = Findings::new(Arc::new(SourceFiles::new(name, text)));
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         out.add(syntax(&error, 0));
@@ -205,7 +205,7 @@ pub(crate) fn refuse<T>(mut out: Findings, name: &str) -> Result<T, Rejected> {
     if out.is_empty() {
         out.add(
             Finding::error(
-                Code::Syntax,
+                FindingCode::Syntax,
                 format!("{} cannot be understood", quoted(name)),
             )
             .help("this is a mistake of tarn's: please report it with the file"),
@@ -216,10 +216,10 @@ pub(crate) fn refuse<T>(mut out: Findings, name: &str) -> Result<T, Rejected> {
 
 pub(crate) fn too_large(name: &str, bytes: usize) -> Rejected {
     // The text is not kept: nothing in it is pointed at.
-    let mut out = Findings::new(Arc::new(Text::new(name, "")));
+    let mut out = Findings::new(Arc::new(SourceFiles::new(name, "")));
     out.add(
         Finding::error(
-            Code::TooLarge,
+            FindingCode::TooLarge,
             format!("the workflow file has {bytes} bytes"),
         )
         .help(format!(
@@ -234,7 +234,7 @@ pub(crate) fn too_large(name: &str, bytes: usize) -> Rejected {
 pub(crate) fn syntax(error: &toml::de::Error, start: usize) -> Finding {
     let span = error.span().unwrap_or(0..0);
     Finding::error(
-        Code::Syntax,
+        FindingCode::Syntax,
         format!(
             "the file is not TOML: {}",
             crate::section::shorten(&error.message())
@@ -244,13 +244,13 @@ pub(crate) fn syntax(error: &toml::de::Error, start: usize) -> Finding {
     .help("see https://toml.io; strings need quotes, and a key or table may be there only once")
 }
 
-fn check_drains(out: &mut Findings, data: &[RawData], external: bool) {
+fn check_drains(out: &mut Findings, data: &[RawDataset], external: bool) {
     for d in data {
         if let (Some(on_failure), false, None) = (&d.on_failure, external, &d.dest)
             && on_failure.value == OnFailure::Drain
         {
             out.add(
-                Finding::error(Code::NeedsExternal, format!("dataset {} cannot be drained", quoted(&d.name.value)))
+                Finding::error(FindingCode::NeedsExternal, format!("dataset {} cannot be drained", quoted(&d.name.value)))
                     .at(on_failure.span, "there is nowhere to put it")
                     .help("add `external = \"/path/of/a/directory\"` at the top of the file, or a `dest` to the dataset"),
             );
@@ -260,7 +260,7 @@ fn check_drains(out: &mut Findings, data: &[RawData], external: bool) {
 
 fn spans(
     top: &Section<'_>,
-    data: &[RawData],
+    data: &[RawDataset],
     partitions: &[RawPartition],
     steps: &[RawStep],
     folder: &Path,
@@ -305,8 +305,8 @@ fn assemble(
     name: String,
     (external, erase): (Option<PathBuf>, bool),
     folder: &Path,
-    (data, partitions, steps): (Vec<RawData>, Vec<RawPartition>, Vec<RawStep>),
-    resolution: Resolution,
+    (data, partitions, steps): (Vec<RawDataset>, Vec<RawPartition>, Vec<RawStep>),
+    resolution: ResolvedWorkflow,
 ) -> Workflow {
     Workflow {
         name,
@@ -327,7 +327,7 @@ fn assemble(
     }
 }
 
-fn dataset(raw: RawData, partition: Partition) -> Dataset {
+fn dataset(raw: RawDataset, partition: VersionPartitioning) -> Dataset {
     Dataset {
         name: raw.name.value,
         source: raw.source.map(|p| p.value),

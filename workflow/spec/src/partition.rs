@@ -1,7 +1,7 @@
 //! Reading `[partition.NAME]`, and which steps use which.
 
-use crate::data::{RawData, not_a_table};
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::data::{RawDataset, not_a_table};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::namerule::{NameRule, TIER_NAME};
 use crate::parsed::PartitionSpans;
 use crate::section::{Located, Section, in_order, place, value_of};
@@ -88,7 +88,7 @@ pub(crate) fn read(out: &mut Findings, top: &Section<'_>) -> Vec<RawPartition> {
     if table.len() > bounds::MAX_PARTITIONS {
         out.add_breaking(
             Finding::error(
-                Code::TooLarge,
+                FindingCode::TooLarge,
                 format!("{} partitions are too many", table.len()),
             )
             .at(
@@ -153,7 +153,7 @@ fn bounded(
     }
     out.add(
         Finding::error(
-            Code::BadValue,
+            FindingCode::BadValue,
             format!("{} cannot have this `{key}`", section.what),
         )
         .at(size.span, "out of its limits")
@@ -171,7 +171,7 @@ fn keep(out: &mut Findings, section: &Section<'_>) -> Option<Located<KeepPartiti
             let hint = did_you_mean(other, ["step", "workflow"]);
             let message = format!("{} is not a way to keep {}", quoted(other), section.what);
             out.add(
-                Finding::error(Code::BadValue, message)
+                Finding::error(FindingCode::BadValue, message)
                     .at(text.span, "not a known word")
                     .help(hint.unwrap_or_else(|| {
                         "write \"step\" (each attempt of a step has its own) or \"workflow\" (its steps have one)".into()
@@ -184,14 +184,14 @@ fn keep(out: &mut Findings, section: &Section<'_>) -> Option<Located<KeepPartiti
 }
 
 /// A job's tasks see both below one folder.
-fn check_names(out: &mut Findings, data: &[RawData], partitions: &[RawPartition]) {
+fn check_names(out: &mut Findings, data: &[RawDataset], partitions: &[RawPartition]) {
     for partition in partitions {
         let name = &partition.name;
         let dataset = data.iter().find(|d| d.name.value == name.value);
         if let Some(dataset) = dataset {
             out.add(
                 Finding::error(
-                    Code::DuplicateName,
+                    FindingCode::DuplicateName,
                     format!(
                         "a partition and a dataset are named {}",
                         quoted(&name.value)
@@ -208,7 +208,7 @@ fn check_names(out: &mut Findings, data: &[RawData], partitions: &[RawPartition]
 /// Finds the partitions that steps name.
 pub(crate) fn resolve(
     out: &mut Findings,
-    data: &[RawData],
+    data: &[RawDataset],
     partitions: &mut [RawPartition],
     steps: &[RawStep],
 ) {
@@ -230,7 +230,7 @@ pub(crate) fn resolve(
                 None => partitions[*at].steps.push(Located::new(id, name.span)),
                 Some(first) => out.add(
                     Finding::error(
-                        Code::DuplicateUse,
+                        FindingCode::DuplicateUse,
                         format!(
                             "step {} names partition {} twice",
                             quoted(&step.name.value),
@@ -252,7 +252,7 @@ pub(crate) fn resolve(
 
 fn unknown(name: &Located<String>, near: Option<String>) -> Finding {
     Finding::error(
-        Code::UnknownPartition,
+        FindingCode::UnknownPartition,
         format!("there is no partition {}", quoted(&name.value)),
     )
     .at(name.span, "names no `[partition.NAME]`")
@@ -273,7 +273,7 @@ fn check_pieces(out: &mut Findings, partition: &RawPartition, steps: &[RawStep])
         let name = quoted(&partition.name.value);
         out.add(
             Finding::error(
-                Code::PartitionNodes,
+                FindingCode::PartitionNodes,
                 format!("partition {name} would have {} pieces", nodes(&step)),
             )
             .at(step.span, "used by so many nodes")
@@ -299,7 +299,7 @@ fn check_nodes(out: &mut Findings, partition: &RawPartition, steps: &[RawStep]) 
         let name = |step: &Located<StepId>| quoted(&steps[step.value.at()].name.value);
         out.add(
             Finding::error(
-                Code::PartitionNodes,
+                FindingCode::PartitionNodes,
                 format!(
                     "partition {} is kept for the workflow, and steps with different `nodes` use it",
                     quoted(&partition.name.value)

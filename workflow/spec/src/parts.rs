@@ -1,21 +1,21 @@
 //! How each dataset is divided into parts: that follows from its use.
 
-use crate::data::RawData;
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::data::RawDataset;
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::item::Dist;
 use crate::step::RawStep;
 use miette::SourceSpan;
 use tarn_types::id::DataId;
-use tarn_types::workflow::Partition;
+use tarn_types::workflow::VersionPartitioning;
 
 /// How each dataset is divided: by entries where entries are selected, by ranks where several nodes scatter it.
 pub(crate) fn partitions(
     out: &mut Findings,
-    data: &[RawData],
+    data: &[RawDataset],
     steps: &[RawStep],
     uses: &[Vec<DataId>],
     over: &[Option<DataId>],
-) -> Vec<Partition> {
+) -> Vec<VersionPartitioning> {
     let mut entries: Vec<Option<SourceSpan>> = vec![None; data.len()];
     let mut scatters: Vec<Option<SourceSpan>> = vec![None; data.len()];
     let mut ranks = vec![false; data.len()];
@@ -42,7 +42,7 @@ pub(crate) fn partitions(
             && !rule.value.is_top_level()
         {
             out.add(
-                Finding::error(Code::PartsClash, format!("dataset {} is divided in two ways", quoted(&d.name.value)))
+                Finding::error(FindingCode::PartsClash, format!("dataset {} is divided in two ways", quoted(&d.name.value)))
                     .at(entry, "by its top-level entries here")
                     .at(scatter, "by its scatter rule here")
                     .at(rule.span, "several components: it cuts through entries")
@@ -50,17 +50,17 @@ pub(crate) fn partitions(
             );
         }
         all.push(match (entries[i], ranks[i]) {
-            (Some(_), _) => Partition::Entries,
-            (None, true) => Partition::Ranks,
-            (None, false) => Partition::Whole,
+            (Some(_), _) => VersionPartitioning::Entries,
+            (None, true) => VersionPartitioning::Ranks,
+            (None, false) => VersionPartitioning::Whole,
         });
     }
     all
 }
 
-fn no_rule(data: &RawData, span: SourceSpan) -> Finding {
+fn no_rule(data: &RawDataset, span: SourceSpan) -> Finding {
     let name = &data.name.value;
-    Finding::error(Code::NoScatterRule, format!("dataset {} has no scatter rule", quoted(name)))
+    Finding::error(FindingCode::NoScatterRule, format!("dataset {} has no scatter rule", quoted(name)))
         .at(span, "to be scattered here")
         .at(data.name.span, "has no `scatter`")
         .help(format!("add `scatter = \"processor{{rank}}\"` to `[data.{name}]`, with the name that its ranks' entries have"))

@@ -1,23 +1,23 @@
 //! Paths that get in each other's way: what is written must not hold, or lie in, what is read or written otherwise.
 
-use crate::data::RawData;
-use crate::diag::{Code, Finding, Findings};
+use crate::data::RawDataset;
+use crate::diag::{Finding, FindingCode, Findings};
 use crate::section::Located;
 use miette::SourceSpan;
 use std::path::{Component, Path, PathBuf};
 
 /// What a path is for. The order is that of entries with the same path: a later one is checked against an earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Purpose {
+enum PathPurpose {
     Source,
     Dest,
     External,
     Folder,
 }
 
-struct Entry {
+struct PathEntry {
     path: PathBuf,
-    purpose: Purpose,
+    purpose: PathPurpose,
     /// The dataset, for messages.
     name: String,
     span: Option<SourceSpan>,
@@ -26,14 +26,14 @@ struct Entry {
 /// Reports every path that lies in, holds or is another one that it must not.
 pub(crate) fn check(
     out: &mut Findings,
-    data: &[RawData],
+    data: &[RawDataset],
     external: Option<&Located<PathBuf>>,
     folder: &Path,
 ) {
     let mut entries = collect(data, external, folder);
     // Components compare one by one: what lies in a folder follows it directly.
     entries.sort_by(|a, b| (&a.path, a.purpose).cmp(&(&b.path, b.purpose)));
-    let mut open: Vec<Open> = Vec::new();
+    let mut open: Vec<EnclosingPath> = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         while open
             .last()
@@ -43,18 +43,18 @@ pub(crate) fn check(
         }
         let (mut source, mut dest) = open.last().map_or((None, None), |o| (o.source, o.dest));
         let outer = match entry.purpose {
-            Purpose::Source | Purpose::Folder => dest,
-            Purpose::Dest | Purpose::External => dest.or(source),
+            PathPurpose::Source | PathPurpose::Folder => dest,
+            PathPurpose::Dest | PathPurpose::External => dest.or(source),
         };
         if let Some(outer) = outer {
             out.add(conflict(&entries[outer], entry));
         }
         match entry.purpose {
-            Purpose::Source => source = Some(i),
-            Purpose::Dest => dest = Some(i),
-            Purpose::External | Purpose::Folder => {}
+            PathPurpose::Source => source = Some(i),
+            PathPurpose::Dest => dest = Some(i),
+            PathPurpose::External | PathPurpose::Folder => {}
         }
-        open.push(Open {
+        open.push(EnclosingPath {
             entry: i,
             source,
             dest,
@@ -63,16 +63,20 @@ pub(crate) fn check(
 }
 
 /// A folder that the entries being looked at lie in, with the innermost source and dest around it, itself included.
-struct Open {
+struct EnclosingPath {
     entry: usize,
     source: Option<usize>,
     dest: Option<usize>,
 }
 
-fn collect(data: &[RawData], external: Option<&Located<PathBuf>>, folder: &Path) -> Vec<Entry> {
+fn collect(
+    data: &[RawDataset],
+    external: Option<&Located<PathBuf>>,
+    folder: &Path,
+) -> Vec<PathEntry> {
     let mut entries = Vec::new();
     let mut push = |path: &Path, purpose, name: &str, span| {
-        entries.push(Entry {
+        entries.push(PathEntry {
             path: normal(path),
             purpose,
             name: name.to_owned(),
@@ -80,16 +84,24 @@ fn collect(data: &[RawData], external: Option<&Located<PathBuf>>, folder: &Path)
         });
     };
     for d in data {
-        for (path, purpose) in [(&d.source, Purpose::Source), (&d.dest, Purpose::Dest)] {
+        for (path, purpose) in [
+            (&d.source, PathPurpose::Source),
+            (&d.dest, PathPurpose::Dest),
+        ] {
             if let Some(path) = path {
                 push(&path.value, purpose, &d.name.value, Some(path.span));
             }
         }
     }
     if let Some(external) = external {
-        push(&external.value, Purpose::External, "", Some(external.span));
+        push(
+            &external.value,
+            PathPurpose::External,
+            "",
+            Some(external.span),
+        );
     }
-    push(folder, Purpose::Folder, "", None);
+    push(folder, PathPurpose::Folder, "", None);
     entries
 }
 
@@ -108,14 +120,14 @@ fn normal(path: &Path) -> PathBuf {
     clean
 }
 
-fn conflict(outer: &Entry, inner: &Entry) -> Finding {
+fn conflict(outer: &PathEntry, inner: &PathEntry) -> Finding {
     let relation = if outer.path == inner.path {
         "is"
     } else {
         "is inside"
     };
     let (message, hint) = match inner.purpose {
-        Purpose::Folder => (
+        PathPurpose::Folder => (
             format!(
                 "{} would replace the folder of the workflow file",
                 title(outer)
@@ -127,7 +139,7 @@ fn conflict(outer: &Entry, inner: &Entry) -> Finding {
             "tarn's output must not overlap other paths that it reads or writes: choose another path",
         ),
     };
-    let mut problem = Finding::error(Code::PathOverlap, message);
+    let mut problem = Finding::error(FindingCode::PathOverlap, message);
     for entry in [inner, outer] {
         if let Some(span) = entry.span {
             problem = problem.at(span, label(entry));
@@ -136,20 +148,20 @@ fn conflict(outer: &Entry, inner: &Entry) -> Finding {
     problem.help(hint)
 }
 
-fn title(entry: &Entry) -> String {
+fn title(entry: &PathEntry) -> String {
     match entry.purpose {
-        Purpose::Source => format!("the source of `{}`", entry.name),
-        Purpose::Dest => format!("the dest of `{}`", entry.name),
-        Purpose::External => "`external`".into(),
-        Purpose::Folder => "the workflow file's folder".into(),
+        PathPurpose::Source => format!("the source of `{}`", entry.name),
+        PathPurpose::Dest => format!("the dest of `{}`", entry.name),
+        PathPurpose::External => "`external`".into(),
+        PathPurpose::Folder => "the workflow file's folder".into(),
     }
 }
 
-fn label(entry: &Entry) -> &'static str {
+fn label(entry: &PathEntry) -> &'static str {
     match entry.purpose {
-        Purpose::Source => "is read",
-        Purpose::Dest => "is replaced at the end",
-        Purpose::External => "is written to",
-        Purpose::Folder => "",
+        PathPurpose::Source => "is read",
+        PathPurpose::Dest => "is replaced at the end",
+        PathPurpose::External => "is written to",
+        PathPurpose::Folder => "",
     }
 }

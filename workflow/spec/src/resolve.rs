@@ -1,10 +1,10 @@
 //! From names to numbers: datasets, versions, distributions, parts, and who waits for whom.
 
-use crate::data::RawData;
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::data::RawDataset;
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::foreach::RawForeach;
-use crate::graph::Edge;
-use crate::item::{Dist, Item};
+use crate::graph::StepDependency;
+use crate::item::{Dist, RawStepItem};
 use crate::parts::partitions;
 use crate::step::RawStep;
 use crate::suggest::did_you_mean;
@@ -12,28 +12,28 @@ use crate::versions::{edges, makers, versions};
 use miette::SourceSpan;
 use std::collections::HashMap;
 use tarn_types::id::{DataId, StepId};
-use tarn_types::workflow::{Distribution, Foreach, Partition, Role, Use};
+use tarn_types::workflow::{DatasetUse, Distribution, Foreach, Role, VersionPartitioning};
 
 /// What a step's items and `after` mean.
 pub(crate) struct Resolved {
-    pub(crate) uses: Vec<Use>,
+    pub(crate) uses: Vec<DatasetUse>,
     pub(crate) after: Vec<(StepId, SourceSpan)>,
     pub(crate) foreach: Option<Foreach>,
 }
 
 /// Everything resolved: the steps, how each dataset is divided, and the edges of the graph by step.
-pub(crate) struct Resolution {
+pub(crate) struct ResolvedWorkflow {
     pub(crate) steps: Vec<Resolved>,
-    pub(crate) partitions: Vec<Partition>,
-    pub(crate) edges: Vec<Vec<Edge>>,
+    pub(crate) partitions: Vec<VersionPartitioning>,
+    pub(crate) edges: Vec<Vec<StepDependency>>,
 }
 
 /// Resolves names, then versions. `None` when problems leave no graph to speak of.
 pub(crate) fn resolve(
     out: &mut Findings,
-    data: &[RawData],
+    data: &[RawDataset],
     steps: &[RawStep],
-) -> Option<Resolution> {
+) -> Option<ResolvedWorkflow> {
     if out.data_broken {
         return None;
     }
@@ -42,7 +42,7 @@ pub(crate) fn resolve(
         .enumerate()
         .map(|(i, d)| (d.name.value.as_str(), DataId(i as u32)))
         .collect();
-    let names = Names { ids: names, data };
+    let names = DatasetNameIndex { ids: names, data };
     let uses: Vec<Vec<DataId>> = steps.iter().map(|s| items(out, s, &names)).collect();
     let over: Vec<Option<DataId>> = steps.iter().map(|s| entries_of(out, s, &names)).collect();
     let after = after(out, steps);
@@ -53,7 +53,7 @@ pub(crate) fn resolve(
     let partitions = partitions(out, data, steps, &uses, &over);
     let resolved = versions(out, data, steps, &uses, &over, after, &makers);
     let edges = edges(steps, &resolved, &makers);
-    Some(Resolution {
+    Some(ResolvedWorkflow {
         steps: resolved,
         partitions,
         edges,
@@ -61,12 +61,12 @@ pub(crate) fn resolve(
 }
 
 /// The datasets by name.
-struct Names<'d> {
+struct DatasetNameIndex<'d> {
     ids: HashMap<&'d str, DataId>,
-    data: &'d [RawData],
+    data: &'d [RawDataset],
 }
 
-impl Names<'_> {
+impl DatasetNameIndex<'_> {
     fn find(&self, out: &mut Findings, name: &str, span: SourceSpan) -> Option<DataId> {
         let id = self.ids.get(name).copied();
         if id.is_none() {
@@ -74,7 +74,7 @@ impl Names<'_> {
                 out.suggest(|| did_you_mean(name, self.data.iter().map(|d| d.name.value.as_str())));
             out.add_breaking(
                 Finding::error(
-                    Code::UnknownDataset,
+                    FindingCode::UnknownDataset,
                     format!("there is no dataset {}", quoted(name)),
                 )
                 .at(span, "names no `[data.NAME]`")
@@ -91,9 +91,9 @@ impl Names<'_> {
 }
 
 /// The datasets of a step's items, each named once; checks their distributions.
-fn items(out: &mut Findings, step: &RawStep, names: &Names<'_>) -> Vec<DataId> {
-    let mut seen: HashMap<(&str, Option<&str>), &Item> = HashMap::new();
-    let mut wholes: HashMap<&str, &Item> = HashMap::new();
+fn items(out: &mut Findings, step: &RawStep, names: &DatasetNameIndex<'_>) -> Vec<DataId> {
+    let mut seen: HashMap<(&str, Option<&str>), &RawStepItem> = HashMap::new();
+    let mut wholes: HashMap<&str, &RawStepItem> = HashMap::new();
     let mut ids = Vec::with_capacity(step.items.len());
     for item in &step.items {
         let earlier = match (&item.entry, wholes.get(item.name.as_str())) {
@@ -120,7 +120,7 @@ fn items(out: &mut Findings, step: &RawStep, names: &Names<'_>) -> Vec<DataId> {
     ids
 }
 
-fn used_twice(step: &RawStep, first: &Item, again: &Item) -> Finding {
+fn used_twice(step: &RawStep, first: &RawStepItem, again: &RawStepItem) -> Finding {
     let hint = match (first.role, again.role) {
         (Role::In, Role::Out) | (Role::Out, Role::In) => {
             format!("to change a dataset, name it once: `inout = [\"{}\"]`", again.name)
@@ -129,7 +129,7 @@ fn used_twice(step: &RawStep, first: &Item, again: &Item) -> Finding {
         _ => "name it once; only different entries of one dataset (`NAME/ENTRY`) can stand together in `in`".into(),
     };
     Finding::error(
-        Code::DuplicateUse,
+        FindingCode::DuplicateUse,
         format!(
             "step {} names dataset {} twice",
             quoted(&step.name.value),
@@ -142,11 +142,11 @@ fn used_twice(step: &RawStep, first: &Item, again: &Item) -> Finding {
 }
 
 /// How an item lies over the step's nodes.
-pub(crate) fn distribution(step: &RawStep, item: &Item) -> Result<Distribution, Finding> {
+pub(crate) fn distribution(step: &RawStep, item: &RawStepItem) -> Result<Distribution, Finding> {
     let what = quoted(&step.name.value);
     if item.dist == Some(Dist::Gather) && item.role != Role::In {
         return Err(Finding::error(
-            Code::BadDistribution,
+            FindingCode::BadDistribution,
             format!("step {what} cannot gather what it writes"),
         )
         .at(item.span, "`gather` is for `in`")
@@ -167,7 +167,7 @@ pub(crate) fn distribution(step: &RawStep, item: &Item) -> Result<Distribution, 
         None => {
             let name = &item.name;
             let mut problem = Finding::error(
-                Code::BadDistribution,
+                FindingCode::BadDistribution,
                 format!(
                     "step {what} does not say how {} is divided over its {} nodes",
                     quoted(name),
@@ -186,7 +186,7 @@ pub(crate) fn distribution(step: &RawStep, item: &Item) -> Result<Distribution, 
     }
 }
 
-fn entries_of(out: &mut Findings, step: &RawStep, names: &Names<'_>) -> Option<DataId> {
+fn entries_of(out: &mut Findings, step: &RawStep, names: &DatasetNameIndex<'_>) -> Option<DataId> {
     let foreach = step.foreach.as_ref()?;
     match &foreach.value {
         RawForeach::Values(_) => None,
@@ -212,7 +212,7 @@ fn after(out: &mut Findings, steps: &[RawStep]) -> Vec<Vec<(StepId, SourceSpan)>
                 });
                 out.add_breaking(
                     Finding::error(
-                        Code::UnknownStep,
+                        FindingCode::UnknownStep,
                         format!("there is no step {}", quoted(&name.value)),
                     )
                     .at(name.span, "names no step")
@@ -226,7 +226,7 @@ fn after(out: &mut Findings, steps: &[RawStep]) -> Vec<Vec<(StepId, SourceSpan)>
                 None => list.push((id, name.span)),
                 Some(first) => out.add(
                     Finding::error(
-                        Code::DuplicateUse,
+                        FindingCode::DuplicateUse,
                         format!(
                             "`after` of step {} names {} twice",
                             quoted(&step.name.value),

@@ -1,13 +1,15 @@
 //! Refuses a dataset of a stated size where it certainly cannot lie as a step needs it. The size is that of one version;
 //! what else lies there, pre-images and second copies, is not reckoned: it may be moved away.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::parsed::{Parsed, StepSpans};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::cluster::{Cluster, Node};
 use tarn_types::id::DataId;
 use tarn_types::units::Bytes;
-use tarn_types::workflow::{Dataset, Distribution, Foreach, Partition, Role, Step, Use, Workflow};
+use tarn_types::workflow::{
+    Dataset, DatasetUse, Distribution, Foreach, Role, Step, VersionPartitioning, Workflow,
+};
 
 /// What the nodes can hold, largest first.
 pub(crate) struct Rooms<'p> {
@@ -36,13 +38,18 @@ impl<'p> Rooms<'p> {
 
     /// The most bytes of a dataset that can lie as a use needs it, and how that is, in words; `None` when it need not
     /// all lie there at once.
-    fn most(&self, step: &Step, used: &Use, dataset: &Dataset) -> Option<(u64, &'static str)> {
+    fn most(
+        &self,
+        step: &Step,
+        used: &DatasetUse,
+        dataset: &Dataset,
+    ) -> Option<(u64, &'static str)> {
         let one_instance_of_many = step.foreach.is_some() && used.role == Role::Out;
         if used.entry.is_some() || one_instance_of_many {
             return None;
         }
         let version = used.reads.or(used.makes)?;
-        let one_part = dataset.partition == Partition::Whole
+        let one_part = dataset.partition == VersionPartitioning::Whole
             && !self.by_instances.contains(&(used.data, version));
         let (largest, together) = self.by_tier.get(&dataset.tier.as_deref())?;
         let rooms = if one_part { largest } else { together };
@@ -93,7 +100,7 @@ fn by_instances(workflow: &Workflow) -> BTreeSet<(DataId, u32)> {
 }
 
 /// Checks every use of a step.
-pub(crate) fn check_room(
+pub(crate) fn check_space(
     out: &mut Findings,
     parsed: &Parsed,
     step: &Step,
@@ -110,7 +117,7 @@ pub(crate) fn check_room(
             let (name, step) = (quoted(&dataset.name), quoted(&step.name));
             out.add(
                 Finding::error(
-                    Code::NoRoom,
+                    FindingCode::NoRoom,
                     format!("dataset {name} of {} does not fit where step {step} needs it", Bytes(size)),
                 )
                 .at(stated, "its stated size")

@@ -5,12 +5,12 @@
 mod sbatch;
 pub(crate) mod variables;
 
-use crate::diag::{Code, Finding, Findings, Rejected, quoted};
+use crate::diag::{Finding, FindingCode, Findings, Rejected, quoted};
 use crate::elsewhere::no_workflow;
 use crate::parsed::{Parsed, check, refuse, syntax, too_large};
 use crate::section::{in_order, integer, place};
-use crate::text::Text;
-use sbatch::Job;
+use crate::text::SourceFiles;
+use sbatch::SbatchJob;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
@@ -39,7 +39,7 @@ const SAID: &[(&str, &str)] = &[
 
 /// An sbatch script.
 #[derive(Debug, Clone, Copy)]
-pub struct Script<'a> {
+pub struct SbatchScript<'a> {
     /// Its path as the user names it: for messages, and to be run from the folder where the job is submitted.
     pub name: &'a str,
     /// Its text.
@@ -51,25 +51,25 @@ pub struct Script<'a> {
 ///
 /// # Errors
 /// All that is wrong with them.
-pub fn parse_scripts(scripts: &[Script<'_>], folder: &Path) -> Result<Parsed, Rejected> {
+pub fn parse_scripts(scripts: &[SbatchScript<'_>], folder: &Path) -> Result<Parsed, Rejected> {
     let bytes = scripts.iter().map(|script| script.text.len()).sum();
     let Some((first, others)) = scripts.split_first() else {
-        return refuse(Findings::new(Arc::new(Text::new("", ""))), "nothing");
+        return refuse(Findings::new(Arc::new(SourceFiles::new("", ""))), "nothing");
     };
     if bytes > bounds::MAX_WORKFLOW_BYTES {
         return Err(too_large(first.name, bytes));
     }
-    let mut text = Text::new(first.name, first.text);
+    let mut text = SourceFiles::new(first.name, first.text);
     let starts = others.iter().map(|it| text.add(it.name, it.text));
     let starts: Vec<usize> = std::iter::once(0).chain(starts).collect();
     let mut out = Findings::new(Arc::new(text));
     let texts: Vec<String> = scripts.iter().map(|it| directives(it.text)).collect();
-    let jobs: Vec<Job> = scripts
+    let jobs: Vec<SbatchJob> = scripts
         .iter()
         .zip(&starts)
-        .map(|(script, start)| Job::read(&mut out, (script.name, script.text), *start, ALL))
+        .map(|(script, start)| SbatchJob::read(&mut out, (script.name, script.text), *start, ALL))
         .collect();
-    let said: Vec<String> = jobs.iter().map(Job::as_step).collect();
+    let said: Vec<String> = jobs.iter().map(SbatchJob::as_step).collect();
     let mut whole = DeTable::new();
     for (at, script) in scripts.iter().enumerate() {
         let (mut document, errors) = DeTable::parse_recoverable(&texts[at]);
@@ -81,7 +81,7 @@ pub fn parse_scripts(scripts: &[Script<'_>], folder: &Path) -> Result<Parsed, Re
             continue;
         }
         if texts[at].trim().is_empty() {
-            out.add(nothing_said(script.name, starts[at]));
+            out.add(missing_tarn_lines(script.name, starts[at]));
             continue;
         }
         let document = std::mem::take(document.get_mut());
@@ -125,7 +125,7 @@ pub struct JobScript {
 /// # Errors
 /// All that is wrong with it.
 pub fn parse_job(
-    script: &Script<'_>,
+    script: &SbatchScript<'_>,
     folder: &Path,
     chained: bool,
 ) -> Result<Option<JobScript>, Rejected> {
@@ -133,13 +133,13 @@ pub fn parse_job(
     if bytes > bounds::MAX_WORKFLOW_BYTES {
         return Err(too_large(script.name, bytes));
     }
-    let mut out = Findings::new(Arc::new(Text::new(script.name, script.text)));
+    let mut out = Findings::new(Arc::new(SourceFiles::new(script.name, script.text)));
     let text = directives(script.text);
     if text.trim().is_empty() && !chained {
         return Ok(None);
     }
     // Slurm has the array. This runs inside slurmctld too, which is not to be held up by a long one.
-    let job = Job::read(&mut out, (script.name, script.text), 0, 1);
+    let job = SbatchJob::read(&mut out, (script.name, script.text), 0, 1);
     let said = job.as_step();
     let (mut document, errors) = DeTable::parse_recoverable(&text);
     for error in errors {
@@ -194,7 +194,7 @@ const OTHERS: &str = "/dev/null/made by another job";
 const OTHERS_RULE: &str = "made by another job {rank}";
 
 /// Says of each dataset that the step uses, and that the script says nothing of, that another job does.
-fn open(document: &mut DeTable<'_>, job: &Job) {
+fn open(document: &mut DeTable<'_>, job: &SbatchJob) {
     let used = used_by(document);
     let spanned = |value| Spanned::new(job.place.clone(), value);
     let key = |text: &str| spanned_key(job, text);
@@ -227,7 +227,7 @@ fn open(document: &mut DeTable<'_>, job: &Job) {
     }
 }
 
-fn spanned_key<'d>(job: &Job, text: &str) -> Spanned<Cow<'d, str>> {
+fn spanned_key<'d>(job: &SbatchJob, text: &str) -> Spanned<Cow<'d, str>> {
     Spanned::new(job.place.clone(), Cow::Owned(text.to_owned()))
 }
 
@@ -315,25 +315,25 @@ fn looks_like_ours(line: &str) -> bool {
 
 fn not_read(span: Range<usize>, start: usize) -> Finding {
     Finding::note(
-        Code::NoteUnreadDirective,
+        FindingCode::NoteUnreadDirective,
         "a line that looks like a directive is not read",
     )
     .at(shifted(&span, start).into(), "ignored")
     .help("if it is for tarn, begin it with `#TARN` and a space, above the first command")
 }
 
-fn nothing_said(name: &str, start: usize) -> Finding {
+fn missing_tarn_lines(name: &str, start: usize) -> Finding {
     Finding::error(
-        Code::MissingKey,
+        FindingCode::MissingKey,
         format!("{} has no lines for tarn", quoted(name)),
     )
     .at((start, 0).into(), "no `#TARN` line above the first command")
     .help("declare what data the job needs and leaves: `#TARN data.mesh.source = \"/lustre/mesh\"`, `#TARN [[step]]`, `#TARN in = [\"mesh\"]`")
 }
 
-fn nameless(job: &Job) -> Finding {
+fn nameless(job: &SbatchJob) -> Finding {
     Finding::error(
-        Code::MissingKey,
+        FindingCode::MissingKey,
         format!(
             "{} does not say which workflow it belongs to",
             quoted(&job.script)
@@ -373,12 +373,15 @@ fn moved_value(value: Spanned<DeValue<'_>>, by: usize) -> Spanned<DeValue<'_>> {
 }
 
 /// Adds what the job says to the script's step; makes the step where there is none.
-fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &Job, said: &'d str) {
+fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &SbatchJob, said: &'d str) {
     if let Some(shell) = document.get("shell") {
         out.add(
-            Finding::error(Code::BadDirective, "`shell` does not belong into a script")
-                .at(place(shell), "set twice")
-                .help("the first line of the script names what runs it"),
+            Finding::error(
+                FindingCode::BadDirective,
+                "`shell` does not belong into a script",
+            )
+            .at(place(shell), "set twice")
+            .help("the first line of the script names what runs it"),
         );
     }
     let header = Spanned::new(job.place.clone(), Cow::Borrowed("step"));
@@ -399,7 +402,7 @@ fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &Job, said: &'d
         let second = steps.get(1).map_or(where_it_is, place);
         out.add(
             Finding::error(
-                Code::BadDirective,
+                FindingCode::BadDirective,
                 format!("{} has {} steps", quoted(&job.script), steps.len()),
             )
             .at(second, "a script is one step")
@@ -414,7 +417,7 @@ fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &Job, said: &'d
         if let Some((_, why)) = SAID.iter().find(|(said, _)| *said == key.value) {
             out.add(
                 Finding::error(
-                    Code::BadDirective,
+                    FindingCode::BadDirective,
                     format!("`{}` does not belong into a script", key.value),
                 )
                 .at(key.span, "set twice")
@@ -433,7 +436,7 @@ fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &Job, said: &'d
 }
 
 /// A workflow of one job is called as its step is, unless it says otherwise.
-fn name(document: &mut DeTable<'_>, job: &Job) {
+fn name(document: &mut DeTable<'_>, job: &SbatchJob) {
     let step = match document.get("step").map(Spanned::get_ref) {
         Some(DeValue::Array(steps)) => steps.iter().next().map(Spanned::get_ref),
         _ => None,
@@ -489,7 +492,7 @@ fn together<'d>(
         (there, more) if is_same(there, &more) => {}
         _ if OF_STEPS.contains(&key) => out.add(
             Finding::error(
-                Code::ScriptsDiffer,
+                FindingCode::ScriptsDiffer,
                 format!("`{key}` is a key of a step, and several scripts have it outside"),
             )
             .at(again, "also here")
@@ -498,7 +501,7 @@ fn together<'d>(
         ),
         _ => out.add(
             Finding::error(
-                Code::ScriptsDiffer,
+                FindingCode::ScriptsDiffer,
                 format!("the scripts have different values for {}", quoted(key)),
             )
             .at(again, "another value here")

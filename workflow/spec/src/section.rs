@@ -1,6 +1,6 @@
 //! Typed reading of the tables of a TOML document, keeping every value's place.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::namerule::NameRule;
 use crate::suggest::did_you_mean;
 use miette::SourceSpan;
@@ -111,7 +111,7 @@ impl<'d> Section<'d> {
                 let list = || format!("the keys of {noun} are {}", known.join(", "));
                 out.add(
                     Finding::error(
-                        Code::UnknownKey,
+                        FindingCode::UnknownKey,
                         format!("unknown key {} in {what}", quoted(key.value)),
                     )
                     .at(key.span, format!("not a key of {noun}"))
@@ -139,7 +139,7 @@ impl<'d> Section<'d> {
         let found = kind(value.get_ref());
         out.add(
             Finding::error(
-                Code::WrongType,
+                FindingCode::WrongType,
                 format!("`{key}` of {} must be {want}, not {found}", self.what),
             )
             .at(place(value), found)
@@ -172,7 +172,7 @@ impl<'d> Section<'d> {
         let text = self.string(out, key, example)?;
         if text.value.trim().is_empty() {
             out.add(
-                Finding::error(Code::BadValue, format!("`{key}` of {} is empty", self.what))
+                Finding::error(FindingCode::BadValue, format!("`{key}` of {} is empty", self.what))
                     .at(text.span, "nothing here")
                     .help(format!("write something such as `{key} = {example}`, or leave the key out if it is optional")),
             );
@@ -186,9 +186,12 @@ impl<'d> Section<'d> {
         let there = self.get(key).is_some();
         if !there {
             out.add(
-                Finding::error(Code::MissingKey, format!("{} has no `{key}`", self.what))
-                    .at(self.span, format!("`{key}` is required here"))
-                    .help(format!("add `{key} = {example}`")),
+                Finding::error(
+                    FindingCode::MissingKey,
+                    format!("{} has no `{key}`", self.what),
+                )
+                .at(self.span, format!("`{key}` is required here"))
+                .help(format!("add `{key} = {example}`")),
             );
         }
         there
@@ -230,7 +233,7 @@ impl<'d> Section<'d> {
             None => {
                 out.add(
                     Finding::error(
-                        Code::BadValue,
+                        FindingCode::BadValue,
                         format!("`{key}` of {} is out of its limits", self.what),
                     )
                     .at(place(value), format!("must be from {least} to {most}"))
@@ -279,12 +282,15 @@ impl<'d> Section<'d> {
             return None;
         };
         let problem = match parse(text) {
-            Ok(0) => Finding::error(Code::BadValue, format!("`{key}` of {} is zero", self.what))
-                .at(place(value), "must be more than zero")
-                .help(format!("write {noun} above zero")),
+            Ok(0) => Finding::error(
+                FindingCode::BadValue,
+                format!("`{key}` of {} is zero", self.what),
+            )
+            .at(place(value), "must be more than zero")
+            .help(format!("write {noun} above zero")),
             Ok(amount) => return Some(Located::new(amount, place(value))),
             Err(why) => Finding::error(
-                Code::BadUnit,
+                FindingCode::BadUnit,
                 format!("`{key}` of {} is not {noun}", self.what),
             )
             .at(place(value), shorten(&why.to_string()))
@@ -317,7 +323,7 @@ impl<'d> Section<'d> {
                     self.what
                 );
                 let finding = |what| {
-                    Finding::error(Code::BadPath, what).help(
+                    Finding::error(FindingCode::BadPath, what).help(
                         "write s3://BUCKET/PREFIX/ for a tree of objects, s3://BUCKET/KEY for one object",
                     )
                 };
@@ -341,7 +347,7 @@ impl<'d> Section<'d> {
         let text = self.string(out, key, "\"folder/file\"")?;
         let refuse = |why: &str, hint: &str| {
             Finding::error(
-                Code::BadPath,
+                FindingCode::BadPath,
                 format!("`{key}` of {} is not a usable path", self.what),
             )
             .at(text.span, why)
@@ -424,7 +430,7 @@ pub(crate) const TIME_HINT: &str =
 pub(crate) fn no_nul(out: &mut Findings, text: &str, span: SourceSpan) -> bool {
     if text.contains('\0') {
         out.add(
-            Finding::error(Code::BadValue, "a string holds a NUL character")
+            Finding::error(FindingCode::BadValue, "a string holds a NUL character")
                 .at(span, "has `\\u0000` in it")
                 .help("remove it: commands, variables and paths cannot hold one"),
         );

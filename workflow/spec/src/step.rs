@@ -1,15 +1,15 @@
 //! Reading `[[step]]`.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::foreach::{self, RawForeach};
-use crate::item::{self, ITEM, Item};
+use crate::item::{self, ITEM, RawStepItem};
 use crate::namerule::{NameRule, TIER_NAME};
 use crate::section::{Located, Section, in_order, kind, no_nul, place, value_of};
 use miette::SourceSpan;
 use std::collections::{BTreeMap, HashMap};
 use tarn_types::bounds;
 use tarn_types::units::Nanos;
-use tarn_types::workflow::{Checkpoints, Restart};
+use tarn_types::workflow::{CheckpointMethod, Restart};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -83,7 +83,7 @@ pub(crate) struct RawStep {
     pub(crate) max: Option<Located<u32>>,
     pub(crate) allow_empty: Option<Located<bool>>,
     pub(crate) files: Vec<Located<String>>,
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<RawStepItem>,
 }
 
 impl RawStep {
@@ -97,7 +97,7 @@ impl RawStep {
 pub(crate) fn read(out: &mut Findings, top: &Section<'_>) -> Vec<RawStep> {
     let Some(value) = top.get("step") else {
         out.add_breaking(
-            Finding::error(Code::MissingKey, "there is no step")
+            Finding::error(FindingCode::MissingKey, "there is no step")
                 .at(top.span, "the file has no `[[step]]`")
                 .help("add a `[[step]]` with `name` and `run`"),
         );
@@ -109,19 +109,22 @@ pub(crate) fn read(out: &mut Findings, top: &Section<'_>) -> Vec<RawStep> {
     };
     if list.is_empty() {
         out.add_breaking(
-            Finding::error(Code::MissingKey, "there is no step")
+            Finding::error(FindingCode::MissingKey, "there is no step")
                 .at(place(value), "empty")
                 .help("add a `[[step]]` with `name` and `run`"),
         );
     }
     if list.len() > bounds::MAX_STEPS {
         out.add_breaking(
-            Finding::error(Code::TooLarge, format!("{} steps are too many", list.len()))
-                .at(
-                    place(value),
-                    format!("at most {} are allowed", bounds::MAX_STEPS),
-                )
-                .help("write steps that differ in one value as one `foreach` step"),
+            Finding::error(
+                FindingCode::TooLarge,
+                format!("{} steps are too many", list.len()),
+            )
+            .at(
+                place(value),
+                format!("at most {} are allowed", bounds::MAX_STEPS),
+            )
+            .help("write steps that differ in one value as one `foreach` step"),
         );
         return Vec::new();
     }
@@ -151,7 +154,7 @@ fn not_steps(what: &str, value: &Spanned<DeValue<'_>>) -> Finding {
         "a table"
     };
     Finding::error(
-        Code::WrongType,
+        FindingCode::WrongType,
         format!("{what} must be {want}, not {found}"),
     )
     .at(place(value), found)
@@ -224,7 +227,7 @@ fn shared_tmp(out: &mut Findings, section: &Section<'_>) -> Option<bool> {
         other => {
             let message = format!("`tmp` of {} cannot be {}", section.what, quoted(other));
             out.add(
-                Finding::error(Code::BadValue, message)
+                Finding::error(FindingCode::BadValue, message)
                     .at(word.span, "not known")
                     .help("write \"private\" for a /tmp of the step's own, \"shared\" for that of the node"),
             );
@@ -247,7 +250,7 @@ fn files(out: &mut Findings, section: &Section<'_>) -> Vec<Located<String>> {
         };
         out.add(
             Finding::error(
-                Code::BadPath,
+                FindingCode::BadPath,
                 format!("`files` of {} has no usable path", section.what),
             )
             .at(file.span, why)
@@ -293,13 +296,13 @@ fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
         return None;
     };
     let from = match word.value.as_str() {
-        "phx" => Checkpoints::Phx,
-        "files" => Checkpoints::Files,
-        "image" => Checkpoints::Image,
+        "phx" => CheckpointMethod::Phx,
+        "files" => CheckpointMethod::Files,
+        "image" => CheckpointMethod::Image,
         other => {
             out.add(
                 Finding::error(
-                    Code::BadValue,
+                    FindingCode::BadValue,
                     format!("{} is no way to restart {}", quoted(other), section.what),
                 )
                 .at(word.span, "not known")
@@ -314,12 +317,12 @@ fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
         ("buddy", section.get("buddy").map(place)),
     ];
     for (key, span) in images {
-        let (Some(span), false) = (span, from == Checkpoints::Image) else {
+        let (Some(span), false) = (span, from == CheckpointMethod::Image) else {
             continue;
         };
         out.add(
             Finding::error(
-                Code::BadValue,
+                FindingCode::BadValue,
                 format!(
                     "{} has `{key}`, and resumes from other checkpoints",
                     section.what
@@ -332,7 +335,7 @@ fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
     Some(Restart {
         from,
         room: value_of(&room).unwrap_or(0),
-        every: (from == Checkpoints::Image).then(|| value_of(&every).unwrap_or(IMAGES_EVERY)),
+        every: (from == CheckpointMethod::Image).then(|| value_of(&every).unwrap_or(IMAGES_EVERY)),
         alone: alone.unwrap_or(false),
         buddy: buddy.unwrap_or(false),
     })
@@ -348,7 +351,7 @@ fn without_restart(
     if let Some(value) = value {
         out.add(
             Finding::error(
-                Code::MissingKey,
+                FindingCode::MissingKey,
                 format!("{} has `{key}` and no `restart`", section.what),
             )
             .at(value.span, label)
@@ -359,13 +362,16 @@ fn without_restart(
 
 /// What an image of a step's processes cannot hold is refused.
 fn check_image(out: &mut Findings, section: &Section<'_>, step: &RawStep) {
-    if step.restart.is_none_or(|r| r.from != Checkpoints::Image) {
+    if step
+        .restart
+        .is_none_or(|r| r.from != CheckpointMethod::Image)
+    {
         return;
     }
     let mut refuse = |at: &Located<u32>, what: &str| {
         out.add(
             Finding::error(
-                Code::BadValue,
+                FindingCode::BadValue,
                 format!("{} has `restart = \"image\"` and {what}", section.what),
             )
             .at(at.span, "no image of its processes can hold this")
@@ -383,7 +389,7 @@ fn check_image(out: &mut Findings, section: &Section<'_>, step: &RawStep) {
 fn refuse_item(out: &mut Findings, key: &str, what: &str, text: &Located<String>) {
     if text.value.contains(ITEM) {
         out.add(
-            Finding::error(Code::BadItem, format!("`{ITEM}` cannot stand in `{key}` of {what}"))
+            Finding::error(FindingCode::BadItem, format!("`{ITEM}` cannot stand in `{key}` of {what}"))
                 .at(out.find(text.span, ITEM), "not replaced here")
                 .help("write \"$TARN_ITEM\" (with the quotes): text put into a shell command would be read as shell code"),
         );
@@ -395,7 +401,7 @@ fn check_tasks(out: &mut Findings, section: &Section<'_>, step: &RawStep) {
         && tasks.value < nodes
     {
         let mut problem = Finding::error(
-            Code::BadValue,
+            FindingCode::BadValue,
             format!(
                 "{} has fewer tasks ({}) than nodes ({nodes})",
                 section.what, tasks.value
@@ -439,7 +445,7 @@ fn env(out: &mut Findings, section: &Section<'_>) -> BTreeMap<String, String> {
             Some(_) => {}
             None => out.add(
                 Finding::error(
-                    Code::WrongType,
+                    FindingCode::WrongType,
                     format!("`env` of {} must hold strings", section.what),
                 )
                 .at(place(value), kind(value.get_ref()))
@@ -453,7 +459,7 @@ fn env(out: &mut Findings, section: &Section<'_>) -> BTreeMap<String, String> {
 /// `{item}` in a step that has no items.
 pub(crate) fn item_without_foreach(span: SourceSpan, what: &str) -> Finding {
     Finding::error(
-        Code::BadItem,
+        FindingCode::BadItem,
         format!("`{ITEM}` in {what}, which has no `foreach`"),
     )
     .at(span, "there is no item")
@@ -467,14 +473,14 @@ fn check_variable(out: &mut Findings, key: &Located<&str>, what: &str) -> bool {
         .is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
     let problem = if !first || !letters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
         Finding::error(
-            Code::BadName,
+            FindingCode::BadName,
             format!("{} is not a name for a variable", quoted(key.value)),
         )
         .at(key.span, "in `env`")
         .help("a variable name is a letter or `_`, then letters, digits and `_`")
     } else if key.value.starts_with("TARN_") {
         Finding::error(
-            Code::ReservedEnv,
+            FindingCode::ReservedEnv,
             format!("{what} sets `{}`", quoted(key.value).trim_matches('`')),
         )
         .at(key.span, "names that begin with TARN_ are tarn's own")
@@ -494,7 +500,7 @@ fn check_names(out: &mut Findings, steps: &[RawStep]) {
                 seen.insert(&step.name.value, step.name.span);
             }
             Some(first) => out.add(
-                Finding::error(Code::DuplicateName, format!("two steps are named {}", quoted(&step.name.value)))
+                Finding::error(FindingCode::DuplicateName, format!("two steps are named {}", quoted(&step.name.value)))
                     .at(step.name.span, "again here")
                     .at(*first, "first here")
                     .help("give each step its own name; steps that differ in one value can be one `foreach` step"),

@@ -12,7 +12,7 @@ const AROUND: usize = 60;
 
 /// Files' names and texts, one after the other: a place is a number of bytes from the beginning of the first.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct SourceFiles {
     /// The name of each file, and the line that it begins with.
     files: Vec<(String, usize)>,
     text: String,
@@ -20,7 +20,7 @@ pub(crate) struct Text {
     lines: Vec<usize>,
 }
 
-impl Text {
+impl SourceFiles {
     pub(crate) fn new(name: &str, text: &str) -> Self {
         let mut all = Self {
             files: Vec::new(),
@@ -111,7 +111,7 @@ impl Text {
     }
 }
 
-impl SourceCode for Text {
+impl SourceCode for SourceFiles {
     fn read_span<'a>(
         &'a self,
         span: &SourceSpan,
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn places() {
-        let text = Text::new("f", "a = 1\nüb = \"x\"\n");
+        let text = SourceFiles::new("f", "a = 1\nüb = \"x\"\n");
         assert_eq!(text.position((6, 1).into()), ("f", 2, 1));
         assert_eq!(
             text.position((9, 1).into()),
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn each_of_several_files_has_its_own_lines() {
-        let mut text = Text::new("a", "1\n2");
+        let mut text = SourceFiles::new("a", "1\n2");
         assert_eq!((text.add("b", ""), text.add("c", "4\n5\n6\n")), (4, 4));
         assert_eq!(text.name(), "a and 2 more");
         assert_eq!(text.position((2, 1).into()), ("a", 2, 1));
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_long_line_is_not_shown_whole() {
-        let text = Text::new(
+        let text = SourceFiles::new(
             "f",
             &format!("{}MARK{}\nnext", "x".repeat(10_000), "y".repeat(10_000)),
         );

@@ -4,7 +4,7 @@
 use crate::calls::{self, is_program};
 use crate::code;
 use crate::suggest::did_you_mean;
-use crate::variables::{Read, is_shell, reads, set_in};
+use crate::variables::{VariableRead, is_shell, reads, set_in};
 use std::collections::BTreeSet;
 use tarn_types::id::StepId;
 use tarn_types::shell::{BASH, OWN_JOB};
@@ -153,7 +153,7 @@ impl StepText {
 
 /// A variable that a step reads without a default, and that is not set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unset {
+pub struct UnsetVariable {
     /// Its name.
     pub name: String,
     /// The text, and the number of the line in it.
@@ -166,7 +166,7 @@ pub struct Unset {
     pub hint: Option<String>,
 }
 
-impl Unset {
+impl UnsetVariable {
     /// What to do about it, for one of a scheduler.
     pub fn remedy(&self) -> String {
         remedy(&self.name, self.is_call)
@@ -190,7 +190,7 @@ pub fn unset(
     id: StepId,
     texts: &[StepText],
     is_set: &dyn Fn(&str) -> bool,
-) -> Vec<Unset> {
+) -> Vec<UnsetVariable> {
     let step = workflow.step(id);
     let ours = variables_of(workflow, id, step);
     // What the others set is of no such name.
@@ -222,7 +222,7 @@ pub fn unset(
             if is_unset && named.insert(name) {
                 line += text.text[counted..read.at].matches('\n').count();
                 counted = read.at;
-                found.push(Unset {
+                found.push(UnsetVariable {
                     name: name.to_owned(),
                     place: format!("{}, line {line}", text.shown),
                     scheduler: (!is_ours).then(|| scheduler(name)),
@@ -241,7 +241,8 @@ pub fn unset(
 /// Whether a step is to have the variables of a job where there is no Slurm: a text reads one of those that tarn can set, and says
 /// nothing for the case that it is empty. What it writes or starts may read it too.
 pub fn needs_job(texts: &[StepText]) -> bool {
-    let is_open = |read: &Read<'_>| !read.has_default && !read.is_test && SET.contains(&read.name);
+    let is_open =
+        |read: &VariableRead<'_>| !read.has_default && !read.is_test && SET.contains(&read.name);
     let mut texts = texts.iter().filter(|text| text.may_matter());
     texts.any(|text| reads(&text.text).iter().any(is_open))
 }
@@ -293,7 +294,7 @@ mod tests {
         let mut texts = StepText::of_step(&w.steps[0]);
         texts.extend(StepText::of_file(script.0, script.1.as_bytes(), false));
         let found = unset(&w, StepId(0), &texts, &|name| name == "LSB_X");
-        let shown = |u: Unset| (u.name, u.place, u.hint);
+        let shown = |u: UnsetVariable| (u.name, u.place, u.hint);
         found.into_iter().map(shown).collect()
     }
 

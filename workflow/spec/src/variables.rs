@@ -15,7 +15,7 @@ const ENDINGS: &[&str] = &[
 
 /// A variable that is read as `$NAME` or `${NAME...}`, or by a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Read<'s> {
+pub(crate) struct VariableRead<'s> {
     pub(crate) name: &'s str,
     /// Where, in bytes: `$NAME`, `${NAME`, `"NAME`.
     pub(crate) at: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Read<'s> {
     pub(crate) is_call: bool,
 }
 
-impl Read<'_> {
+impl VariableRead<'_> {
     /// Bytes of it in the text.
     pub(crate) fn len(&self, text: &str) -> usize {
         let braced = text[self.at..].starts_with("${");
@@ -38,7 +38,7 @@ impl Read<'_> {
 }
 
 /// Every read in a text, in its order; comments are left out.
-pub(crate) fn reads(text: &str) -> Vec<Read<'_>> {
+pub(crate) fn reads(text: &str) -> Vec<VariableRead<'_>> {
     let mut found = calls(text);
     each_line(text, |start, line, is_literal| {
         for (dollar, _) in line.match_indices('$') {
@@ -48,7 +48,7 @@ pub(crate) fn reads(text: &str) -> Vec<Read<'_>> {
             let before = &line[..dollar];
             let asked = before.trim_end_matches('"').trim_end();
             let asked = asked.strip_suffix("-n").or(asked.strip_suffix("-z"));
-            found.push(Read {
+            found.push(VariableRead {
                 name,
                 at: start + dollar,
                 has_default: braced && has_default(behind),
@@ -137,9 +137,9 @@ fn has_default(behind: &str) -> bool {
 /// The lines of a text without comments: where each begins, and whether it is of a here-document with a quoted delimiter.
 fn each_line<'s>(text: &'s str, mut see: impl FnMut(usize, &'s str, bool)) {
     let mut start = 0;
-    let mut document: Option<Document<'s>> = None;
+    let mut document: Option<HereDocument<'s>> = None;
     // Made for the first `<<` only: most texts have none.
-    let mut ends: Option<Ends<'s>> = None;
+    let mut ends: Option<HereDocumentIndex<'s>> = None;
     for line in text.split_inclusive('\n') {
         let at = start;
         start += line.len();
@@ -149,22 +149,24 @@ fn each_line<'s>(text: &'s str, mut see: impl FnMut(usize, &'s str, bool)) {
             None => {
                 let code = without_comment(line);
                 see(at, code, false);
-                document = Document::begun_by(code)
-                    .filter(|begun| ends.get_or_insert_with(|| Ends::of(text)).has(begun, start));
+                document = HereDocument::begun_by(code).filter(|begun| {
+                    ends.get_or_insert_with(|| HereDocumentIndex::of(text))
+                        .has(begun, start)
+                });
             }
         }
     }
 }
 
 /// A here-document.
-struct Document<'s> {
+struct HereDocument<'s> {
     delimiter: &'s str,
     is_quoted: bool,
     /// `<<-`: tabs before the delimiter do not count.
     is_indented: bool,
 }
 
-impl<'s> Document<'s> {
+impl<'s> HereDocument<'s> {
     /// Of several in a line the first.
     fn begun_by(line: &'s str) -> Option<Self> {
         let mut marks = line.match_indices("<<");
@@ -198,14 +200,14 @@ impl<'s> Document<'s> {
 
 /// Where lines that may end here-documents stand last. A `<<` is a shift in other languages: searching the rest of the text for the end
 /// of each takes time with the square of its lines.
-struct Ends<'s> {
+struct HereDocumentIndex<'s> {
     /// The last line of each word that stands alone in one, in bytes from the begin.
     plain: HashMap<&'s str, usize>,
     /// The same with tabs before the word.
     indented: HashMap<&'s str, usize>,
 }
 
-impl<'s> Ends<'s> {
+impl<'s> HereDocumentIndex<'s> {
     fn of(text: &'s str) -> Self {
         let (mut plain, mut indented) = (HashMap::new(), HashMap::new());
         let mut start = 0;
@@ -224,7 +226,7 @@ impl<'s> Ends<'s> {
     }
 
     /// Whether a line from `start` on ends the document.
-    fn has(&self, document: &Document<'_>, start: usize) -> bool {
+    fn has(&self, document: &HereDocument<'_>, start: usize) -> bool {
         let lines = match document.is_indented {
             true => &self.indented,
             false => &self.plain,

@@ -1,18 +1,18 @@
 //! Versions: who makes them, which one a step reads, and who waits for whom.
 
-use crate::data::RawData;
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::data::RawDataset;
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::elsewhere::made_elsewhere;
 use crate::foreach::RawForeach;
-use crate::graph::{Edge, Why};
-use crate::item::Item;
+use crate::graph::{DependencyReason, StepDependency};
+use crate::item::RawStepItem;
 use crate::resolve::{Resolved, distribution};
 use crate::section::value_of;
 use crate::step::RawStep;
 use miette::SourceSpan;
 use tarn_types::bounds;
 use tarn_types::id::{DataId, StepId};
-use tarn_types::workflow::{Distribution, Foreach, Role, Use};
+use tarn_types::workflow::{DatasetUse, Distribution, Foreach, Role};
 
 /// Who makes the versions of a dataset.
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Makers {
 
 pub(crate) fn makers(
     out: &mut Findings,
-    data: &[RawData],
+    data: &[RawDataset],
     steps: &[RawStep],
     uses: &[Vec<DataId>],
     over: &[Option<DataId>],
@@ -71,15 +71,15 @@ pub(crate) fn makers(
 }
 
 /// Whether it is made by others than those who name it here.
-fn is_elses(data: &RawData) -> bool {
+fn is_elses(data: &RawDataset) -> bool {
     let elsewhere = data.elsewhere.as_ref();
     elsewhere.is_some_and(|elsewhere| !elsewhere.value.is_ours)
 }
 
-fn source_as_output(step: &RawStep, item: &Item, source: SourceSpan) -> Finding {
+fn source_as_output(step: &RawStep, item: &RawStepItem, source: SourceSpan) -> Finding {
     let name = quoted(&item.name);
     Finding::error(
-        Code::SourceAsOutput,
+        FindingCode::SourceAsOutput,
         format!(
             "step {} makes {name}, which has a source",
             quoted(&step.name.value)
@@ -92,8 +92,8 @@ fn source_as_output(step: &RawStep, item: &Item, source: SourceSpan) -> Finding 
     )
 }
 
-fn two_producers(item: &Item, first: SourceSpan) -> Finding {
-    Finding::error(Code::TwoProducers, format!("two producers of one version: two steps make {}", quoted(&item.name)))
+fn two_producers(item: &RawStepItem, first: SourceSpan) -> Finding {
+    Finding::error(FindingCode::TwoProducers, format!("two producers of one version: two steps make {}", quoted(&item.name)))
         .at(item.span, "made again here")
         .at(first, "made here")
         .help("to change what is there, use `inout`; for something new, use another name; for parts, use one `foreach` step")
@@ -101,7 +101,7 @@ fn two_producers(item: &Item, first: SourceSpan) -> Finding {
 
 /// Where each dataset is used first.
 fn first_uses(
-    data: &[RawData],
+    data: &[RawDataset],
     steps: &[RawStep],
     uses: &[Vec<DataId>],
     over: &[Option<DataId>],
@@ -121,7 +121,7 @@ fn first_uses(
 /// Datasets that are used or delivered must come from somewhere.
 fn check_makers(
     out: &mut Findings,
-    data: &[RawData],
+    data: &[RawDataset],
     used: &[Option<SourceSpan>],
     makers: &[Makers],
 ) {
@@ -131,15 +131,18 @@ fn check_makers(
         let made = makers.producer.is_some() || (is_there && !makers.changers.is_empty());
         if let (Some(span), false, None) = (*used, is_there, makers.producer) {
             out.add(
-                Finding::error(Code::NobodyMakes, format!("nobody makes dataset {name}"))
-                    .at(span, "used here")
-                    .at(d.name.span, "has no `source`, and no step has it in `out`")
-                    .help("give it a `source`, or put it in `out` of the step that makes it"),
+                Finding::error(
+                    FindingCode::NobodyMakes,
+                    format!("nobody makes dataset {name}"),
+                )
+                .at(span, "used here")
+                .at(d.name.span, "has no `source`, and no step has it in `out`")
+                .help("give it a `source`, or put it in `out` of the step that makes it"),
             );
         } else if let (Some(dest), false) = (&d.dest, made) {
             out.add(
                 Finding::error(
-                    Code::NobodyMakes,
+                    FindingCode::NobodyMakes,
                     format!("nobody makes what the dest of {name} is for"),
                 )
                 .at(dest.span, "nothing would be put here")
@@ -152,7 +155,7 @@ fn check_makers(
 /// Numbers what each step reads and makes, in the order of the file.
 pub(crate) fn versions(
     out: &mut Findings,
-    data: &[RawData],
+    data: &[RawDataset],
     steps: &[RawStep],
     uses: &[Vec<DataId>],
     over: &[Option<DataId>],
@@ -176,7 +179,7 @@ pub(crate) fn versions(
                     (Some(changed[at] - 1), Some(changed[at]))
                 }
             };
-            resolved.push(Use {
+            resolved.push(DatasetUse {
                 data: *id,
                 role: item.role,
                 distribution: distribution(step, item).unwrap_or(Distribution::Single),
@@ -200,7 +203,7 @@ pub(crate) fn versions(
 
 fn foreach(
     out: &mut Findings,
-    data: &[RawData],
+    data: &[RawDataset],
     step: &RawStep,
     over: Option<DataId>,
     latest: &[u32],
@@ -221,7 +224,7 @@ fn foreach(
     if max.is_none() && makers[id.at()].maker(version).is_some() {
         out.add(
             Finding::error(
-                Code::BadForeach,
+                FindingCode::BadForeach,
                 format!(
                     "`foreach` of step {} has no `max`",
                     quoted(&step.name.value)
@@ -247,16 +250,20 @@ fn foreach(
 }
 
 /// Whom each step waits for.
-pub(crate) fn edges(steps: &[RawStep], resolved: &[Resolved], makers: &[Makers]) -> Vec<Vec<Edge>> {
+pub(crate) fn edges(
+    steps: &[RawStep],
+    resolved: &[Resolved],
+    makers: &[Makers],
+) -> Vec<Vec<StepDependency>> {
     let mut all = Vec::with_capacity(steps.len());
     for (raw, step) in steps.iter().zip(resolved) {
         let mut edges = Vec::new();
         let mut wait = |data: DataId, version: u32, span| {
             if let Some(on) = makers[data.at()].maker(version) {
-                edges.push(Edge {
+                edges.push(StepDependency {
                     on,
                     span,
-                    why: Why::Reads(data),
+                    why: DependencyReason::Reads(data),
                 });
             }
         };
@@ -270,10 +277,10 @@ pub(crate) fn edges(steps: &[RawStep], resolved: &[Resolved], makers: &[Makers])
         {
             wait(*data, *version, raw.span);
         }
-        edges.extend(step.after.iter().map(|(on, span)| Edge {
+        edges.extend(step.after.iter().map(|(on, span)| StepDependency {
             on: *on,
             span: *span,
-            why: Why::After,
+            why: DependencyReason::After,
         }));
         all.push(edges);
     }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tarn_spec::{
-    Abilities, Code, Inability, Parsed, Rejected, Script, check_cluster, check_site, parse,
-    parse_scripts,
+    Abilities, FindingCode, Inability, Parsed, Rejected, SbatchScript, check_cluster, check_site,
+    parse, parse_scripts,
 };
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
 
@@ -39,7 +39,7 @@ fn read(name: &str, path: &Path) -> Result<Parsed, Rejected> {
             (f.file_name().into_string().unwrap(), text)
         })
         .collect();
-    let scripts = texts.iter().map(|(name, text)| Script { name, text });
+    let scripts = texts.iter().map(|(name, text)| SbatchScript { name, text });
     parse_scripts(&scripts.collect::<Vec<_>>(), folder)
 }
 
@@ -202,7 +202,7 @@ fn golden_files_show_what_they_are_named_after() {
         let ways = ["cluster_", "site_"];
         let bare = ways.iter().find_map(|way| name.strip_prefix(way));
         let bare = bare.unwrap_or(&name);
-        for code in Code::ALL {
+        for code in FindingCode::ALL {
             let short = code.as_str().trim_start_matches("tarn::flow::");
             if bare == short {
                 assert!(
@@ -266,7 +266,7 @@ fn every_key_and_every_code_is_documented_and_shown() {
         }
     }
     let codes = documented(&document, "Errors", 2);
-    let known: Vec<_> = Code::ALL
+    let known: Vec<_> = FindingCode::ALL
         .iter()
         .map(|c| c.as_str().trim_start_matches("tarn::flow::"))
         .collect();
@@ -275,7 +275,10 @@ fn every_key_and_every_code_is_documented_and_shown() {
         "the document's codes and the parser's, in order"
     );
     let outputs: String = golden.keys().map(|name| shown(name)).collect();
-    for code in Code::ALL.iter().filter(|c| **c != Code::TooLarge) {
+    for code in FindingCode::ALL
+        .iter()
+        .filter(|c| **c != FindingCode::TooLarge)
+    {
         assert!(
             outputs.contains(code.as_str()),
             "no golden file shows {}",

@@ -1,12 +1,16 @@
 //! The script of one job of a site.
 
 use std::path::Path;
-use tarn_spec::{Code, JobScript, Script, check_site, parse_job};
+use tarn_spec::{FindingCode, JobScript, SbatchScript, check_site, parse_job};
 use tarn_types::workflow::{Distribution, Role};
 
-fn parse(text: &str) -> Result<Option<JobScript>, Vec<Code>> {
+fn parse(text: &str) -> Result<Option<JobScript>, Vec<FindingCode>> {
     let name = "job.sh";
-    let parsed = parse_job(&Script { name, text }, Path::new("/home/alice"), false);
+    let parsed = parse_job(
+        &SbatchScript { name, text },
+        Path::new("/home/alice"),
+        false,
+    );
     parsed.map_err(|rejected| rejected.problems().iter().map(|f| f.kind()).collect())
 }
 
@@ -117,22 +121,22 @@ fn datasets_of_others_and_of_projects_are_named() {
     let alone = "#!/bin/sh\n#TARN data.forcing.project = \"climate\"\n#TARN data.mesh.of = \"@climate/mesh\"\n#TARN [[step]]\n#TARN in = [\"forcing\", \"mesh\"]\ntrue\n";
     assert!(parse(alone).unwrap().unwrap().is_alone);
     for (bad, code) in [
-        ("data.x.of = \"../y\"", Code::BadName),
-        ("data.x.of = \"x\"", Code::BadName),
-        ("data.x.of = \".x\"", Code::BadName),
-        ("data.x.of = \"alice/w/\\u001b\"", Code::BadName),
-        ("data.x.project = \"a/b\"", Code::BadName),
+        ("data.x.of = \"../y\"", FindingCode::BadName),
+        ("data.x.of = \"x\"", FindingCode::BadName),
+        ("data.x.of = \".x\"", FindingCode::BadName),
+        ("data.x.of = \"alice/w/\\u001b\"", FindingCode::BadName),
+        ("data.x.project = \"a/b\"", FindingCode::BadName),
         (
             "data.x = { of = \"a/b/c\", source = \"/y\" }",
-            Code::BadValue,
+            FindingCode::BadValue,
         ),
         (
             "data.x = { of = \"a/b/c\", project = \"p\" }",
-            Code::BadValue,
+            FindingCode::BadValue,
         ),
         (
             "data.x = { project = \"p\", scatter = \"p{rank}\" }",
-            Code::BadValue,
+            FindingCode::BadValue,
         ),
     ] {
         let text = format!("#!/bin/sh\n#TARN {bad}\n#TARN [[step]]\n#TARN in = [\"x\"]\ntrue\n");
@@ -144,14 +148,18 @@ fn datasets_of_others_and_of_projects_are_named() {
         let text = format!(
             "#!/bin/sh\n#TARN data.x.of = \"a/b/c\"\n#TARN [[step]]\n#TARN {list} = [\"x\"]\ntrue\n"
         );
-        assert_eq!(parse(&text).unwrap_err(), [Code::SourceAsOutput], "{list}");
+        assert_eq!(
+            parse(&text).unwrap_err(),
+            [FindingCode::SourceAsOutput],
+            "{list}"
+        );
     }
 }
 
 #[test]
 fn a_chained_script_needs_no_name_and_no_line() {
     let read = |text| {
-        let script = Script {
+        let script = SbatchScript {
             name: "on.sh",
             text,
         };
@@ -185,7 +193,7 @@ fn what_is_encrypted_and_made_by_a_job_needs_a_size() {
         .iter()
         .map(|finding| (finding.kind(), finding.position().map(|(line, _)| line)))
         .collect();
-    let at = |line| (Code::NoEncryption, Some(line));
+    let at = |line| (FindingCode::NoEncryption, Some(line));
     assert_eq!(found, [at(3)]);
     assert!(refused.problems()[0].hint().is_some());
 }
@@ -197,7 +205,7 @@ fn a_job_cannot_ask_a_site_to_overwrite() {
     assert!(parsed.workflow.erase);
     let refused = check_site(&parsed).unwrap_err();
     let found = &refused.problems()[0];
-    assert_eq!(found.kind(), Code::NoErasure);
+    assert_eq!(found.kind(), FindingCode::NoErasure);
     assert_eq!(found.position().map(|(line, _)| line), Some(2));
     assert!(found.hint().is_some_and(|hint| hint.contains("--erase")));
     let kept = parse(&text.replace("true\n#TARN data", "false\n#TARN data")).unwrap();

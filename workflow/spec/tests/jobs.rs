@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use tarn_spec::{Script, StepJob, parse, parse_job, step_jobs};
+use tarn_spec::{SbatchScript, StepJob, parse, parse_job, step_jobs};
 use tarn_types::id::StepId;
 use tarn_types::workflow::{Step, StoragePartition, Workflow};
 
@@ -34,7 +34,7 @@ fn uses(workflow: &Workflow, step: &Step) -> BTreeSet<(String, String, String)> 
 
 /// A job's own lines say what the file says of its step.
 fn is_read_back(workflow: &Workflow, job: &StepJob) {
-    let script = Script {
+    let script = SbatchScript {
         name: "job",
         text: &job.script,
     };

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
-use tarn_spec::{Code, MAX_FINDINGS, Parsed, Rejected, Script, parse, parse_scripts};
+use tarn_spec::{FindingCode, MAX_FINDINGS, Parsed, Rejected, SbatchScript, parse, parse_scripts};
 use tarn_types::bounds;
-use tarn_types::workflow::{Distribution, Foreach, Partition, Role};
+use tarn_types::workflow::{Distribution, Foreach, Role, VersionPartitioning};
 
 /// Parses and, if it is refused, draws the refusal.
 fn answer(text: &str) -> Result<Parsed, String> {
@@ -35,7 +35,7 @@ fn drawn(rejected: Rejected) -> String {
 /// The same for two scripts.
 fn answer_scripts(texts: [&str; 2]) -> Result<Parsed, String> {
     let names = ["a.sh", "b.sh"];
-    let scripts = [0, 1].map(|at| Script {
+    let scripts = [0, 1].map(|at| SbatchScript {
         name: names[at],
         text: texts[at],
     });
@@ -168,7 +168,7 @@ fn a_script_means_what_a_file_means() {
     let text = format!(
         "#!/bin/sh\n#SBATCH -N3 -n 12 --cpus-per-task=2\n{ours}#SBATCH --mem=2G --gres=gpu:1 -t 90\nhostname\n"
     );
-    let script = Script {
+    let script = SbatchScript {
         name: "a.sh",
         text: &text,
     };
@@ -252,7 +252,11 @@ type Expected = (
 fn render(
     data: &[ModelData],
     steps: &[ModelStep],
-) -> (String, Vec<Vec<Expected>>, BTreeMap<u32, Partition>) {
+) -> (
+    String,
+    Vec<Vec<Expected>>,
+    BTreeMap<u32, VersionPartitioning>,
+) {
     let mut text = String::from("name = \"w\"\n");
     for (i, d) in data.iter().enumerate() {
         writeln!(text, "[data.d{i}]").unwrap();
@@ -265,7 +269,7 @@ fn render(
     }
     // The latest version of each dataset; `None` while nobody has made it.
     let mut latest: Vec<Option<u32>> = data.iter().map(|d| d.source.then_some(0)).collect();
-    let mut divisions: BTreeMap<u32, Partition> = BTreeMap::new();
+    let mut divisions: BTreeMap<u32, VersionPartitioning> = BTreeMap::new();
     let mut all = Vec::new();
     for (s, step) in steps.iter().enumerate() {
         let nodes = if step.foreach { 1 } else { step.nodes };
@@ -321,14 +325,14 @@ fn render(
                 lists[0].push(format!("{name}{suffix}"));
                 uses.push((id, Role::In, on(lies), entry, Some(version), None));
                 if entry.is_some() {
-                    divisions.insert(id, Partition::Entries);
+                    divisions.insert(id, VersionPartitioning::Entries);
                 }
             }
             if uses
                 .last()
                 .is_some_and(|u| u.0 == id && u.2 == Distribution::Scatter)
             {
-                divisions.entry(id).or_insert(Partition::Ranks);
+                divisions.entry(id).or_insert(VersionPartitioning::Ranks);
             }
         }
         for (key, list) in ["in", "out", "inout"].iter().zip(lists) {
@@ -347,7 +351,7 @@ proptest! {
         let workflow = &parsed.workflow;
         prop_assert_eq!(workflow.data.len(), data.len());
         for (i, d) in workflow.data.iter().enumerate() {
-            let division = divisions.get(&(i as u32)).copied().unwrap_or(Partition::Whole);
+            let division = divisions.get(&(i as u32)).copied().unwrap_or(VersionPartitioning::Whole);
             prop_assert_eq!(d.partition, division, "{}", text);
             prop_assert_eq!(d.source.is_some(), data[i].source);
         }
@@ -372,7 +376,7 @@ proptest! {
 fn a_file_over_the_bound_is_refused() {
     let text = format!("name = \"w\" #{}", " ".repeat(bounds::MAX_WORKFLOW_BYTES));
     let rejected = parse("w.toml", &text, Path::new("/w")).unwrap_err();
-    assert_eq!(rejected.problems()[0].kind(), Code::TooLarge);
+    assert_eq!(rejected.problems()[0].kind(), FindingCode::TooLarge);
 }
 
 #[test]
@@ -382,7 +386,7 @@ fn too_many_datasets_are_refused() {
         writeln!(text, "d{i} = {{}}").unwrap();
     }
     let rejected = parse("w.toml", &text, Path::new("/w")).unwrap_err();
-    assert_eq!(rejected.problems()[0].kind(), Code::TooLarge);
+    assert_eq!(rejected.problems()[0].kind(), FindingCode::TooLarge);
 }
 
 /// A long chain: nothing in the check is recursive or quadratic, and the drawing of a mistake is not either.

@@ -1,14 +1,14 @@
 //! Copies of what is staged in the memory of another node, written there and read back, by TCP and by libfabric, in turns; beside the bare
 //! way: a stream, or a loop that posts to libfabric and does nothing else.
 
-use super::ranks::{self, How, TIMEOUT, fill, items, restored};
+use super::ranks::{self, StagedShare, TIMEOUT, fill, items, restored};
 use super::recovery::{LOST, MOST, PORT};
-use super::{Args, MIB, Role};
+use super::{Args, MIB, RankRole};
 use crate::cluster::bare;
-use crate::cluster::peer::Peer;
-use crate::figure::{Figure, median};
+use crate::cluster::peer::PeerProcess;
+use crate::figure::{BenchFigure, median};
 use crate::processes;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::Instant;
 use tarn_data_plane::{Rma, library};
 use tarn_mover::Trees;
-use tarn_partitions::Memory;
+use tarn_partitions::ProgramMemory;
 use tarn_ports::{Mover, Ranks};
 use tarn_types::units::Bytes;
 
@@ -30,8 +30,8 @@ const AHEAD: u64 = 3;
 
 /// What a rank does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Does {
-    rank: ranks::Does,
+pub(super) struct BuddyRankSpec {
+    rank: ranks::BenchRankSpec,
     /// Of libfabric; none: TCP.
     provider: Option<String>,
     /// It restarts, or commits what is restored then.
@@ -40,7 +40,7 @@ pub(super) struct Does {
 
 /// Seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Took {
+struct BuddyTimes {
     /// Without the wait for the version before to be de-staged.
     commits: Vec<f64>,
     /// Until what was staged is in the arena.
@@ -51,7 +51,7 @@ struct Took {
 ///
 /// # Errors
 /// When anything fails, or its copies went another way.
-pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
+pub(super) fn rank(does: &BuddyRankSpec) -> anyhow::Result<()> {
     let mut wanted = vec![0; usize::try_from(does.rank.bytes)?];
     fill(&mut wanted, does.rank.rank, 0);
     let meeting = does.rank.meeting()?;
@@ -62,7 +62,7 @@ pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
     meeting.exchange(b"", TIMEOUT)?;
     let began = Instant::now();
     let mut program = does.rank.begin(&meeting)?;
-    let mut took = Took {
+    let mut took = BuddyTimes {
         commits: Vec::new(),
         begin: began.elapsed().as_secs_f64(),
     };
@@ -104,7 +104,7 @@ pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
 
 /// Rates of one way, by round: of commits and of begin, and of what is bare.
 #[derive(Default)]
-struct Rates {
+struct BuddyRates {
     commits: Vec<f64>,
     begins: Vec<f64>,
     writes: Vec<f64>,
@@ -112,9 +112,9 @@ struct Rates {
 }
 
 /// All ways, in turns.
-pub(super) fn buddies(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let scratch = Scratch::new(&args.dir)?;
-    let mut peer = match Peer::linked(scratch.path(), None) {
+pub(super) fn buddies(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
+    let scratch = ScratchFolder::new(&args.dir)?;
+    let mut peer = match PeerProcess::linked(scratch.path(), None) {
         Ok(peer) => peer,
         Err(e) => {
             crate::print::say!("buddies is skipped: there is no link ({e:#})");
@@ -130,11 +130,11 @@ pub(super) fn buddies(args: &Args) -> anyhow::Result<Vec<Figure>> {
         ),
     }
     let bytes = args.mib.min(MOST) * MIB;
-    let mut all: Vec<Rates> = ways.iter().map(|_| Rates::default()).collect();
+    let mut all: Vec<BuddyRates> = ways.iter().map(|_| BuddyRates::default()).collect();
     // The first round is for warming up.
     for round in 0..=args.rounds {
         for (way, rates) in ways.iter().zip(&mut all) {
-            let bench = Bench {
+            let bench = BuddyBench {
                 args,
                 dir: scratch.path(),
                 bytes,
@@ -168,7 +168,7 @@ pub(super) fn buddies(args: &Args) -> anyhow::Result<Vec<Figure>> {
                 &rates.reads,
             ),
         ] {
-            figures.push(Figure {
+            figures.push(BenchFigure {
                 name: format!(
                     "another node's memory, {}, {}, by {by}: {what}",
                     Bytes(bytes),
@@ -183,33 +183,33 @@ pub(super) fn buddies(args: &Args) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-struct Bench<'a> {
+struct BuddyBench<'a> {
     args: &'a Args,
     dir: &'a Path,
     bytes: u64,
     provider: Option<&'a str>,
 }
 
-impl Bench<'_> {
+impl BuddyBench<'_> {
     /// Commits, the loss, and what comes back; and the bare way.
-    fn round(&self, peer: &mut Peer) -> anyhow::Result<Rates> {
-        let does = ranks::Does {
+    fn round(&self, peer: &mut PeerProcess) -> anyhow::Result<BuddyRates> {
+        let does = ranks::BenchRankSpec {
             dir: self.dir.to_owned(),
             ranks: 2,
             meet: Some(format!("{}:{PORT}", peer.bare.ip())),
-            staging: How::All,
+            staging: StagedShare::All,
             buddy: true,
             // Without helpers nothing of it is de-staged.
             helpers: 0,
-            ..ranks::Does::new(self.args)
+            ..ranks::BenchRankSpec::new(self.args)
         };
         let rate = |seconds: f64| self.bytes as f64 / seconds / 1e9;
-        let mut rates = Rates::default();
+        let mut rates = BuddyRates::default();
         (rates.writes, rates.reads) = self.bare(peer)?;
         let committed = self.run(&does, peer, false)?;
         rates.commits = committed.commits.into_iter().map(rate).collect();
         let of = |rank| {
-            let of = ranks::Does {
+            let of = ranks::BenchRankSpec {
                 rank,
                 ..does.clone()
             };
@@ -224,15 +224,20 @@ impl Bench<'_> {
     }
 
     /// Runs both ranks; what the one found that has lost something.
-    fn run(&self, does: &ranks::Does, peer: &Peer, restarts: bool) -> anyhow::Result<Took> {
+    fn run(
+        &self,
+        does: &ranks::BenchRankSpec,
+        peer: &PeerProcess,
+        restarts: bool,
+    ) -> anyhow::Result<BuddyTimes> {
         let command = |rank| {
-            let does = ranks::Does {
+            let does = ranks::BenchRankSpec {
                 rank,
                 // What another node does for its own rank takes none of this one's processors.
                 bytes: if rank == LOST { self.bytes } else { MIB },
                 ..does.clone()
             };
-            let role = Role::Keeps(Does {
+            let role = RankRole::Keeps(BuddyRankSpec {
                 rank: does,
                 provider: self.provider.map(str::to_owned),
                 restarts,
@@ -245,7 +250,7 @@ impl Bench<'_> {
     }
 
     /// GB/s of writes and reads with nothing around them.
-    fn bare(&self, peer: &mut Peer) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
+    fn bare(&self, peer: &mut PeerProcess) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
         let rate = |began: Instant| vec![self.bytes as f64 / began.elapsed().as_secs_f64() / 1e9];
         let Some(provider) = self.provider else {
             let began = Instant::now();
@@ -256,7 +261,7 @@ impl Bench<'_> {
         let cells: Vec<Cell<u8>> = (0..AHEAD * READ).map(|at| Cell::new(at as u8)).collect();
         // As long as the program.
         let cells: &'static [Cell<u8>] = Box::leak(cells.into());
-        let memory = Memory::of(cells);
+        let memory = ProgramMemory::of(cells);
         let base = cells.as_ptr().addr() as u64;
         let mut bare = peer.bare_window(provider, self.bytes)?;
         peer.work(true)?;

@@ -1,26 +1,26 @@
 //! Copies to a medium and back, beside memcpy.
 
 use super::{Args, MIB};
-use crate::figure::{Figure, median};
-use crate::scratch::Scratch;
+use crate::figure::{BenchFigure, median};
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, ensure};
 use std::ops::Range;
 use std::time::Instant;
-use tarn_media::{Mapped, Part};
-use tarn_ports::{Medium, Stored, Window};
+use tarn_media::{MappedFile, MappedPart};
+use tarn_ports::{Medium, MediumWindow, ReadableMedium};
 use tarn_types::units::Bytes;
 
 /// Bytes that are written and checksummed at once, as a checkpoint has a checksum for each.
 const CHUNK: usize = 256 << 10;
 
-pub(super) fn copy(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let scratch = Scratch::new(&args.dir)?;
+pub(super) fn copy(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
+    let scratch = ScratchFolder::new(&args.dir)?;
     let threads = args.threads as usize;
     let each = usize::try_from(args.mib * MIB).context("too much for this machine")?;
     let all = each as u64 * u64::from(args.threads);
     // Touched before, as a program's memory is.
     let mut memory: Vec<Vec<u8>> = (0..threads).map(|n| vec![filled(n); each]).collect();
-    let make = |name: &str| Mapped::create(&scratch.path().join(name), all);
+    let make = |name: &str| MappedFile::create(&scratch.path().join(name), all);
     let (mut ours, mut plain) = (make("ours")?, make("plain")?);
     let parts: Vec<Range<u64>> = (0..threads as u64)
         .map(|n| n * each as u64..(n + 1) * each as u64)
@@ -65,7 +65,7 @@ pub(super) fn copy(args: &Args) -> anyhow::Result<Vec<Figure>> {
         );
     }
     let rate = |seconds: &[f64]| all as f64 / median(seconds) / 1e9;
-    let figure = |what: &str, ours: &[f64], plain: &[f64]| Figure {
+    let figure = |what: &str, ours: &[f64], plain: &[f64]| BenchFigure {
         name: format!(
             "{what}, {threads} threads, {} each, {power_fail:?}",
             Bytes(each as u64)
@@ -86,7 +86,7 @@ fn filled(thread: usize) -> u8 {
     (thread % 255) as u8 + 1
 }
 
-fn save(window: &mut Part<'_>, memory: &mut [u8]) -> anyhow::Result<()> {
+fn save(window: &mut MappedPart<'_>, memory: &mut [u8]) -> anyhow::Result<()> {
     let mut at = 0;
     for chunk in memory.chunks(CHUNK) {
         std::hint::black_box(window.write(at, chunk)?);
@@ -95,7 +95,7 @@ fn save(window: &mut Part<'_>, memory: &mut [u8]) -> anyhow::Result<()> {
     Ok(window.persist()?)
 }
 
-fn load(window: &mut Part<'_>, memory: &mut [u8]) -> anyhow::Result<()> {
+fn load(window: &mut MappedPart<'_>, memory: &mut [u8]) -> anyhow::Result<()> {
     let mut at = 0;
     for chunk in memory.chunks_mut(CHUNK) {
         std::hint::black_box(window.read(at, chunk)?);
@@ -106,9 +106,9 @@ fn load(window: &mut Part<'_>, memory: &mut [u8]) -> anyhow::Result<()> {
 
 /// Seconds until all threads are done.
 fn together<'w>(
-    windows: &mut [Part<'w>],
+    windows: &mut [MappedPart<'w>],
     memory: &mut [Vec<u8>],
-    work: impl Fn(&mut Part<'w>, &mut [u8]) -> anyhow::Result<()> + Sync,
+    work: impl Fn(&mut MappedPart<'w>, &mut [u8]) -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<f64> {
     let begun = Instant::now();
     std::thread::scope(|scope| {

@@ -2,15 +2,15 @@
 //! rank is on one processor, and its helper on another. It is alone: two that share a processor would compute while the other waits for
 //! the tier, and hide what checkpoints cost.
 
-use super::ranks::{self, GTC, LEARN, WARM, memory_rate, played};
+use super::ranks::{self, GTC, LEARN, WARM, emulated_profile, memory_rate};
 use super::{Args, MIB};
-use crate::figure::{Figure, median};
-use crate::scratch::Scratch;
+use crate::figure::{BenchFigure, median};
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use tarn_checkpoint_core::split::Rates;
+use tarn_checkpoint_core::split::StagingRates;
 use tarn_types::units::SECOND;
 
 /// The file of parameters, beside the programs.
@@ -59,13 +59,13 @@ struct Proxy<'a> {
 
 /// Seconds of a cycle.
 #[derive(Debug, Clone, Copy, Default)]
-struct Cycle {
+struct CycleTimes {
     computing: f64,
     checkpoint: f64,
 }
 
 /// By the way of making checkpoints, in the order of [`WAYS`]: cycles of each round.
-type Rounds = [Vec<Cycle>; WAYS.len()];
+type ProxyRounds = [Vec<CycleTimes>; WAYS.len()];
 
 impl<'a> Proxy<'a> {
     /// A proxy whose cycles are so long that a naive checkpoint takes the published share of them.
@@ -77,9 +77,9 @@ impl<'a> Proxy<'a> {
         let [Some(ours), Some(helper)] = two else {
             anyhow::bail!("a proxy and its helper need a processor each, and there is one");
         };
-        let copied = ranks::Does {
+        let copied = ranks::BenchRankSpec {
             ranks: 1,
-            ..ranks::Does::new(args)
+            ..ranks::BenchRankSpec::new(args)
         };
         let mut proxy = Self {
             args,
@@ -112,7 +112,7 @@ impl<'a> Proxy<'a> {
         cycles: u32,
         more: &[(&str, String)],
     ) -> anyhow::Result<String> {
-        let scratch = Scratch::new(&self.args.dir)?;
+        let scratch = ScratchFolder::new(&self.args.dir)?;
         let program = std::fs::canonicalize(self.args.proxies.join(self.name))?;
         let [processor, helper] = self.processors;
         let mut command = Command::new(&program);
@@ -124,7 +124,7 @@ impl<'a> Proxy<'a> {
         command
             .env("TARN_PHX_TIER", scratch.path().join("tier"))
             .env("TARN_PHX_MEMORY", scratch.path().join("memory"))
-            .env("TARN_PHX_PROFILE", played(self.memory, PART))
+            .env("TARN_PHX_PROFILE", emulated_profile(self.memory, PART))
             .env("PROXIES", self.args.proxies.join(PARAMETERS))
             .env("SCALE", self.scale.to_string())
             .env("CYCLES", cycles.to_string())
@@ -151,7 +151,7 @@ impl<'a> Proxy<'a> {
     }
 
     /// The mean of its cycles, without the first ones.
-    fn run(&self, checkpoints: &str) -> anyhow::Result<Cycle> {
+    fn run(&self, checkpoints: &str) -> anyhow::Result<CycleTimes> {
         let learn = if [AHEAD, MPROTECT].contains(&checkpoints) {
             LEARN
         } else {
@@ -164,15 +164,15 @@ impl<'a> Proxy<'a> {
             let all = last.map(|line| value::<f64>(&line.replace(' ', "\n"), key));
             Ok(all.sum::<anyhow::Result<f64>>()? / f64::from(CYCLES))
         };
-        Ok(Cycle {
+        Ok(CycleTimes {
             computing: mean("iteration_s")?,
             checkpoint: mean("checkpoint_s")?,
         })
     }
 
     /// Runs it in all ways, by turns.
-    fn rounds(&self) -> anyhow::Result<Rounds> {
-        let mut rounds = Rounds::default();
+    fn rounds(&self) -> anyhow::Result<ProxyRounds> {
+        let mut rounds = ProxyRounds::default();
         for _ in 0..self.args.rounds {
             for (way, all) in WAYS.iter().zip(&mut rounds) {
                 all.push(self.run(way)?);
@@ -186,12 +186,12 @@ impl<'a> Proxy<'a> {
         format!(
             "{}, on processor {processor}, its helper on {helper}, tier of 1/{PART} of memory ({})",
             self.name,
-            played(self.memory, PART)
+            emulated_profile(self.memory, PART)
         )
     }
 }
 
-impl Cycle {
+impl CycleTimes {
     fn whole(&self) -> f64 {
         self.computing + self.checkpoint
     }
@@ -218,16 +218,16 @@ fn value<T: std::str::FromStr>(text: &str, key: &str) -> anyhow::Result<T> {
     parsed.with_context(|| format!("no {key} is among {text:?}"))
 }
 
-fn medians(all: &[Cycle], of: fn(&Cycle) -> f64) -> f64 {
+fn medians(all: &[CycleTimes], of: fn(&CycleTimes) -> f64) -> f64 {
     median(&all.iter().map(of).collect::<Vec<_>>())
 }
 
 /// What computing of CM1's pattern loses to what goes on beside it.
-pub(super) fn slowdown(args: &Args) -> anyhow::Result<Vec<Figure>> {
+pub(super) fn slowdown(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let proxy = Proxy::new(args, "cm1")?;
     let rounds = proxy.rounds()?;
     let alone = medians(&rounds[0], |c| c.computing);
-    let figure = |(way, all): (&&str, &Vec<Cycle>)| Figure {
+    let figure = |(way, all): (&&str, &Vec<CycleTimes>)| BenchFigure {
         name: format!(
             "slowdown of {}: computing of a cycle, checkpoints {way} ({:.4} s each)",
             proxy.label(),
@@ -241,13 +241,13 @@ pub(super) fn slowdown(args: &Args) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// Cycles of GTC's pattern with their checkpoints, beside computing alone and the copies that nobody can avoid: of what is written late.
-pub(super) fn whole(args: &Args) -> anyhow::Result<Vec<Figure>> {
+pub(super) fn whole(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let proxy = Proxy::new(args, "gtc")?;
     let arrays = proxy.parameter("arrays_2d")? + proxy.parameter("arrays_3d")?;
     let late = 1.0 - proxy.parameter("early_arrays")? / arrays;
     let late = (proxy.parameter("bytes")? * proxy.scale * late) as u64;
     let staging = (proxy.parameter("staging")? * proxy.scale) as u64;
-    let rates = Rates {
+    let rates = StagingRates {
         persistent: proxy.rate() as u64,
         memory: (proxy.memory * 1e9) as u64,
         copies: 1,
@@ -256,14 +256,14 @@ pub(super) fn whole(args: &Args) -> anyhow::Result<Vec<Figure>> {
     let copies = rates.time(split) as f64 / SECOND as f64;
     let rounds = proxy.rounds()?;
     let alone = medians(&rounds[0], |c| c.computing);
-    let figure = |(way, all): (&&str, &Vec<Cycle>)| Figure {
+    let figure = |(way, all): (&&str, &Vec<CycleTimes>)| BenchFigure {
         name: format!(
             "whole of {}: a cycle with its checkpoint, {way} (computing {:.4} s, checkpoint {:.4} s)",
             proxy.label(),
             medians(all, |c| c.computing),
             medians(all, |c| c.checkpoint)
         ),
-        value: medians(all, Cycle::whole),
+        value: medians(all, CycleTimes::whole),
         unit: "s",
         against: Some((
             format!("computing alone {alone:.4} s + copies of {late} late bytes {copies:.4} s ="),

@@ -1,22 +1,23 @@
 //! Programs with checkpoints: processes of this program, each a rank, that commit and restart beside memcpy of the same bytes.
 
-use super::{Args, MIB, Role};
-use crate::figure::{Figure, median};
+use super::{Args, MIB, RankRole};
+use crate::figure::{BenchFigure, median};
 use crate::processes;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_checkpoint_core::seal::Sealing;
-use tarn_checkpoint_core::split::Rates;
+use tarn_checkpoint_core::seal::RankSealer;
+use tarn_checkpoint_core::split::StagingRates;
 use tarn_checkpoint_core::{
-    Distance, Empty, Item, Level, Options, Rank, Replicate, Shape, Staging, VersionId,
+    CommitObject, Distance, Empty, Options, PersistenceLevel, Rank, Replicate, Shape, StagingShare,
+    VersionId,
 };
 use tarn_dirty_pages::Tracker;
-use tarn_media::{Device, Folder, Mapped, Profile};
+use tarn_media::{Device, Folder, MappedFile, Profile};
 use tarn_ports::{Medium, Ranks};
 use tarn_ranks::Meeting;
 use tarn_seal::SealError;
@@ -49,7 +50,7 @@ const KEY: [u8; 32] = [0x2a; 32];
 
 /// What a rank does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Does {
+pub(super) struct BenchRankSpec {
     pub(super) dir: PathBuf,
     pub(super) rank: u32,
     pub(super) ranks: u32,
@@ -58,11 +59,11 @@ pub(super) struct Does {
     /// Rounds before those.
     pub(super) warm: u32,
     pub(super) profile: Option<String>,
-    pub(super) staging: How,
+    pub(super) staging: StagedShare,
     pub(super) buddy: bool,
     pub(super) restart: bool,
     pub(super) helpers: u32,
-    pub(super) cycle: Option<Cycle>,
+    pub(super) cycle: Option<ComputeCycle>,
     /// HOST:PORT of rank 0, if each is on a node of its own.
     pub(super) meet: Option<String>,
     /// Other nodes that have all of a version.
@@ -73,7 +74,7 @@ pub(super) struct Does {
 
 /// What is staged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum How {
+pub(super) enum StagedShare {
     Nothing,
     Half,
     All,
@@ -81,7 +82,7 @@ pub(super) enum How {
 
 /// What a rank computes between two commits.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) struct Cycle {
+pub(super) struct ComputeCycle {
     nanos: u64,
     /// The part of its bytes that is written early.
     early: f64,
@@ -90,7 +91,7 @@ pub(super) struct Cycle {
 
 /// What a rank found, in seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Took {
+struct RankTimes {
     memcpy: Vec<f64>,
     memcpy_back: Vec<f64>,
     commit: Vec<f64>,
@@ -105,7 +106,7 @@ struct Took {
 ///
 /// # Errors
 /// When anything fails.
-pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
+pub(super) fn rank(does: &BenchRankSpec) -> anyhow::Result<()> {
     let bytes = usize::try_from(does.bytes)?;
     let (memory, watches) = match does.cycle {
         Some(_) => Tracker::probe()?.leak(bytes, object(bytes))?,
@@ -113,10 +114,10 @@ pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
     };
     fill(memory, does.rank, 0);
     let ahead = does.cycle.is_some_and(|c| c.ahead);
-    let mut plain = Mapped::create(&does.dir.join(format!("plain.{}", does.rank)), does.bytes)?;
+    let mut plain = MappedFile::create(&does.dir.join(format!("plain.{}", does.rank)), does.bytes)?;
     let all = 0..does.bytes;
     let all = std::slice::from_ref(&all);
-    let mut took = Took::default();
+    let mut took = RankTimes::default();
     let mut last = None;
     {
         let meeting = does.meeting()?;
@@ -150,7 +151,7 @@ pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
             ensure!(committed.degraded.is_none(), "{:?}", committed.degraded);
             last = Some(committed.id);
             if does.cycle.is_none() {
-                program.wait(committed.id, Level::Durable, TIMEOUT)?;
+                program.wait(committed.id, PersistenceLevel::Durable, TIMEOUT)?;
             }
             if measured {
                 let stats = program.stats();
@@ -170,10 +171,10 @@ pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
 
 /// Restores the last version as often as there are rounds, into warm and into fresh memory.
 fn time_restarts(
-    does: &Does,
+    does: &BenchRankSpec,
     memory: &mut [u8],
     last: Option<VersionId>,
-    took: &mut Took,
+    took: &mut RankTimes,
 ) -> anyhow::Result<()> {
     let wanted = memory.to_vec();
     for round in 0..does.rounds {
@@ -197,7 +198,7 @@ fn push(to: &mut Vec<f64>, measured: bool, began: Instant) {
     }
 }
 
-impl Does {
+impl BenchRankSpec {
     /// The folder of a rank's node.
     pub(super) fn node(&self) -> PathBuf {
         match &self.meet {
@@ -235,9 +236,9 @@ impl Does {
             run: b"bench".as_slice().into(),
             identity: u128::from(self.rank) + 1,
             staging: match self.staging {
-                How::Nothing => Staging::None,
-                How::Half => Staging::Half,
-                How::All => Staging::All,
+                StagedShare::Nothing => StagingShare::None,
+                StagedShare::Half => StagingShare::Half,
+                StagedShare::All => StagingShare::All,
             },
             buddies: usize::from(self.buddy),
             replicate: match self.copies {
@@ -263,7 +264,11 @@ impl Does {
 }
 
 /// Seconds of a restart, without what comes before it.
-fn restart(does: &Does, memory: &mut [u8], last: Option<VersionId>) -> anyhow::Result<f64> {
+fn restart(
+    does: &BenchRankSpec,
+    memory: &mut [u8],
+    last: Option<VersionId>,
+) -> anyhow::Result<f64> {
     let meeting = does.meeting()?;
     let mut program = does.begin(&meeting)?;
     meeting.exchange(b"", TIMEOUT)?;
@@ -309,10 +314,10 @@ fn parts(memory: &[u8]) -> Vec<&[u8]> {
 }
 
 /// Keys that are as long as the program.
-pub(super) fn items(memory: &[u8]) -> Vec<Item<'_>> {
+pub(super) fn items(memory: &[u8]) -> Vec<CommitObject<'_>> {
     static KEYS: std::sync::OnceLock<Vec<Vec<u8>>> = std::sync::OnceLock::new();
     let keys = KEYS.get_or_init(|| (0..OBJECTS).map(key).collect());
-    let item = |(bytes, key)| Item {
+    let item = |(bytes, key)| CommitObject {
         key,
         unit: 1,
         shape: Shape::Own,
@@ -335,7 +340,7 @@ pub(super) fn fill(memory: &mut [u8], rank: u32, round: u32) {
 
 /// A cycle: the early objects are written in its first part, one after the other, the others in each quarter, as by gtc.f90 among the
 /// proxies. Between two writes it does what takes no memory, as if it computed elsewhere.
-fn compute(memory: &mut [u8], cycle: Cycle, round: u32) {
+fn compute(memory: &mut [u8], cycle: ComputeCycle, round: u32) {
     let began = Instant::now();
     let length = Duration::from_nanos(cycle.nanos);
     let size = object(memory.len());
@@ -367,26 +372,26 @@ fn touch(memory: &mut [u8], value: u32) {
 }
 
 /// Runs all ranks; what they found, each value that of the slowest.
-fn run(args: &Args, does: &Does) -> anyhow::Result<Took> {
-    let scratch = Scratch::new(&args.dir)?;
+fn run(args: &Args, does: &BenchRankSpec) -> anyhow::Result<RankTimes> {
+    let scratch = ScratchFolder::new(&args.dir)?;
     let outputs = processes::outputs((0..does.ranks).map(|rank| {
         let dir = scratch.path().to_owned();
-        let does = Does {
+        let does = BenchRankSpec {
             dir,
             rank,
             ..does.clone()
         };
-        Role::Commits(does).command(None)
+        RankRole::Commits(does).command(None)
     }))?;
     let all = outputs.iter().map(|said| serde_json::from_slice(said));
-    let all: Vec<Took> = all.collect::<Result<_, _>>()?;
-    let slowest = |of: fn(&Took) -> &Vec<f64>| -> Vec<f64> {
+    let all: Vec<RankTimes> = all.collect::<Result<_, _>>()?;
+    let slowest = |of: fn(&RankTimes) -> &Vec<f64>| -> Vec<f64> {
         let rounds = all.iter().map(|t| of(t).len()).min().unwrap_or(0);
         (0..rounds)
             .map(|n| all.iter().map(|t| of(t)[n]).fold(0.0, f64::max))
             .collect()
     };
-    Ok(Took {
+    Ok(RankTimes {
         memcpy: slowest(|t| &t.memcpy),
         memcpy_back: slowest(|t| &t.memcpy_back),
         commit: slowest(|t| &t.commit),
@@ -398,7 +403,7 @@ fn run(args: &Args, does: &Does) -> anyhow::Result<Took> {
     })
 }
 
-impl Does {
+impl BenchRankSpec {
     pub(super) fn new(args: &Args) -> Self {
         Self {
             dir: PathBuf::new(),
@@ -408,7 +413,7 @@ impl Does {
             rounds: args.rounds,
             warm: WARM,
             profile: None,
-            staging: How::Nothing,
+            staging: StagedShare::Nothing,
             buddy: false,
             restart: false,
             helpers: args.helpers,
@@ -434,17 +439,17 @@ fn rate(bytes: f64, seconds: &[f64]) -> f64 {
 }
 
 /// Checkpoints and restarts on the tier itself.
-pub(super) fn commit(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let does = Does {
+pub(super) fn commit(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
+    let does = BenchRankSpec {
         restart: true,
-        ..Does::new(args)
+        ..BenchRankSpec::new(args)
     };
     let (all, size) = (does.all(), does.size());
     let mut figures = Vec::new();
     for (encrypt, how) in [(false, ""), (true, ", encrypted")] {
         let took = run(
             args,
-            &Does {
+            &BenchRankSpec {
                 encrypt,
                 ..does.clone()
             },
@@ -466,7 +471,7 @@ pub(super) fn commit(args: &Args) -> anyhow::Result<Vec<Figure>> {
                 &took.memcpy_back,
             ),
         ];
-        figures.extend(measured.map(|(what, ours, plain)| Figure {
+        figures.extend(measured.map(|(what, ours, plain)| BenchFigure {
             name: format!("{what}{how}, {size}"),
             value: rate(all, ours),
             unit: "GB/s",
@@ -477,14 +482,14 @@ pub(super) fn commit(args: &Args) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// With a key that guards nothing: its wrapped form is the key.
-fn sealing() -> anyhow::Result<Arc<Sealing>> {
+fn sealing() -> anyhow::Result<Arc<RankSealer>> {
     let key = |secret: &[u8]| {
         let secret = <[u8; KEY_BYTES]>::try_from(secret).map_err(|_| SealError::OtherKey)?;
         Ok(DataKey::new(KeyId([0; 16]), secret.into()))
     };
     let secret: [u8; KEY_BYTES] = random()?;
     let own = key(&secret)?;
-    Ok(Arc::new(Sealing::new(
+    Ok(Arc::new(RankSealer::new(
         &own,
         secret.into(),
         Arc::new(key),
@@ -493,46 +498,46 @@ fn sealing() -> anyhow::Result<Arc<Sealing>> {
 }
 
 /// An NVRAM that takes a part of what memory takes.
-pub(super) fn played(memcpy: f64, part: u32) -> String {
+pub(super) fn emulated_profile(memcpy: f64, part: u32) -> String {
     format!("device={}B/s", (memcpy * 1e9 / f64::from(part)) as u64)
 }
 
 /// What two processes copy together by memcpy, GB/s.
-pub(super) fn memory_rate(args: &Args, does: &Does) -> anyhow::Result<f64> {
+pub(super) fn memory_rate(args: &Args, does: &BenchRankSpec) -> anyhow::Result<f64> {
     let took = run(args, does)?;
     Ok(rate(does.all(), &took.memcpy))
 }
 
 /// Checkpoints to a slower tier, some of them staged, with a copy in the memory of a buddy on this machine.
-pub(super) fn split(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let plain = Does::new(args);
+pub(super) fn split(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
+    let plain = BenchRankSpec::new(args);
     let memory = memory_rate(args, &plain)?;
     let mut figures = Vec::new();
     for part in [4, 8] {
-        let does = Does {
-            profile: Some(played(memory, part)),
+        let does = BenchRankSpec {
+            profile: Some(emulated_profile(memory, part)),
             ..plain.clone()
         };
         let naive = run(args, &does)?;
         let half = run(
             args,
-            &Does {
-                staging: How::Half,
+            &BenchRankSpec {
+                staging: StagedShare::Half,
                 buddy: true,
                 ..does.clone()
             },
         )?;
         let auto = run(
             args,
-            &Does {
-                staging: How::All,
+            &BenchRankSpec {
+                staging: StagedShare::All,
                 buddy: true,
                 ..does.clone()
             },
         )?;
         let all = does.all();
         let p = memory * 1e9 / f64::from(part);
-        let rates = Rates {
+        let rates = StagingRates {
             persistent: p as u64,
             memory: (memory * 1e9) as u64,
             copies: 2,
@@ -545,21 +550,21 @@ pub(super) fn split(args: &Args) -> anyhow::Result<Vec<Figure>> {
                 does.size()
             )
         };
-        let seconds = |took: &Took| median(&took.commit);
+        let seconds = |took: &RankTimes| median(&took.commit);
         figures.extend([
-            Figure {
+            BenchFigure {
                 name: name("checkpoint, half of it staged and at a buddy"),
                 value: seconds(&half),
                 unit: "s",
                 against: Some(("all to the tier".into(), seconds(&naive))),
             },
-            Figure {
+            BenchFigure {
                 name: name("checkpoint, staged as much as pays"),
                 value: seconds(&auto),
                 unit: "s",
                 against: Some(("the least there can be".into(), bound)),
             },
-            Figure {
+            BenchFigure {
                 name: name("its de-staging"),
                 value: median(&auto.destage),
                 unit: "s",
@@ -574,48 +579,48 @@ pub(super) fn split(args: &Args) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// Checkpoints of GTC's pattern, for several parts that are written early, and of CM1's.
-pub(super) fn precopy(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let plain = Does::new(args);
+pub(super) fn precopy(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
+    let plain = BenchRankSpec::new(args);
     let memory = memory_rate(args, &plain)?;
     let part = 4;
-    let gtc = Does {
+    let gtc = BenchRankSpec {
         bytes: GTC.0,
         warm: WARM + LEARN,
-        profile: Some(played(memory, part)),
+        profile: Some(emulated_profile(memory, part)),
         ..plain
     };
     let naive_seconds = gtc.all() / (memory * 1e9 / f64::from(part));
-    let cycle = |share: f64, early: f64, ahead: bool| Cycle {
+    let cycle = |share: f64, early: f64, ahead: bool| ComputeCycle {
         nanos: (naive_seconds / share * 1e9) as u64,
         early,
         ahead,
     };
     let mut figures = Vec::new();
     let mut measure = |name: String, share: f64, early: f64| -> anyhow::Result<()> {
-        let with = |staging, ahead| Does {
+        let with = |staging, ahead| BenchRankSpec {
             staging,
-            buddy: staging != How::Nothing,
+            buddy: staging != StagedShare::Nothing,
             cycle: Some(cycle(share, early, ahead)),
             ..gtc.clone()
         };
-        let naive = run(args, &with(How::Nothing, false))?;
-        let half = run(args, &with(How::Half, false))?;
-        let ahead = run(args, &with(How::Half, true))?;
-        let slower = |took: &Took| median(&took.cycle);
+        let naive = run(args, &with(StagedShare::Nothing, false))?;
+        let half = run(args, &with(StagedShare::Half, false))?;
+        let ahead = run(args, &with(StagedShare::Half, true))?;
+        let slower = |took: &RankTimes| median(&took.cycle);
         figures.extend([
-            Figure {
+            BenchFigure {
                 name: format!("{name}: checkpoint, half staged, copied ahead"),
                 value: median(&ahead.commit),
                 unit: "s",
                 against: Some(("all to the tier".into(), median(&naive.commit))),
             },
-            Figure {
+            BenchFigure {
                 name: format!("{name}: the same"),
                 value: median(&ahead.commit),
                 unit: "s",
                 against: Some(("half staged".into(), median(&half.commit))),
             },
-            Figure {
+            BenchFigure {
                 name: format!("{name}: a cycle of computing beside de-staging and copying ahead"),
                 value: slower(&ahead),
                 unit: "s",

@@ -1,20 +1,20 @@
 //! What is lost with a node comes from another: two ranks, each on a node of its own, with a link between them. The other node is a
 //! network namespace; what comes from there is held to the link's rate.
 
-use super::ranks::{self, How, TIMEOUT, fill, items, restored};
-use super::{Args, MIB, Role};
+use super::ranks::{self, StagedShare, TIMEOUT, fill, items, restored};
+use super::{Args, MIB, RankRole};
 use crate::cluster::bare;
-use crate::cluster::peer::Peer;
-use crate::figure::{Figure, median};
+use crate::cluster::peer::PeerProcess;
+use crate::figure::{BenchFigure, median};
 use crate::processes;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
-use tarn_checkpoint_core::Level;
-use tarn_media::Mapped;
+use tarn_checkpoint_core::PersistenceLevel;
+use tarn_media::MappedFile;
 use tarn_mover::Trees;
 use tarn_ports::{Mover, Ranks};
 use tarn_types::units::Bytes;
@@ -37,15 +37,15 @@ enum Loss {
 
 /// What a rank does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Does {
-    rank: ranks::Does,
+pub(super) struct RecoveryRankSpec {
+    rank: ranks::BenchRankSpec,
     /// It restarts, or commits what is restored then.
     restarts: bool,
 }
 
 /// Seconds.
 #[derive(Debug, Serialize, Deserialize)]
-struct Took {
+struct RecoveryTimes {
     /// Until it is known what there is, and what was staged is in the arena.
     begin: f64,
     restart: f64,
@@ -55,8 +55,8 @@ struct Took {
 ///
 /// # Errors
 /// When anything fails.
-pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
-    let Does { rank, restarts } = does;
+pub(super) fn rank(does: &RecoveryRankSpec) -> anyhow::Result<()> {
+    let RecoveryRankSpec { rank, restarts } = does;
     let mut wanted = vec![0; usize::try_from(rank.bytes)?];
     fill(&mut wanted, rank.rank, 0);
     // Touched before, as the program's is that restarts in its place.
@@ -70,7 +70,7 @@ pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
         let committed = program.commit(&items(&wanted))?;
         ensure!(committed.degraded.is_none(), "{:?}", committed.degraded);
         if rank.copies > 0 {
-            program.wait(committed.id, Level::Replicated, TIMEOUT)?;
+            program.wait(committed.id, PersistenceLevel::Replicated, TIMEOUT)?;
         }
         // All are so far. Then it ends as if it was killed.
         meeting.exchange(b"", TIMEOUT)?;
@@ -81,16 +81,16 @@ pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
     let restart = began.elapsed().as_secs_f64();
     ensure!(memory == wanted, "what came back is not what was committed");
     let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, &Took { begin, restart })?;
+    serde_json::to_writer(&mut out, &RecoveryTimes { begin, restart })?;
     Ok(out.flush()?)
 }
 
 /// A rank whose node was replaced, or has lost its memory, over a link that is not limited and one that is.
-pub(super) fn recovery(args: &Args) -> anyhow::Result<Vec<Figure>> {
+pub(super) fn recovery(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let mut figures = Vec::new();
     for rate in [None, Some(args.rate)] {
-        let scratch = Scratch::new(&args.dir)?;
-        let peer = match Peer::linked(scratch.path(), rate) {
+        let scratch = ScratchFolder::new(&args.dir)?;
+        let peer = match PeerProcess::linked(scratch.path(), rate) {
             Ok(peer) => peer,
             Err(e) => {
                 let link = rate.map_or_else(|| "a link".into(), |r| format!("a link of {r}"));
@@ -100,7 +100,7 @@ pub(super) fn recovery(args: &Args) -> anyhow::Result<Vec<Figure>> {
                 continue;
             }
         };
-        let bench = Bench {
+        let bench = RecoveryBench {
             args,
             dir: scratch.path(),
             peer: &peer,
@@ -113,18 +113,18 @@ pub(super) fn recovery(args: &Args) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-struct Bench<'a> {
+struct RecoveryBench<'a> {
     args: &'a Args,
     dir: &'a Path,
-    peer: &'a Peer,
+    peer: &'a PeerProcess,
     bytes: u64,
 }
 
-impl Bench<'_> {
-    fn measure(&self, loss: Loss) -> anyhow::Result<Vec<Figure>> {
+impl RecoveryBench<'_> {
+    fn measure(&self, loss: Loss) -> anyhow::Result<Vec<BenchFigure>> {
         let does = self.does(loss);
         let of = |rank| {
-            ranks::Does {
+            ranks::BenchRankSpec {
                 rank,
                 ..does.clone()
             }
@@ -134,7 +134,7 @@ impl Bench<'_> {
             Loss::Node => of(LOST),
             Loss::Memory => of(LOST).join("memory"),
         };
-        let mut plain = Mapped::create(&self.dir.join("plain"), self.bytes)?;
+        let mut plain = MappedFile::create(&self.dir.join("plain"), self.bytes)?;
         let mut memory = vec![1; usize::try_from(self.bytes)?];
         let (mut link, mut copies, mut took) = (Vec::new(), Vec::new(), Vec::new());
         // The first is for warming up.
@@ -172,7 +172,7 @@ impl Bench<'_> {
             Loss::Node => "a rank of a node that was replaced, from its copy",
             Loss::Memory => "a rank of a node that lost its memory, all of it staged",
         };
-        let figure = |part: &str, seconds: &dyn Fn(&Took) -> f64| Figure {
+        let figure = |part: &str, seconds: &dyn Fn(&RecoveryTimes) -> f64| BenchFigure {
             name: format!(
                 "recovery, {what}, {}, {}: {part}",
                 Bytes(self.bytes),
@@ -189,20 +189,20 @@ impl Bench<'_> {
         ])
     }
 
-    fn does(&self, loss: Loss) -> ranks::Does {
+    fn does(&self, loss: Loss) -> ranks::BenchRankSpec {
         let bare = self.peer.bare.ip();
-        let plain = ranks::Does {
+        let plain = ranks::BenchRankSpec {
             dir: self.dir.to_owned(),
             ranks: 2,
             bytes: self.bytes,
             meet: Some(format!("{bare}:{PORT}")),
-            ..ranks::Does::new(self.args)
+            ..ranks::BenchRankSpec::new(self.args)
         };
         match loss {
-            Loss::Node => ranks::Does { copies: 1, ..plain },
+            Loss::Node => ranks::BenchRankSpec { copies: 1, ..plain },
             // Without helpers nothing of it is de-staged.
-            Loss::Memory => ranks::Does {
-                staging: How::All,
+            Loss::Memory => ranks::BenchRankSpec {
+                staging: StagedShare::All,
                 buddy: true,
                 helpers: 0,
                 ..plain
@@ -211,7 +211,11 @@ impl Bench<'_> {
     }
 
     /// Runs both ranks; what the one found that has lost something, if it restarts.
-    fn run(&self, does: &ranks::Does, restarts: bool) -> anyhow::Result<Option<Took>> {
+    fn run(
+        &self,
+        does: &ranks::BenchRankSpec,
+        restarts: bool,
+    ) -> anyhow::Result<Option<RecoveryTimes>> {
         let command = |rank| {
             // What another node does for its own rank takes none of this one's processors.
             let bytes = if rank == LOST { does.bytes } else { MIB };
@@ -220,13 +224,13 @@ impl Bench<'_> {
             } else {
                 does.helpers
             };
-            let does = ranks::Does {
+            let does = ranks::BenchRankSpec {
                 rank,
                 bytes,
                 helpers,
                 ..does.clone()
             };
-            let role = Role::Recovers(Does {
+            let role = RankRole::Recovers(RecoveryRankSpec {
                 rank: does,
                 restarts,
             });

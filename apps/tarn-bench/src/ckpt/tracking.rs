@@ -1,17 +1,17 @@
 //! What it costs to track which pages are written, in both ways, beside memcpy of the same bytes.
 
 use super::{Args, MIB};
-use crate::figure::{Figure, median};
+use crate::figure::{BenchFigure, median};
 use anyhow::Context;
 use std::hint::black_box;
 use std::time::Instant;
 use tarn_dirty_pages::{Tracker, in_huge_pages};
-use tarn_ports::{TrackError, Watched};
+use tarn_ports::{TrackError, WatchedMemory};
 use tarn_types::units::Bytes;
 
 /// A way to track, if there is one here.
-type Probe = fn() -> Result<Tracker, TrackError>;
-const WAYS: [(&str, Probe); 2] = [
+type TrackerFactory = fn() -> Result<Tracker, TrackError>;
+const WAYS: [(&str, TrackerFactory); 2] = [
     ("userfaultfd", Tracker::probe),
     ("mprotect", Tracker::by_mprotect),
 ];
@@ -27,7 +27,7 @@ const WHAT: [&str; 6] = [
 /// Which of them is of a page.
 const OF_A_PAGE: usize = 1;
 
-pub(super) fn tracking(args: &Args) -> anyhow::Result<Vec<Figure>> {
+pub(super) fn tracking(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let bytes = usize::try_from(args.mib * MIB).context("too much for this machine")?;
     let mut figures = Vec::new();
     for (kind, huge) in [("small pages", false), ("huge pages", true)] {
@@ -70,7 +70,7 @@ pub(super) fn tracking(args: &Args) -> anyhow::Result<Vec<Figure>> {
                     OF_A_PAGE => (1e3 / pages, "us", "memcpy of a page"),
                     _ => (1.0, "ms", "memcpy"),
                 };
-                figures.push(Figure {
+                figures.push(BenchFigure {
                     name: format!(
                         "tracking of {}, {kind}, by {name}: {what}",
                         Bytes(bytes as u64)
@@ -86,7 +86,10 @@ pub(super) fn tracking(args: &Args) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// Milliseconds of each step, those of writing without those of the same writes when nobody watches.
-fn measure(memory: &mut [u8], watch: &mut dyn Watched) -> Result<[f64; WHAT.len()], TrackError> {
+fn measure(
+    memory: &mut [u8],
+    watch: &mut dyn WatchedMemory,
+) -> Result<[f64; WHAT.len()], TrackError> {
     let write = |memory: &mut [u8], step: usize| {
         let began = Instant::now();
         let page = rustix::param::page_size();

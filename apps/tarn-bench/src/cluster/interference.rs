@@ -2,8 +2,8 @@
 //! Both ends of the transfers are on this machine, so it bears twice what a node does.
 
 use super::Args;
-use super::transfer::{Bench, Shape};
-use crate::figure::{Figure, median};
+use super::transfer::{TransferBench, TreeShape};
+use crate::figure::{BenchFigure, median};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const STRETCH: usize = 1 << 16;
 const THROTTLE: u64 = 4;
 
 #[derive(Debug, Clone, Copy)]
-enum Program {
+enum InterferenceProgram {
     /// The triad of STREAM (McCalpin 1995): `a[i] = b[i] + q * c[i]`.
     Memory,
     /// Multiplications and additions of numbers that stay in registers.
@@ -34,7 +34,7 @@ enum Background {
 }
 
 /// Millions of elements that a program gets through in a second, on all cores.
-fn run_program(program: Program) -> f64 {
+fn run_program(program: InterferenceProgram) -> f64 {
     let until = Instant::now() + SPELL;
     let one = || {
         let mut a = vec![0.0; ELEMENTS];
@@ -43,7 +43,7 @@ fn run_program(program: Program) -> f64 {
         let mut x = [1.0, 1.1, 1.2, 1.3];
         while Instant::now() < until {
             match program {
-                Program::Memory => {
+                InterferenceProgram::Memory => {
                     let here = at..at + STRETCH;
                     let with = b[here.clone()].iter().zip(&c[here.clone()]);
                     for (a, (b, c)) in a[here].iter_mut().zip(with) {
@@ -52,7 +52,7 @@ fn run_program(program: Program) -> f64 {
                     at = (at + STRETCH) % ELEMENTS;
                     black_box(&mut a);
                 }
-                Program::Compute => {
+                InterferenceProgram::Compute => {
                     for _ in 0..STRETCH / x.len() {
                         x.iter_mut().for_each(|x: &mut f64| *x = *x * 0.999 + 0.001);
                     }
@@ -72,7 +72,11 @@ fn run_program(program: Program) -> f64 {
 
 /// Fetches the tree again and again, at most so many bytes a second (0: as many as can be), while something runs. Its result, and
 /// the bytes a second that were fetched.
-fn beside<T>(bench: &Bench, rate: u64, run: impl FnOnce() -> T) -> anyhow::Result<(T, u64)> {
+fn beside<T>(
+    bench: &TransferBench,
+    rate: u64,
+    run: impl FnOnce() -> T,
+) -> anyhow::Result<(T, u64)> {
     let (control, over) = (Control::default(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let fetching = scope.spawn(|| {
@@ -102,14 +106,17 @@ fn beside<T>(bench: &Bench, rate: u64, run: impl FnOnce() -> T) -> anyhow::Resul
 ///
 /// # Errors
 /// When there is no room, or a transfer fails.
-pub(super) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let bench = Bench::new(Shape::Large, args)?;
+pub(super) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
+    let bench = TransferBench::new(TreeShape::Large, args)?;
     let (_, free) = beside(&bench, 0, || std::thread::sleep(SPELL))?;
     let throttle = free / THROTTLE;
     let mut figures = Vec::new();
     for (name, program) in [
-        ("a memory-bound program (STREAM triad)", Program::Memory),
-        ("a compute-bound program", Program::Compute),
+        (
+            "a memory-bound program (STREAM triad)",
+            InterferenceProgram::Memory,
+        ),
+        ("a compute-bound program", InterferenceProgram::Compute),
     ] {
         let states = [
             Background::Nothing,
@@ -134,7 +141,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
         }
         let [(alone, _), with @ ..] = &all;
         for (how, (speeds, rates)) in ["without a throttle", "with a throttle"].iter().zip(with) {
-            figures.push(Figure {
+            figures.push(BenchFigure {
                 name: format!(
                     "interference, {name} on all cores, transfers {how} at {:.0} MB/s (alone {:.0} MB/s)",
                     median(rates),

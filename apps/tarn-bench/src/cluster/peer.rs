@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use tarn_data_plane::{
-    Bare, BareWindow, Called, Client, Far, Key, Limits, Refusal, Registry, ReplicaRegistry, RunId,
-    Served, Server, Timeouts, Transport, Tree, Way, Wire, library,
+    BareWindow, Called, ContentTransport, DataClient, DataClientTimeouts, DataServer, Key, Limits,
+    RawWindowClient, Registry, RegistryError, RemoteStorage, ReplicaRegistry, RunId, Served,
+    Transport, Tree, Wire, library,
 };
-use tarn_partitions::{Folder, Serving};
+use tarn_partitions::{PartitionFolder, Serving};
 use tarn_ports::{Control, PeerTree};
 use tarn_proto::storage::Offer;
 
@@ -30,9 +31,9 @@ const LATENCY: &str = "20ms";
 
 /// A rate as tc(8) writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rate(u64, &'static str);
+pub(crate) struct LinkRate(u64, &'static str);
 
-impl std::str::FromStr for Rate {
+impl std::str::FromStr for LinkRate {
     type Err = anyhow::Error;
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -46,7 +47,7 @@ impl std::str::FromStr for Rate {
     }
 }
 
-impl std::fmt::Display for Rate {
+impl std::fmt::Display for LinkRate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}{}", self.0, self.1)
     }
@@ -59,22 +60,22 @@ pub(super) fn cpu_seconds() -> f64 {
 }
 
 /// The peer's process, and the way to it.
-pub(crate) struct Peer {
+pub(crate) struct PeerProcess {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    client: Arc<Client>,
+    client: Arc<DataClient>,
     /// Where its bare sender listens.
     pub(crate) bare: SocketAddr,
     /// What lies between, for people.
     pub(crate) link: String,
 }
 
-impl Peer {
+impl PeerProcess {
     /// Starts a peer that serves `folder`.
     pub(super) fn start(
         folder: &Path,
-        rate: Option<Rate>,
+        rate: Option<LinkRate>,
         transport: &Transport,
     ) -> anyhow::Result<Self> {
         match Self::with(folder, rate, transport, true) {
@@ -87,7 +88,7 @@ impl Peer {
     }
 
     /// Starts one behind a link of its own, or none.
-    pub(crate) fn linked(folder: &Path, rate: Option<Rate>) -> anyhow::Result<Self> {
+    pub(crate) fn linked(folder: &Path, rate: Option<LinkRate>) -> anyhow::Result<Self> {
         Self::with(folder, rate, &Transport::Tcp, true)
     }
 
@@ -97,21 +98,25 @@ impl Peer {
     }
 
     /// A partition that it has in its folder, in the hands of one thread, by windows.
-    pub(crate) fn partition(&self, name: &str, provider: &str) -> anyhow::Result<Far> {
+    pub(crate) fn partition(&self, name: &str, provider: &str) -> anyhow::Result<RemoteStorage> {
         let control = Control::default();
         let mut line = self.client.line(&control)?;
         let size = self.client.call_on(&mut line, name.as_bytes(), &control)?;
         let size = u64::from_le_bytes(size[..].try_into().context("no size")?);
         let (stream, keys) = line.into_stream()?;
         let wire = Wire::new(stream, keys.as_ref())?;
-        let mut far = Far::new(wire, Arc::new(size.into()), false)?;
+        let mut far = RemoteStorage::new(wire, Arc::new(size.into()), false)?;
         let by_window = far.by_window(&library()?, provider)?;
         ensure!(by_window, "the peer offers no window that can be used");
         Ok(far)
     }
 
     /// A window of so many bytes with nothing around it, from this host's address on the way to it.
-    pub(crate) fn bare_window(&mut self, provider: &str, size: u64) -> anyhow::Result<Bare> {
+    pub(crate) fn bare_window(
+        &mut self,
+        provider: &str,
+        size: u64,
+    ) -> anyhow::Result<RawWindowClient> {
         let offer = self.ask(&format!("window {} {provider} {size}", self.bare.ip()))?;
         let byte = |pair: &[u8]| {
             u8::from_str_radix(str::from_utf8(pair)?, 16).map_err(anyhow::Error::from)
@@ -119,7 +124,7 @@ impl Peer {
         let offer: anyhow::Result<Vec<u8>> = offer.as_bytes().chunks(2).map(byte).collect();
         let offer = Offer::decode(&offer?).map_err(|m| anyhow::anyhow!("{m}"))?;
         let to = TcpStream::connect(self.bare)?;
-        let bare = Bare::open(&library()?, to.local_addr()?.ip(), &offer);
+        let bare = RawWindowClient::open(&library()?, to.local_addr()?.ip(), &offer);
         bare.map_err(anyhow::Error::msg)
     }
 
@@ -137,7 +142,7 @@ impl Peer {
 
     fn with(
         folder: &Path,
-        rate: Option<Rate>,
+        rate: Option<LinkRate>,
         transport: &Transport,
         own_link: bool,
     ) -> anyhow::Result<Self> {
@@ -160,11 +165,14 @@ impl Peer {
             child,
             input,
             output: BufReader::new(output.context("no pipe to the peer")?),
-            client: Arc::new(client(SocketAddr::from(([127, 0, 0, 1], 0)), Way::Clear)),
+            client: Arc::new(client(
+                SocketAddr::from(([127, 0, 0, 1], 0)),
+                ContentTransport::Clear,
+            )),
             bare: SocketAddr::from(([127, 0, 0, 1], 0)),
             link: "loopback".into(),
         };
-        ensure!(peer.says()? == "ready", "the peer did not start");
+        ensure!(peer.read_reply()? == "ready", "the peer did not start");
         let mut address = Ipv4Addr::LOCALHOST;
         if own_link {
             address = peer.wire(rate)?;
@@ -187,7 +195,7 @@ impl Peer {
     }
 
     /// Lays a veth pair between this namespace and the peer's. Returns the peer's address.
-    fn wire(&mut self, rate: Option<Rate>) -> anyhow::Result<Ipv4Addr> {
+    fn wire(&mut self, rate: Option<LinkRate>) -> anyhow::Result<Ipv4Addr> {
         let pid = self.child.id();
         // `unshare` becomes the peer: the same process. Link-local addresses, a pair for each process id.
         let net = [169, 254, 1 + (pid / 64 % 254) as u8, (pid % 64 * 4) as u8];
@@ -213,7 +221,7 @@ impl Peer {
         Ok(at(2))
     }
 
-    fn says(&mut self) -> anyhow::Result<String> {
+    fn read_reply(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         ensure!(
@@ -225,7 +233,7 @@ impl Peer {
 
     fn ask(&mut self, what: &str) -> anyhow::Result<String> {
         writeln!(self.input.as_mut().context("the peer has ended")?, "{what}")?;
-        self.says()
+        self.read_reply()
     }
 
     /// CPU seconds of the peer so far.
@@ -240,15 +248,15 @@ impl Peer {
 
     /// The same over sealed streams.
     pub(super) fn sealed_tree(&self) -> Arc<dyn PeerTree> {
-        let client = Client {
-            way: Way::Sealed,
-            ..Client::clone(&self.client)
+        let client = DataClient {
+            way: ContentTransport::Sealed,
+            ..DataClient::clone(&self.client)
         };
         Arc::new(Arc::new(client).tree(served()))
     }
 }
 
-impl Drop for Peer {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         // The end of its input is the end of the peer.
         drop(self.input.take());
@@ -260,42 +268,42 @@ fn served() -> Tree {
     Tree::Replica(b"bench".as_slice().into())
 }
 
-fn way(transport: &Transport) -> anyhow::Result<Way> {
+fn way(transport: &Transport) -> anyhow::Result<ContentTransport> {
     transport.way().map_err(anyhow::Error::msg)
 }
 
-fn client(address: SocketAddr, way: Way) -> Client {
-    Client {
+fn client(address: SocketAddr, way: ContentTransport) -> DataClient {
+    DataClient {
         node: "peer".into(),
         address,
         others: Vec::new(),
         run: RUN,
         key: KEY,
-        timeout: Timeouts::default(),
+        timeout: DataClientTimeouts::default(),
         way,
     }
 }
 
 /// What a peer serves: a folder, and the partitions in it.
-struct Shown {
+struct ServedFolder {
     replica_registry: ReplicaRegistry,
     folder: PathBuf,
 }
 
-impl Registry for Shown {
+impl Registry for ServedFolder {
     fn key(&self, run: &RunId) -> Option<Key> {
         self.replica_registry.key(run)
     }
 
-    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, Refusal> {
+    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, RegistryError> {
         self.replica_registry.tree(run, tree)
     }
 
-    fn call(&self, _: &RunId, name: &[u8], _: &Control) -> Result<Called, Refusal> {
-        let failed = |why: tarn_partitions::Refusal| Refusal(why.text);
+    fn call(&self, _: &RunId, name: &[u8], _: &Control) -> Result<Called, RegistryError> {
+        let failed = |why: tarn_partitions::RequestError| RegistryError(why.text);
         let name = String::from_utf8_lossy(name);
-        let folder = Folder::open(&self.folder).map_err(failed)?;
-        let (file, info) = folder.lend(&name, true).map_err(failed)?;
+        let folder = PartitionFolder::open(&self.folder).map_err(failed)?;
+        let (file, info) = folder.export_file(&name, true).map_err(failed)?;
         let serving = Serving::new(file, &self.folder.join(&*name), true).map_err(failed)?;
         let make = |_: &TcpStream| serving.target(()).map_err(std::io::Error::other);
         Ok(Called::Storage(
@@ -306,13 +314,13 @@ impl Registry for Shown {
 }
 
 /// A bare window, and what has it work.
-struct Worked {
+struct BareWindowWorker {
     window: Arc<BareWindow>,
     rests: Arc<AtomicBool>,
     worker: Option<JoinHandle<std::io::Result<()>>>,
 }
 
-impl Worked {
+impl BareWindowWorker {
     fn open(address: &str, provider: &str, size: u64) -> anyhow::Result<Self> {
         let file = memfd_create("tarn-bench-window", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, size)?;
@@ -367,7 +375,7 @@ fn serve(folder: Option<PathBuf>) -> anyhow::Result<()> {
     let replica_registry = ReplicaRegistry::new();
     replica_registry.admit(RUN, KEY);
     replica_registry.offer(&RUN, served(), &folder)?;
-    let shown = Arc::new(Shown {
+    let shown = Arc::new(ServedFolder {
         replica_registry,
         folder,
     });
@@ -395,7 +403,8 @@ fn serve(folder: Option<PathBuf>) -> anyhow::Result<()> {
             }
             ["serve", address, transport] => {
                 let way = way(&transport.parse().map_err(anyhow::Error::msg)?)?;
-                let started = Server::start((address, 0), shown.clone(), Limits::default(), way)?;
+                let started =
+                    DataServer::start((address, 0), shown.clone(), Limits::default(), way)?;
                 let listener = TcpListener::bind((address, 0))?;
                 let bare = listener.local_addr()?.port();
                 std::thread::spawn(move || bare::send_all(&listener));
@@ -403,7 +412,7 @@ fn serve(folder: Option<PathBuf>) -> anyhow::Result<()> {
                 server = Some(started);
             }
             ["window", address, provider, size] => {
-                let window = Worked::open(address, provider, size.parse()?)?;
+                let window = BareWindowWorker::open(address, provider, size.parse()?)?;
                 let offer = window.window.offer().encode();
                 let digits: String = offer.iter().map(|byte| format!("{byte:02x}")).collect();
                 writeln!(out, "{digits}")?;

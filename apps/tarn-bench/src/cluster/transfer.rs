@@ -2,10 +2,10 @@
 //! into files as new as tarn's; nothing is looked at. The other node is this program started again, in a network namespace of
 //! its own. All run in turns; medians are compared, with the CPU time of both ends.
 
-use super::peer::{self, Peer};
+use super::peer::{self, PeerProcess};
 use super::{Args, bare, tree};
-use crate::figure::{Figure, median};
-use crate::scratch::Scratch;
+use crate::figure::{BenchFigure, median};
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, ensure};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const GB: f64 = 1e9;
 
 /// A tree that is fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum TreeShape {
     /// 4 files of 1 GiB.
     Large,
     /// The shape of a decomposed OpenFOAM case: some thousand files, small ones and some of many MiB.
@@ -33,7 +33,7 @@ pub(super) enum Shape {
 
 /// Seconds of a transfer, and CPU seconds of both ends.
 #[derive(Debug, Clone, Copy)]
-struct Took {
+struct TransferTimes {
     wall: f64,
     cpu: f64,
 }
@@ -42,42 +42,42 @@ struct Took {
 ///
 /// # Errors
 /// When there is no room, the link cannot be limited, or a transfer fails.
-pub(super) fn run(of: Shape, args: &Args) -> anyhow::Result<Vec<Figure>> {
-    Bench::new(of, args)?.measure(args.rounds)
+pub(super) fn run(of: TreeShape, args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
+    TransferBench::new(of, args)?.measure(args.rounds)
 }
 
-pub(super) struct Bench {
+pub(super) struct TransferBench {
     label: String,
     /// Removed with everything in it.
-    dir: Scratch,
+    dir: ScratchFolder,
     manifest: Manifest,
     bytes: u64,
-    peer: Peer,
+    peer: PeerProcess,
     is_sealed: bool,
     mover: Trees,
 }
 
 /// What all rounds took.
 #[derive(Default)]
-struct Rounds {
-    ours: Vec<Took>,
+struct TransferRounds {
+    ours: Vec<TransferTimes>,
     /// In clear, where the client encrypts.
-    clear: Vec<Took>,
+    clear: Vec<TransferTimes>,
     /// Of bare streams: into nothing and into files, by their number.
-    bare: [[Vec<Took>; BARE_STREAMS.len()]; INTO.len()],
+    bare: [[Vec<TransferTimes>; BARE_STREAMS.len()]; INTO.len()],
 }
 
-impl Bench {
-    pub(super) fn new(of: Shape, args: &Args) -> anyhow::Result<Self> {
-        let dir = Scratch::new(&args.dir)?;
+impl TransferBench {
+    pub(super) fn new(of: TreeShape, args: &Args) -> anyhow::Result<Self> {
+        let dir = ScratchFolder::new(&args.dir)?;
         let from = dir.path().join("from");
         std::fs::create_dir(&from)?;
         let shape = match of {
-            Shape::Large => {
+            TreeShape::Large => {
                 tree::large(&from, args.percent)?;
                 "node-to-node (4 x 1 GiB"
             }
-            Shape::OpenFoam => {
+            TreeShape::OpenFoam => {
                 tree::openfoam(&from, args.percent)?;
                 "node-to-node-tree (OpenFOAM"
             }
@@ -89,7 +89,7 @@ impl Bench {
             true => &Transport::Tcp,
             false => &args.transport,
         };
-        let peer = Peer::start(&from, args.rate, transport)?;
+        let peer = PeerProcess::start(&from, args.rate, transport)?;
         let bytes = manifest.bytes();
         let part = match args.percent {
             100 => String::new(),
@@ -120,13 +120,13 @@ impl Bench {
         })
     }
 
-    fn measure(mut self, rounds: u32) -> anyhow::Result<Vec<Figure>> {
+    fn measure(mut self, rounds: u32) -> anyhow::Result<Vec<BenchFigure>> {
         let rounds = self.run_rounds(rounds)?;
         self.figures(&rounds)
     }
 
-    fn run_rounds(&mut self, rounds: u32) -> anyhow::Result<Rounds> {
-        let mut all = Rounds::default();
+    fn run_rounds(&mut self, rounds: u32) -> anyhow::Result<TransferRounds> {
+        let mut all = TransferRounds::default();
         // The first round warms up.
         for round in 0..=rounds {
             let is_measured = round > 0;
@@ -152,12 +152,15 @@ impl Bench {
         Ok(all)
     }
 
-    fn figures(&self, Rounds { ours, clear, bare }: &Rounds) -> anyhow::Result<Vec<Figure>> {
-        let speed = |all: &[Took]| {
+    fn figures(
+        &self,
+        TransferRounds { ours, clear, bare }: &TransferRounds,
+    ) -> anyhow::Result<Vec<BenchFigure>> {
+        let speed = |all: &[TransferTimes]| {
             let walls: Vec<f64> = all.iter().map(|t| t.wall).collect();
             self.bytes as f64 / 1e6 / median(&walls)
         };
-        let cpu = |all: &[Took]| {
+        let cpu = |all: &[TransferTimes]| {
             let seconds: Vec<f64> = all.iter().map(|t| t.cpu).collect();
             median(&seconds) / (self.bytes as f64 / GB)
         };
@@ -167,7 +170,7 @@ impl Bench {
                 ("", "MB/s", speed(ours), speed(clear)),
                 (", CPU a GB, both ends", "s", cpu(ours), cpu(clear)),
             ];
-            figures.extend(both.map(|(what, unit, value, clear)| Figure {
+            figures.extend(both.map(|(what, unit, value, clear)| BenchFigure {
                 name: format!("{}{what}", self.label),
                 value,
                 unit,
@@ -179,13 +182,13 @@ impl Bench {
             let best = counted.max_by(|a, b| speed(a.1).total_cmp(&speed(b.1)));
             let (streams, best) = best.context("nothing was measured")?;
             let name = format!("{into}, {streams} stream(s)");
-            figures.push(Figure {
+            figures.push(BenchFigure {
                 name: self.label.clone(),
                 value: speed(ours),
                 unit: "MB/s",
                 against: Some((name.clone(), speed(best))),
             });
-            figures.push(Figure {
+            figures.push(BenchFigure {
                 name: format!("{}, CPU a GB, both ends", self.label),
                 value: cpu(ours),
                 unit: "s",
@@ -194,7 +197,7 @@ impl Bench {
         }
         for (into, all) in INTO.iter().zip(bare) {
             for (streams, all) in BARE_STREAMS.iter().zip(all) {
-                figures.push(Figure {
+                figures.push(BenchFigure {
                     name: format!("{}: {into}, {streams} stream(s)", self.label),
                     value: speed(all),
                     unit: "MB/s",
@@ -215,14 +218,17 @@ impl Bench {
         )
     }
 
-    fn timed(&mut self, what: impl FnOnce(&Self) -> anyhow::Result<()>) -> anyhow::Result<Took> {
+    fn timed(
+        &mut self,
+        what: impl FnOnce(&Self) -> anyhow::Result<()>,
+    ) -> anyhow::Result<TransferTimes> {
         let before = peer::cpu_seconds() + self.peer.cpu()?;
         let start = Instant::now();
         what(self)?;
         let wall = start.elapsed().as_secs_f64();
         let cpu = peer::cpu_seconds() + self.peer.cpu()? - before;
         self.remove()?;
-        Ok(Took { wall, cpu })
+        Ok(TransferTimes { wall, cpu })
     }
 
     fn dest(&self) -> PathBuf {

@@ -1,6 +1,8 @@
 //! Queue pairs beside fio's engines, which are asked in turns with them.
 
-use super::{Args, Case, Figure, Ground, Hands, LOCAL, MIB, fio, median, name, places};
+use super::{
+    Args, BenchFigure, DsaCase, Ground, LOCAL, MIB, MemoryQueueLoad, fio, median, name, places,
+};
 use std::time::Instant;
 use tarn_partitions::Op;
 
@@ -11,10 +13,10 @@ const MORE: u64 = 4;
 /// When there is no room, or fio fails.
 pub(super) fn measure(
     args: &Args,
-    case: Case,
+    case: DsaCase,
     engine: &str,
     ground: &Ground<'_>,
-) -> anyhow::Result<Figure> {
+) -> anyhow::Result<BenchFigure> {
     let shape = case.shape(args);
     let bytes = args.mib * MIB;
     let file = ground.folder.join("fio");
@@ -43,7 +45,7 @@ pub(super) fn measure(
         _ => {}
     }
     let places = places(args, shape.bytes, bytes);
-    let mut hands = Hands::new(shape, &ground.partition, 0, bytes, places)?;
+    let mut hands = MemoryQueueLoad::new(shape, &ground.partition, 0, bytes, places)?;
     let (mut ours, mut beside) = (Vec::new(), Vec::new());
     for round in 0..args.warm + args.rounds {
         let theirs = fio::rate(reads, &options)? / 1e6;
@@ -56,7 +58,7 @@ pub(super) fn measure(
         }
     }
     std::fs::remove_file(file)?;
-    Ok(Figure {
+    Ok(BenchFigure {
         name: name(args, case, 1, shape, &ground.partition),
         value: median(&ours),
         unit: "M/s",

@@ -1,14 +1,14 @@
 //! A partition of a disk, in units, beside an io_uring of the same depth on the same file.
 
-use super::{Args, Case, LOCAL, MIB, places};
-use crate::figure::{Figure, median};
-use crate::scratch::Scratch;
+use super::{Args, DsaCase, LOCAL, MIB, places};
+use crate::figure::{BenchFigure, median};
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, ensure};
 use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tarn_media::Bare;
-use tarn_partitions::{Memory, Op, OpenOptions, Options, Partition, Queue, Sqe};
+use tarn_media::UncachedFile;
+use tarn_partitions::{Op, OpenOptions, Options, Partition, PartitionQueue, ProgramMemory, Sqe};
 use tarn_types::units::Bytes;
 
 /// Requests at the same time.
@@ -22,12 +22,12 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// When there is no room, or a request fails.
-pub(super) fn measure(args: &Args, case: Case, folder: &Path) -> anyhow::Result<Figure> {
-    let scratch = Scratch::new(folder)?;
+pub(super) fn measure(args: &Args, case: DsaCase, folder: &Path) -> anyhow::Result<BenchFigure> {
+    let scratch = ScratchFolder::new(folder)?;
     let path = scratch.path().join("disk");
     Partition::create_units(&path, args.mib * MIB, UNIT, Vec::new())?;
     let partition = Partition::open(&path, OpenOptions::default())?;
-    let mut hands = Hands::new(&partition)?;
+    let mut hands = DiskQueueLoad::new(&partition)?;
     // Blocks that were never written are not read from the disk.
     let whole = (0..args.mib).map(|number| number * MIB);
     hands.run(Op::Write, MIB, whole)?;
@@ -39,7 +39,7 @@ pub(super) fn measure(args: &Args, case: Case, folder: &Path) -> anyhow::Result<
     let places = places(&few, shape.bytes, args.mib * MIB);
     let is_write = shape.op == Op::Write;
     let file = path.with_extension("partition");
-    let mut bare = Bare::new(&file, DEPTH, shape.bytes as usize, is_write)
+    let mut bare = UncachedFile::new(&file, DEPTH, shape.bytes as usize, is_write)
         .context("io_uring alone, beside which a disk is measured")?;
     let (mut ours, mut beside) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
@@ -51,7 +51,7 @@ pub(super) fn measure(args: &Args, case: Case, folder: &Path) -> anyhow::Result<
         hands.run(shape.op, shape.bytes, places.iter().copied())?;
         ours.push(rate(begun));
     }
-    Ok(Figure {
+    Ok(BenchFigure {
         name: format!(
             "{}, {} by {}, {DEPTH} at the same time, {:?}",
             case.name(),
@@ -66,26 +66,26 @@ pub(super) fn measure(args: &Args, case: Case, folder: &Path) -> anyhow::Result<
 }
 
 /// A queue pair that always has as many requests under way.
-struct Hands {
-    queue: Queue,
+struct DiskQueueLoad {
+    queue: PartitionQueue,
     base: u64,
     memory: u32,
     region: u32,
 }
 
-impl Hands {
+impl DiskQueueLoad {
     fn new(partition: &Partition) -> anyhow::Result<Self> {
         let options = Options {
             volatile: true,
             ..Options::default()
         };
-        let mut queue = Queue::new(DEPTH, options)?;
+        let mut queue = PartitionQueue::new(DEPTH, options)?;
         let filled = (0..LOCAL + u64::from(UNIT)).map(|at| Cell::new(at as u8));
         // As long as the program.
         let cells: &'static [Cell<u8>] = Box::leak(filled.collect());
         let base = cells.as_ptr().addr() as u64;
         Ok(Self {
-            memory: queue.register_memory(Memory::of(cells))?,
+            memory: queue.register_memory(ProgramMemory::of(cells))?,
             region: queue.register(partition, 0, partition.size()?, true)?,
             queue,
             base: base.next_multiple_of(UNIT.into()),

@@ -1,13 +1,15 @@
 //! The paper's dsa_bench: a phase of writes, then one of reads. For each is said in which order, pure or mixed, how large, how aligned
 //! in memory and on the partition, how deep, how often signalled, and whether what is read is looked at.
 
-use super::{Args, Figure, Ground, LOCAL, MIB, Pair, in_turns, median, populated};
+use super::{Args, BenchFigure, Ground, LOCAL, MIB, PairedLoad, in_turns, median, populated};
 use anyhow::{Context, ensure};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tarn_media::{Part, kernel};
-use tarn_partitions::{Flags, Level, Memory, Op, Options, Partition, Queue, RegionId, Sqe};
+use tarn_media::{MappedPart, kernel};
+use tarn_partitions::{
+    Flags, Level, Op, Options, Partition, PartitionQueue, ProgramMemory, QueueRegionId, Sqe,
+};
 use tarn_types::random::{Random, mix};
 use tarn_types::units::{Bytes, parse_size};
 
@@ -21,11 +23,11 @@ const MAX_MEMORY: u64 = 4 << 30;
 #[command(next_help_heading = "Options of --case phases")]
 pub(super) struct Phases {
     /// The order of the phase of writes
-    #[arg(long, value_enum, default_value_t = Order::Sequential)]
-    write_order: Order,
+    #[arg(long, value_enum, default_value_t = AccessOrder::Sequential)]
+    write_order: AccessOrder,
     /// The order of the phase of reads
-    #[arg(long, value_enum, default_value_t = Order::Random)]
-    read_order: Order,
+    #[arg(long, value_enum, default_value_t = AccessOrder::Random)]
+    read_order: AccessOrder,
     /// Every second request of the phase of writes is a read
     #[arg(long)]
     write_mixed: bool,
@@ -68,7 +70,7 @@ pub(super) struct Phases {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Order {
+enum AccessOrder {
     Sequential,
     Random,
 }
@@ -139,16 +141,16 @@ impl Spacing {
 
 /// One of the two.
 #[derive(Debug, Clone, Copy)]
-struct Phase {
+struct DsaPhase {
     op: Op,
-    order: Order,
+    order: AccessOrder,
     mixed: bool,
     bytes: u64,
     level: Level,
     depth: u32,
 }
 
-impl Phase {
+impl DsaPhase {
     /// What the request of this number does.
     fn op(self, number: u64) -> Op {
         match (self.mixed && number % 2 == 1, self.op) {
@@ -161,7 +163,7 @@ impl Phase {
 
 /// # Errors
 /// When there is no room, a request fails, or what is read is not what was written.
-pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<Figure>> {
+pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<BenchFigure>> {
     let options = &args.phases;
     let given = match &options.partitions[..] {
         [] => None,
@@ -177,7 +179,7 @@ pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<Fi
         true => Level::Persistent,
         false => Level::Visible,
     };
-    let phase = |op, order, mixed, bytes| Phase {
+    let phase = |op, order, mixed, bytes| DsaPhase {
         op,
         order,
         mixed,
@@ -194,9 +196,9 @@ pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<Fi
     let mut figures = Vec::new();
     for phase in phases {
         let both = in_turns(args, args.threads, part, &mut plain, |start, window| {
-            Worker::new(args, phase, partition, start, part, window)
+            PhaseWorker::new(args, phase, partition, start, part, window)
         })?;
-        figures.push(Figure {
+        figures.push(BenchFigure {
             name: format!(
                 "phases, {} {:?}{}, {} by {}, memory at multiples of {}, partition of {}, {} deep, {} a doorbell, every {}. signalled, {level:?}, {} threads{}",
                 match phase.op {
@@ -224,14 +226,14 @@ pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<Fi
 }
 
 /// A thread's share of a phase.
-struct Worker<'a> {
-    phase: Phase,
+struct PhaseWorker<'a> {
+    phase: DsaPhase,
     batch: u64,
     signal: u64,
     pattern: Pattern,
-    queue: Queue,
-    memory: RegionId,
-    storage: RegionId,
+    queue: PartitionQueue,
+    memory: QueueRegionId,
+    storage: QueueRegionId,
     cells: &'static [Cell<u8>],
     /// Where requests begin in `cells`.
     here: Spacing,
@@ -239,18 +241,18 @@ struct Worker<'a> {
     /// What the partition should hold, where that is looked at.
     shadow: Option<Vec<u8>>,
     round: u64,
-    window: Part<'a>,
+    window: MappedPart<'a>,
     plain: Vec<u8>,
 }
 
-impl<'a> Worker<'a> {
+impl<'a> PhaseWorker<'a> {
     fn new(
         args: &Args,
-        phase: Phase,
+        phase: DsaPhase,
         partition: &Partition,
         start: u64,
         part: u64,
-        window: Part<'a>,
+        window: MappedPart<'a>,
     ) -> anyhow::Result<Self> {
         let options = &args.phases;
         let there = Spacing::new(phase.bytes, options.storage_align);
@@ -259,8 +261,8 @@ impl<'a> Worker<'a> {
         let slots = fit / there.stride + 1;
         let mut random = Random::new(7);
         let places = (0..args.requests).map(|number| match phase.order {
-            Order::Sequential => there.at(number % slots),
-            Order::Random => there.at(random.below(slots)),
+            AccessOrder::Sequential => there.at(number % slots),
+            AccessOrder::Random => there.at(random.below(slots)),
         });
         let places = places.collect();
 
@@ -273,14 +275,14 @@ impl<'a> Worker<'a> {
         let cells: &'static [Cell<u8>] = Box::leak(filled.collect());
         let base = cells.as_ptr().addr() as u64;
         here.shift += base.next_multiple_of(slack) - base;
-        let mut queue = Queue::new(
+        let mut queue = PartitionQueue::new(
             phase.depth,
             Options {
                 volatile: true,
                 ..Options::default()
             },
         )?;
-        let memory = queue.register_memory(Memory::of(cells))?;
+        let memory = queue.register_memory(ProgramMemory::of(cells))?;
         let storage = queue.register(partition, start, part, true)?;
         let mut worker = Self {
             phase,
@@ -423,7 +425,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-impl Pair for Worker<'_> {
+impl PairedLoad for PhaseWorker<'_> {
     fn ours(&mut self) -> anyhow::Result<Duration> {
         self.round += 1;
         let places = std::mem::take(&mut self.places);

@@ -1,14 +1,14 @@
 //! A partition of another node, read and written by libfabric, beside a bare loop of the same requests over it.
 
-use super::{Args, Case, MIB, places};
-use crate::cluster::peer::Peer;
-use crate::figure::{Figure, median};
-use crate::scratch::Scratch;
+use super::{Args, DsaCase, MIB, places};
+use crate::cluster::peer::PeerProcess;
+use crate::figure::{BenchFigure, median};
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, ensure};
 use std::cell::Cell;
 use std::time::Instant;
-use tarn_data_plane::Far;
-use tarn_partitions::{Memory, Op, Partition, Sqe};
+use tarn_data_plane::RemoteStorage;
+use tarn_partitions::{Op, Partition, ProgramMemory, Sqe};
 use tarn_queue::{Options, Queue};
 use tarn_types::units::Bytes;
 
@@ -25,9 +25,9 @@ const MIB_THERE: u64 = 256;
 ///
 /// # Errors
 /// When there is no peer, no room, or a request fails.
-pub(super) fn measure(args: &Args, case: Case) -> anyhow::Result<Vec<Figure>> {
+pub(super) fn measure(args: &Args, case: DsaCase) -> anyhow::Result<Vec<BenchFigure>> {
     let provider = match case {
-        Case::RemoteShm => "shm",
+        DsaCase::RemoteShm => "shm",
         _ => "tcp;ofi_rxm",
     };
     let args = Args {
@@ -35,15 +35,15 @@ pub(super) fn measure(args: &Args, case: Case) -> anyhow::Result<Vec<Figure>> {
         requests: (args.requests / FEWER).max(1),
         ..args.clone()
     };
-    let scratch = Scratch::new(&args.dir)?;
+    let scratch = ScratchFolder::new(&args.dir)?;
     let size = args.mib * MIB;
     Partition::create_units(&scratch.path().join("remote"), size, 0, Vec::new())?;
-    let mut peer = Peer::with_provider(scratch.path(), provider)?;
+    let mut peer = PeerProcess::with_provider(scratch.path(), provider)?;
     let mut bare = peer.bare_window(provider, size)?;
     let places = places(&args, BYTES, size);
     let mut figures = Vec::new();
     for depth in DEPTHS {
-        let mut hands = Hands::new(peer.partition("remote", provider)?, size, depth)?;
+        let mut hands = RemoteQueueLoad::new(peer.partition("remote", provider)?, size, depth)?;
         for write in [true, false] {
             let (mut ours, mut beside) = (Vec::new(), Vec::new());
             for round in 0..args.warm.min(1) + args.rounds {
@@ -63,7 +63,7 @@ pub(super) fn measure(args: &Args, case: Case) -> anyhow::Result<Vec<Figure>> {
                 }
             }
             let what = if write { "writes" } else { "reads" };
-            figures.push(Figure {
+            figures.push(BenchFigure {
                 name: format!(
                     "{}, {what}, {} by {}, {depth} at the same time, {}",
                     case.name(),
@@ -81,22 +81,24 @@ pub(super) fn measure(args: &Args, case: Case) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// A queue pair that always has as many requests under way.
-struct Hands {
-    queue: Queue<Far>,
+struct RemoteQueueLoad {
+    queue: Queue<RemoteStorage>,
     cells: &'static [Cell<u8>],
     template: Sqe,
     depth: u32,
 }
 
-impl Hands {
-    fn new(far: Far, size: u64, depth: u32) -> anyhow::Result<Self> {
+impl RemoteQueueLoad {
+    fn new(far: RemoteStorage, size: u64, depth: u32) -> anyhow::Result<Self> {
         let mut queue = Queue::new(depth, Options::default()).context("no queue pair")?;
         let filled = (0..u64::from(depth) * BYTES).map(|at| Cell::new(at as u8));
         // As long as the program.
         let cells: &'static [Cell<u8>] = Box::leak(filled.collect());
         let none = |_| anyhow::anyhow!("no region");
         let template = Sqe {
-            memory: queue.register_memory(Memory::of(cells)).map_err(none)?,
+            memory: queue
+                .register_memory(ProgramMemory::of(cells))
+                .map_err(none)?,
             storage: queue.register_new(far, 0, size, true).map_err(none)?.0,
             length: BYTES,
             ..Sqe::default()
@@ -109,8 +111,8 @@ impl Hands {
         })
     }
 
-    fn spans(&self) -> anyhow::Result<Vec<tarn_ring::Span>> {
-        let memory = Memory::of(self.cells);
+    fn spans(&self) -> anyhow::Result<Vec<tarn_ring::MemorySpan>> {
+        let memory = ProgramMemory::of(self.cells);
         let base = self.cells.as_ptr().addr() as u64;
         let spans =
             (0..u64::from(self.depth)).map(|number| memory.span(base + number * BYTES, BYTES));

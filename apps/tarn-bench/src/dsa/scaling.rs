@@ -1,6 +1,6 @@
 //! A table over partitions, which are used as one, and threads.
 
-use super::{Args, Case, Figure, Ground, MIB, median, populated};
+use super::{Args, BenchFigure, DsaCase, Ground, MIB, median, populated};
 use tarn_partitions::Partition;
 use tarn_types::units::Bytes;
 
@@ -9,9 +9,9 @@ const BLOCK: u64 = MIB;
 
 /// # Errors
 /// When there is no room.
-pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<Figure>> {
+pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<BenchFigure>> {
     let mut figures = Vec::new();
-    let shape = Case::Scaling.shape(args);
+    let shape = DsaCase::Scaling.shape(args);
     for count in [1, 2, 4, 8] {
         // Whole blocks.
         let bytes = (args.mib * MIB).div_ceil(count).next_multiple_of(BLOCK);
@@ -25,7 +25,7 @@ pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<Fi
         let doubled = std::iter::successors(Some(1), |threads| Some(threads * 2));
         for threads in doubled.take_while(|threads| *threads <= args.threads) {
             let both = ground.compared(args, shape, threads, &partition)?;
-            figures.push(Figure {
+            figures.push(BenchFigure {
                 name: format!(
                     "scaling, {count} partitions, {threads} threads, read {} by {} at random places, {} requests a doorbell",
                     Bytes(args.mib * MIB),
@@ -34,7 +34,7 @@ pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<Fi
                 ),
                 value: median(&both[0]),
                 unit: "M/s",
-                against: Some((Case::Scaling.plain().into(), median(&both[1]))),
+                against: Some((DsaCase::Scaling.plain().into(), median(&both[1]))),
             });
         }
         drop(partition);

@@ -3,11 +3,11 @@
 use super::Args;
 use std::sync::Barrier;
 use std::time::Duration;
-use tarn_media::{Mapped, Part};
+use tarn_media::{MappedFile, MappedPart};
 use tarn_ports::Medium;
 
 /// What one thread does.
-pub(super) trait Pair {
+pub(super) trait PairedLoad {
     /// A round by a queue pair, and how long it took.
     fn ours(&mut self) -> anyhow::Result<Duration>;
     /// A round without.
@@ -16,19 +16,19 @@ pub(super) trait Pair {
 
 /// Millions of requests a second of each round, by queue pairs and without, of all threads together. Each thread has so many bytes of
 /// its own, from the place that `make` is told, and as much plain memory.
-pub(super) fn in_turns<'m, P: Pair>(
+pub(super) fn in_turns<'m, P: PairedLoad>(
     args: &Args,
     threads: u32,
     part: u64,
-    plain: &'m mut Mapped,
-    make: impl Fn(u64, Part<'m>) -> anyhow::Result<P> + Sync,
+    plain: &'m mut MappedFile,
+    make: impl Fn(u64, MappedPart<'m>) -> anyhow::Result<P> + Sync,
 ) -> anyhow::Result<[Vec<f64>; 2]> {
     let parts: Vec<_> = (0..u64::from(threads))
         .map(|n| n * part..(n + 1) * part)
         .collect();
     let barrier = Barrier::new(threads as usize);
     let windows = plain.windows(&parts)?;
-    let of_one = |start: u64, window: Part<'m>| -> anyhow::Result<[Vec<f64>; 2]> {
+    let of_one = |start: u64, window: MappedPart<'m>| -> anyhow::Result<[Vec<f64>; 2]> {
         // Who fails early still comes to all meetings.
         let (mut pair, mut failed) = match make(start, window) {
             Ok(pair) => (Some(pair), None),
@@ -37,9 +37,9 @@ pub(super) fn in_turns<'m, P: Pair>(
         let mut rates = [Vec::new(), Vec::new()];
         for round in 0..args.warm + args.rounds {
             barrier.wait();
-            let beside = pair.as_mut().map_or(Duration::ZERO, Pair::plain);
+            let beside = pair.as_mut().map_or(Duration::ZERO, PairedLoad::plain);
             barrier.wait();
-            let ours = match pair.as_mut().map(Pair::ours) {
+            let ours = match pair.as_mut().map(PairedLoad::ours) {
                 Some(Ok(took)) => took,
                 Some(Err(why)) => {
                     (pair, failed) = (None, Some(why));

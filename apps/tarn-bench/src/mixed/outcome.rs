@@ -1,13 +1,13 @@
 //! What came of a policy with a seed, and medians over seeds.
 
-use crate::figure::{Figure, median};
+use crate::figure::{BenchFigure, median};
 use crate::trial::aligned;
 use serde::Serialize;
 use tarn_report::site::SiteSummary;
 
 /// A policy with a seed.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Outcome {
+pub(super) struct MixedOutcome {
     seed: u32,
     policy: String,
     ordinary_jobs: u64,
@@ -22,7 +22,7 @@ pub(super) struct Outcome {
 }
 
 /// A figure that is compared: how it is called, and what it is.
-type Measure = (&'static str, &'static str, fn(&Outcome) -> f64);
+type Measure = (&'static str, &'static str, fn(&MixedOutcome) -> f64);
 
 const MEASURES: [Measure; 4] = [
     ("slow-down", "times", |o| o.slow_down),
@@ -31,7 +31,7 @@ const MEASURES: [Measure; 4] = [
     ("workflows median", "s", |o| o.flow_median_s),
 ];
 
-impl Outcome {
+impl MixedOutcome {
     pub(super) fn of(seed: u32, summary: &SiteSummary) -> Self {
         let times: Vec<f64> = summary.workflows.values().map(|f| f.time_s).collect();
         Self {
@@ -49,7 +49,7 @@ impl Outcome {
 
 /// A figure of a policy over all seeds.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Median {
+pub(super) struct MixedMedian {
     policy: String,
     measure: &'static str,
     unit: &'static str,
@@ -62,11 +62,11 @@ pub(super) struct Median {
 }
 
 /// Medians over seeds, each policy against the first.
-pub(super) fn across_seeds(outcomes: &[Outcome]) -> Vec<Median> {
+pub(super) fn across_seeds(outcomes: &[MixedOutcome]) -> Vec<MixedMedian> {
     let Some(first) = outcomes.first() else {
         return Vec::new();
     };
-    let of_policy = |policy: &str| -> Vec<&Outcome> {
+    let of_policy = |policy: &str| -> Vec<&MixedOutcome> {
         outcomes.iter().filter(|o| o.policy == policy).collect()
     };
     let base = of_policy(&first.policy);
@@ -75,9 +75,10 @@ pub(super) fn across_seeds(outcomes: &[Outcome]) -> Vec<Median> {
     for policy in policies.map(|o| &o.policy) {
         let runs = of_policy(policy);
         for (measure, unit, value) in MEASURES {
-            let all = |runs: &[&Outcome]| -> Vec<f64> { runs.iter().map(|o| value(o)).collect() };
+            let all =
+                |runs: &[&MixedOutcome]| -> Vec<f64> { runs.iter().map(|o| value(o)).collect() };
             let ratios = ratios(&all(&runs), &all(&base));
-            medians.push(Median {
+            medians.push(MixedMedian {
                 policy: policy.clone(),
                 measure,
                 unit,
@@ -102,7 +103,7 @@ fn ratios(values: &[f64], base: &[f64]) -> Vec<f64> {
 }
 
 /// All of it for terminals.
-pub(super) fn text(outcomes: &[Outcome], medians: &[Median]) -> String {
+pub(super) fn text(outcomes: &[MixedOutcome], medians: &[MixedMedian]) -> String {
     let head = [
         "policy",
         "seed",
@@ -145,9 +146,9 @@ pub(super) fn text(outcomes: &[Outcome], medians: &[Median]) -> String {
 }
 
 /// The medians of every policy but the first, each beside that of the first.
-pub(super) fn figures(medians: &[Median]) -> Vec<Figure> {
+pub(super) fn figures(medians: &[MixedMedian]) -> Vec<BenchFigure> {
     let others = medians.iter().filter(|m| m.policy != m.against.0);
-    let figure = |m: &Median| Figure {
+    let figure = |m: &MixedMedian| BenchFigure {
         name: format!("{}: {}", m.policy, m.measure),
         value: m.value,
         unit: m.unit,
@@ -160,8 +161,8 @@ pub(super) fn figures(medians: &[Median]) -> Vec<Figure> {
 mod tests {
     use super::*;
 
-    fn outcome(seed: u32, policy: &str, slow_down: f64) -> Outcome {
-        Outcome {
+    fn outcome(seed: u32, policy: &str, slow_down: f64) -> MixedOutcome {
+        MixedOutcome {
             seed,
             policy: policy.into(),
             ordinary_jobs: 1,

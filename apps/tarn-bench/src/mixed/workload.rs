@@ -2,7 +2,7 @@
 
 use super::Args;
 use crate::error::{CliError, CliResult};
-use crate::trial::Files;
+use crate::trial::FileReadCache;
 use std::fmt::Write;
 use std::path::Path;
 use tarn_console::simulated::rejected;
@@ -18,7 +18,7 @@ const FILE: &str = "mixed.toml";
 ///
 /// # Errors
 /// When it is no trace, or cannot be used.
-pub(super) fn span(args: &Args, machine: &Machine, files: &Files) -> CliResult<Nanos> {
+pub(super) fn span(args: &Args, machine: &Machine, files: &FileReadCache) -> CliResult<Nanos> {
     let loaded = read(&trace(args, args.seed)?, machine, files)?;
     let submitted = loaded.workload.jobs.iter().map(|job| match job.submit {
         Submit::At(time) => time,
@@ -34,7 +34,7 @@ pub(super) fn span(args: &Args, machine: &Machine, files: &Files) -> CliResult<N
 pub(super) fn mixed(
     args: &Args,
     machine: &Machine,
-    files: &Files,
+    files: &FileReadCache,
     seed: u32,
     span: Nanos,
 ) -> CliResult<Loaded> {
@@ -83,7 +83,7 @@ fn quoted(path: &Path) -> CliResult<String> {
     })
 }
 
-fn read(text: &str, machine: &Machine, files: &Files) -> CliResult<Loaded> {
+fn read(text: &str, machine: &Machine, files: &FileReadCache) -> CliResult<Loaded> {
     let bytes = |path: &Path| match path == Path::new(FILE) {
         true => Ok(text.as_bytes().to_vec()),
         false => files.read(path),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use tarn_types::random::Random;
 use tarn_types::site::{
-    Flow, FlowId, Input, Island, Item, ItemId, Job, JobId, Machine, Mode, NodeKind, Power, Rates,
-    Spread, Store, Submit, TierKind, WorkItem, WorkJob, Workload,
+    Flow, FlowId, Input, Island, Item, ItemId, Job, JobId, Machine, Mode, NodeKind, NodePowerModel,
+    Rates, Spread, Store, Submit, TierKind, WorkItem, WorkJob, Workload,
 };
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -34,7 +34,7 @@ const NODE_RATE: u64 = GB;
 
 /// How much of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct GeneratorSettings {
     /// Jobs submitted at time 0; the others come later.
     pub(super) at_once: u64,
     /// Each takes some cores of one node, not nodes as a whole.
@@ -68,7 +68,7 @@ pub(super) fn machine(nodes: u32) -> Machine {
         link: both(10 * GB),
         mode: Mode::OneLevel,
         mode_change: None,
-        power: Power::default(),
+        power: NodePowerModel::default(),
         temperature: 20.0,
     };
     Machine {
@@ -87,12 +87,12 @@ pub(super) fn machine(nodes: u32) -> Machine {
 }
 
 /// The workload.
-pub(super) fn workload(machine: &Machine, shape: &Shape) -> Workload {
+pub(super) fn workload(machine: &Machine, shape: &GeneratorSettings) -> Workload {
     let (largest, in_one) = match shape.shared {
         true => (MOST_CORES.ilog2(), f64::from(CORES)),
         false => ((machine.nodes() / LARGEST_PART).max(1).ilog2(), 1.0),
     };
-    let mut made = Made {
+    let mut made = WorkloadGenerator {
         random: Random::new(shape.seed),
         largest,
         shared: shape.shared,
@@ -123,7 +123,7 @@ fn log_uniform(random: &mut Random, least: f64, most: f64) -> f64 {
     least * (most / least).powf(random.unit())
 }
 
-struct Made {
+struct WorkloadGenerator {
     random: Random,
     /// The largest job has 2 to the power of this nodes, or cores.
     largest: u32,
@@ -131,7 +131,7 @@ struct Made {
     workload: Workload,
 }
 
-impl Made {
+impl WorkloadGenerator {
     fn ordinary(&mut self, now: Time) -> usize {
         let size = self.size();
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
@@ -244,7 +244,7 @@ mod tests {
     fn gives_the_same_load(shared: bool) {
         let machine = machine(1000);
         let made = |seed| {
-            let shape = Shape {
+            let shape = GeneratorSettings {
                 at_once: 0,
                 jobs: 20_000,
                 seed,

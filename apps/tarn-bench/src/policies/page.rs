@@ -1,18 +1,23 @@
 //! The page with curves.
 
-use super::points::{Medians, Point, family_rows, medians, rows, subject, worst};
+use super::points::{BandwidthPoint, Medians, family_rows, medians, rows, subject, worst};
 use super::search::ShareOf;
 use serde_json::json;
 use tarn_report::site::curves::{Card, Comparison, Curve, Panel, TableOf, comparison_page};
 use tarn_types::site::Machine;
 
-pub(super) fn page(machine: &Machine, of: ShareOf, points: &[Point], families: &Medians) -> String {
+pub(super) fn page(
+    machine: &Machine,
+    of: ShareOf,
+    points: &[BandwidthPoint],
+    families: &Medians,
+) -> String {
     let subject = subject(points);
     let share = match of {
         ShareOf::TimeToSolution => "I/O share of the time to solution under easy",
         ShareOf::NodeTime => "I/O share of the node time under easy",
     };
-    let all: Vec<&Point> = points.iter().collect();
+    let all: Vec<&BandwidthPoint> = points.iter().collect();
     let cards = medians(&all).into_iter().zip(worst(points));
     let cards = cards.map(|((name, median), (_, worst, at))| Card {
         label: format!("{subject} / {name}"),
@@ -56,7 +61,7 @@ pub(super) fn page(machine: &Machine, of: ShareOf, points: &[Point], families: &
     })
 }
 
-fn panel(family: &str, points: &[Point], families: &Medians) -> Panel {
+fn panel(family: &str, points: &[BandwidthPoint], families: &Medians) -> Panel {
     let of_family = || points.iter().filter(|p| p.family == family);
     let lines = families.0.iter().filter(|m| m.family == family);
     let mut curves: Vec<Curve> = Vec::new();

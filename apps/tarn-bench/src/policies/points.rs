@@ -1,7 +1,7 @@
 //! What was measured, as ratios, medians, a table and figures.
 
 use super::search::ShareOf;
-use crate::figure::{Figure, median};
+use crate::figure::{BenchFigure, median};
 use crate::trial::aligned;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -11,12 +11,12 @@ const BOUND: &str = "bound";
 
 /// Shares of I/O under `easy`, by both definitions.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Shares {
+pub(super) struct IoShares {
     pub(super) time_to_solution: f64,
     pub(super) node_time: f64,
 }
 
-impl Shares {
+impl IoShares {
     pub(super) fn of(&self, of: ShareOf) -> f64 {
         match of {
             ShareOf::TimeToSolution => self.time_to_solution,
@@ -36,11 +36,11 @@ pub(super) struct PolicyRun {
 
 /// A workflow at one bandwidth of the external store.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Point {
+pub(super) struct BandwidthPoint {
     pub(super) instance: String,
     pub(super) family: String,
     pub(super) wanted_share: f64,
-    pub(super) shares: Shares,
+    pub(super) shares: IoShares,
     /// Bytes a second in both directions.
     pub(super) external_rate: u64,
     /// Of one node, read and written, bytes a second: those of the machine, or in proportion (0: no limit).
@@ -52,7 +52,7 @@ pub(super) struct Point {
     pub(super) stage_through_bytes: u64,
 }
 
-impl Point {
+impl BandwidthPoint {
     /// The makespan of the last policy over those of the others and over the bound, by what it is compared with.
     pub(super) fn ratios(&self) -> Vec<(String, f64)> {
         let Some((subject, others)) = self.runs.split_last() else {
@@ -67,14 +67,14 @@ impl Point {
 }
 
 /// The last policy: the one that is compared.
-pub(super) fn subject(points: &[Point]) -> &str {
+pub(super) fn subject(points: &[BandwidthPoint]) -> &str {
     let last = points.first().and_then(|p| p.runs.last());
     last.map_or("", |r| &r.policy)
 }
 
 /// The medians of a family at a share.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Median {
+pub(super) struct FamilyMedian {
     pub(super) family: String,
     pub(super) wanted_share: f64,
     pub(super) instances: usize,
@@ -85,28 +85,30 @@ pub(super) struct Median {
 /// Medians of each family at each share, families by name.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
-pub(super) struct Medians(pub(super) Vec<Median>);
+pub(super) struct Medians(pub(super) Vec<FamilyMedian>);
 
 impl Medians {
-    pub(super) fn of(points: &[Point]) -> Self {
-        let mut groups: BTreeMap<(&str, u64), Vec<&Point>> = BTreeMap::new();
+    pub(super) fn of(points: &[BandwidthPoint]) -> Self {
+        let mut groups: BTreeMap<(&str, u64), Vec<&BandwidthPoint>> = BTreeMap::new();
         for point in points {
             // Shares are above 0: their bits are in the order of their values.
             let key = (point.family.as_str(), point.wanted_share.to_bits());
             groups.entry(key).or_default().push(point);
         }
-        let medians = groups.into_iter().map(|((family, share), group)| Median {
-            family: family.to_owned(),
-            wanted_share: f64::from_bits(share),
-            instances: group.len(),
-            ratios: medians(&group),
-        });
+        let medians = groups
+            .into_iter()
+            .map(|((family, share), group)| FamilyMedian {
+                family: family.to_owned(),
+                wanted_share: f64::from_bits(share),
+                instances: group.len(),
+                ratios: medians(&group),
+            });
         Self(medians.collect())
     }
 }
 
 /// The median of each ratio.
-pub(super) fn medians(group: &[&Point]) -> Vec<(String, f64)> {
+pub(super) fn medians(group: &[&BandwidthPoint]) -> Vec<(String, f64)> {
     let mut by_name: Vec<(String, Vec<f64>)> = Vec::new();
     for (name, ratio) in group.iter().flat_map(|p| p.ratios()) {
         match by_name.iter_mut().find(|(n, _)| *n == name) {
@@ -119,8 +121,8 @@ pub(super) fn medians(group: &[&Point]) -> Vec<(String, f64)> {
 }
 
 /// Where the last policy stands worst against each: the ratio, the instance and the share.
-pub(super) fn worst(points: &[Point]) -> Vec<(String, f64, &Point)> {
-    let mut worst: Vec<(String, f64, &Point)> = Vec::new();
+pub(super) fn worst(points: &[BandwidthPoint]) -> Vec<(String, f64, &BandwidthPoint)> {
+    let mut worst: Vec<(String, f64, &BandwidthPoint)> = Vec::new();
     for point in points {
         for (name, ratio) in point.ratios() {
             match worst.iter_mut().find(|(n, ..)| *n == name) {
@@ -138,7 +140,7 @@ fn percent(share: f64) -> String {
 }
 
 /// Every point, as rows with a head: for the table and the page.
-pub(super) fn rows(points: &[Point]) -> Vec<Vec<String>> {
+pub(super) fn rows(points: &[BandwidthPoint]) -> Vec<Vec<String>> {
     let mut head = vec![
         "workflow".into(),
         "of time".into(),
@@ -152,7 +154,7 @@ pub(super) fn rows(points: &[Point]) -> Vec<Vec<String>> {
         let against = first.ratios().into_iter();
         head.extend(against.map(|(name, _)| format!("{subject}/{name}")));
     }
-    let row = |p: &Point| {
+    let row = |p: &BandwidthPoint| {
         let mut row = vec![
             p.instance.clone(),
             percent(p.shares.time_to_solution),
@@ -170,7 +172,7 @@ pub(super) fn rows(points: &[Point]) -> Vec<Vec<String>> {
 }
 
 /// The medians of families, as rows with a head.
-pub(super) fn family_rows(points: &[Point], medians: &Medians) -> Vec<Vec<String>> {
+pub(super) fn family_rows(points: &[BandwidthPoint], medians: &Medians) -> Vec<Vec<String>> {
     let subject = subject(points);
     let mut head = vec![
         "median of family".into(),
@@ -180,7 +182,7 @@ pub(super) fn family_rows(points: &[Point], medians: &Medians) -> Vec<Vec<String
     let first = medians.0.first();
     let names = first.iter().flat_map(|m| &m.ratios);
     head.extend(names.map(|(name, _)| format!("{subject}/{name}")));
-    let row = |m: &Median| {
+    let row = |m: &FamilyMedian| {
         let mut row = vec![
             m.family.clone(),
             percent(m.wanted_share),
@@ -195,7 +197,7 @@ pub(super) fn family_rows(points: &[Point], medians: &Medians) -> Vec<Vec<String
 }
 
 /// All of it for terminals.
-pub(super) fn text(points: &[Point], medians: &Medians) -> String {
+pub(super) fn text(points: &[BandwidthPoint], medians: &Medians) -> String {
     let worst = worst(points).into_iter().map(|(name, ratio, at)| {
         format!(
             "worst {}/{name}: {ratio:.3}, {} at {}\n",
@@ -213,7 +215,7 @@ pub(super) fn text(points: &[Point], medians: &Medians) -> String {
 }
 
 /// The figures of every point, the last policy against each, and of every family.
-pub(super) fn figures(points: &[Point], medians: &Medians) -> Vec<Figure> {
+pub(super) fn figures(points: &[BandwidthPoint], medians: &Medians) -> Vec<BenchFigure> {
     let subject = subject(points);
     let mut figures = Vec::new();
     for point in points {
@@ -222,7 +224,7 @@ pub(super) fn figures(points: &[Point], medians: &Medians) -> Vec<Figure> {
         };
         let others = others.iter().map(|r| (r.policy.clone(), r.makespan_s));
         for against in others.chain([(BOUND.to_owned(), point.lower_bound_s)]) {
-            figures.push(Figure {
+            figures.push(BenchFigure {
                 name: format!(
                     "{} at {}: makespan under {subject}",
                     point.instance,
@@ -236,7 +238,7 @@ pub(super) fn figures(points: &[Point], medians: &Medians) -> Vec<Figure> {
     }
     for m in &medians.0 {
         for (name, ratio) in &m.ratios {
-            figures.push(Figure {
+            figures.push(BenchFigure {
                 name: format!(
                     "{} at {}: {subject}/{name}",
                     m.family,
@@ -255,18 +257,18 @@ pub(super) fn figures(points: &[Point], medians: &Medians) -> Vec<Figure> {
 mod tests {
     use super::*;
 
-    fn point(instance: &str, share: f64, makespans: [f64; 2]) -> Point {
+    fn point(instance: &str, share: f64, makespans: [f64; 2]) -> BandwidthPoint {
         let run = |policy: &str, makespan_s| PolicyRun {
             policy: policy.into(),
             makespan_s,
             external_bytes: 0,
             peer_bytes: 0,
         };
-        Point {
+        BandwidthPoint {
             instance: instance.into(),
             family: instance.split('-').next().unwrap_or_default().into(),
             wanted_share: share,
-            shares: Shares {
+            shares: IoShares {
                 time_to_solution: share,
                 node_time: share,
             },

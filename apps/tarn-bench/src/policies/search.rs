@@ -1,9 +1,9 @@
 //! One workflow at the bandwidth of the external store that gives it the wanted share of I/O.
 
-use super::points::{Point, PolicyRun, Shares};
+use super::points::{BandwidthPoint, IoShares, PolicyRun};
 use crate::error::{CliError, CliResult};
 use crate::print::say;
-use crate::trial::{Files, Trial, Varied, with_store, without_io};
+use crate::trial::{FileReadCache, SimulationTrial, Varied, with_store, without_io};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,10 +35,10 @@ pub(super) enum ShareOf {
 }
 
 /// A workflow from a file.
-pub(super) struct Instance<'a> {
+pub(super) struct BenchWorkflow<'a> {
     path: PathBuf,
     name: String,
-    files: &'a Files,
+    files: &'a FileReadCache,
     /// Seconds that it takes under `easy` if data takes no time.
     without_io: f64,
     /// Bytes that `easy` moves.
@@ -51,12 +51,12 @@ fn easy() -> Policy {
     Policy::new(Order::Easy, None)
 }
 
-impl<'a> Instance<'a> {
+impl<'a> BenchWorkflow<'a> {
     /// Reads a file, and tries it with data that takes no time.
     ///
     /// # Errors
     /// When it is no workflow, cannot run on this machine, or has no data.
-    pub(super) fn new(path: &Path, machine: &Machine, files: &'a Files) -> CliResult<Self> {
+    pub(super) fn new(path: &Path, machine: &Machine, files: &'a FileReadCache) -> CliResult<Self> {
         let mut instance = Self {
             path: path.to_owned(),
             name: path.display().to_string(),
@@ -105,8 +105,8 @@ impl<'a> Instance<'a> {
         machine: &'t Machine,
         workload: &'t Arc<Workload>,
         checked: bool,
-    ) -> Trial<'t> {
-        Trial {
+    ) -> SimulationTrial<'t> {
+        SimulationTrial {
             machine,
             workload,
             checked,
@@ -125,8 +125,8 @@ impl<'a> Instance<'a> {
         wanted: f64,
         of: ShareOf,
         checked: bool,
-    ) -> CliResult<Point> {
-        let far = |shares: &Shares| (shares.of(of) - wanted).abs() > FAR;
+    ) -> CliResult<BandwidthPoint> {
+        let far = |shares: &IoShares| (shares.of(of) - wanted).abs() > FAR;
         let mut varied = Varied::Store;
         let (mut rate, mut shares) = self.search(machine, wanted, of, varied)?;
         if far(&shares) {
@@ -153,7 +153,7 @@ impl<'a> Instance<'a> {
                 peer_bytes: summary.bytes.peer,
             })
         };
-        Ok(Point {
+        Ok(BandwidthPoint {
             instance: self.name.clone(),
             family: family(&self.name),
             wanted_share: wanted,
@@ -175,15 +175,15 @@ impl<'a> Instance<'a> {
         wanted: f64,
         of: ShareOf,
         varied: Varied,
-    ) -> CliResult<(u64, Shares)> {
+    ) -> CliResult<(u64, IoShares)> {
         let middle = self.through as f64 / self.without_io;
         let (mut slow, mut fast) = (middle / RANGE, middle * RANGE);
-        let mut best: Option<(u64, Shares)> = None;
+        let mut best: Option<(u64, IoShares)> = None;
         for _ in 0..MAX_TRIALS {
             let rate = (slow * fast).sqrt();
             let tried = (rate as u64).max(1);
             let shares = self.shares(&with_store(machine, tried, varied))?;
-            let off = |s: &Shares| (s.of(of) - wanted).abs();
+            let off = |s: &IoShares| (s.of(of) - wanted).abs();
             if best.is_none_or(|(_, b)| off(&shares) < off(&b)) {
                 best = Some((tried, shares));
             }
@@ -200,10 +200,10 @@ impl<'a> Instance<'a> {
     }
 
     /// Both shares on a machine.
-    fn shares(&self, machine: &Machine) -> CliResult<Shares> {
+    fn shares(&self, machine: &Machine) -> CliResult<IoShares> {
         let workload = Arc::new(self.workload(machine)?);
         let summary = self.trial(machine, &workload, false).run(&easy())?;
-        Ok(Shares {
+        Ok(IoShares {
             time_to_solution: (1.0 - self.without_io / summary.makespan_s).max(0.0),
             node_time: summary.io_share,
         })

@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How it ended.
-pub(super) enum Ended {
+pub(super) enum ChildOutcome {
     /// Well, having said this.
     Said(Vec<u8>),
     /// Otherwise; why.
@@ -101,14 +101,14 @@ impl Child {
     }
 
     /// Waits for its end, for at most so long.
-    pub(super) fn wait(mut self, timeout: Duration, signals: &Signals) -> Ended {
+    pub(super) fn wait(mut self, timeout: Duration, signals: &Signals) -> ChildOutcome {
         let began = Instant::now();
         let mut told = None;
         let status = loop {
             match self.process.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) => {}
-                Err(e) => return Ended::Failed(format!("its end cannot be known: {e}")),
+                Err(e) => return ChildOutcome::Failed(format!("its end cannot be known: {e}")),
             }
             let asked = signals.exit().is_some();
             match told {
@@ -126,10 +126,10 @@ impl Child {
         let output = self.output.join().unwrap_or_default();
         let last = self.last.join().unwrap_or_default();
         if signals.exit().is_some() {
-            return Ended::Interrupted;
+            return ChildOutcome::Interrupted;
         }
         if told.is_some() {
-            return Ended::Failed(format!(
+            return ChildOutcome::Failed(format!(
                 "it did not end within {:.0} minutes",
                 timeout.as_secs_f64() / 60.0
             ));
@@ -148,18 +148,18 @@ impl Child {
     }
 }
 
-fn ended(status: ExitStatus, output: Vec<u8>, last: String) -> Ended {
+fn ended(status: ExitStatus, output: Vec<u8>, last: String) -> ChildOutcome {
     if !status.success() {
         let why = match last.is_empty() {
             true => status.to_string(),
             false => last,
         };
-        return Ended::Failed(why);
+        return ChildOutcome::Failed(why);
     }
     if output.len() as u64 > MAX_RESULT {
-        return Ended::Failed(format!("its results have more than {MAX_RESULT} bytes"));
+        return ChildOutcome::Failed(format!("its results have more than {MAX_RESULT} bytes"));
     }
-    Ended::Said(output)
+    ChildOutcome::Said(output)
 }
 
 /// Shows its messages as they come; the last of them.

@@ -1,16 +1,16 @@
 //! `tarn ckpt destage`: what programs that died have left in memory goes to their arenas on the tier, once. `tarnd --checkpoints` does
 //! it again and again.
 
-use super::version_catalog::VersionCatalog;
-use super::{Place, named, printable};
+use super::version_catalog::TierVersionCatalog;
+use super::{CheckpointLocation, named, printable};
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
 use crate::print::{self, out, say};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use tarn_checkpoint::destage::{Destager, Left, What};
-use tarn_checkpoint_core::{Code, VersionId};
+use tarn_checkpoint::destage::{DestageOutcome, DestagedArena, Destager};
+use tarn_checkpoint_core::{CheckpointErrorCode, VersionId};
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
@@ -19,12 +19,12 @@ pub(crate) struct DestageArgs {
     /// The program's name [default: all of this user's]
     run: Option<OsString>,
     #[command(flatten)]
-    place: Place,
+    place: CheckpointLocation,
 }
 
 /// What was found, for the exit code.
 #[derive(Default)]
-struct Found {
+struct DestageTally {
     brought: usize,
     lacking: Option<String>,
     running: Option<String>,
@@ -33,7 +33,7 @@ struct Found {
 
 pub(super) fn destage(globals: &Globals, args: &DestageArgs) -> CliResult {
     let place = &args.place;
-    let version_catalog = VersionCatalog::open(place)?;
+    let version_catalog = TierVersionCatalog::open(place)?;
     let mut destager = Destager::new(&place.tier, &place.memory);
     let runs: Vec<OsString> = match &args.run {
         Some(name) => vec![version_catalog.run(name)?.name.to_owned()],
@@ -43,7 +43,7 @@ pub(super) fn destage(globals: &Globals, args: &DestageArgs) -> CliResult {
             .map(|r| r.name.to_owned())
             .collect(),
     };
-    let mut found = Found::default();
+    let mut found = DestageTally::default();
     for run in runs {
         let mut all = Vec::new();
         let done = destager.run(&run, &mut |left| all.push(left));
@@ -57,18 +57,18 @@ pub(super) fn destage(globals: &Globals, args: &DestageArgs) -> CliResult {
         }
     }
     match found {
-        Found {
+        DestageTally {
             failed: Some(e), ..
         } => Err(e),
-        Found {
+        DestageTally {
             lacking: Some(text),
             ..
         } => Err(CliError::new(Exit::WorkflowFailed, text)),
-        Found {
+        DestageTally {
             running: Some(text),
             ..
         } if args.run.is_some() => Err(CliError::new(Exit::Busy, text)),
-        Found {
+        DestageTally {
             brought, running, ..
         } => {
             if brought == 0 && running.is_none() && !globals.json {
@@ -79,9 +79,15 @@ pub(super) fn destage(globals: &Globals, args: &DestageArgs) -> CliResult {
     }
 }
 
-impl Found {
+impl DestageTally {
     /// Says what became of an arena.
-    fn add(&mut self, globals: &Globals, place: &Place, run: &OsStr, left: &Left) -> CliResult<()> {
+    fn add(
+        &mut self,
+        globals: &Globals,
+        place: &CheckpointLocation,
+        run: &OsStr,
+        left: &DestagedArena,
+    ) -> CliResult<()> {
         let name = printable(run.as_bytes());
         let path = printable(left.path.as_os_str().as_bytes());
         let rank = left.rank;
@@ -111,7 +117,7 @@ impl Found {
             Ok(())
         };
         match &left.what {
-            What::Brought(versions) => {
+            DestageOutcome::Brought(versions) => {
                 self.brought += 1;
                 for (id, bytes) in versions {
                     match globals.json {
@@ -124,7 +130,7 @@ impl Found {
                     }
                 }
             }
-            What::Lacking(ids) => {
+            DestageOutcome::Lacking(ids) => {
                 let names: Vec<String> = ids.iter().copied().map(named).collect();
                 let why = format!(
                     "version {} of {name}, rank {rank}: its staged data is damaged, or {}; a start of the program looks on its other \
@@ -135,22 +141,22 @@ impl Found {
                 tell("lacking", ids, &why)?;
                 self.lacking = Some(why);
             }
-            What::Running(who) => {
+            DestageOutcome::Running(who) => {
                 let who = printable(who.as_bytes());
                 let why = format!("{name} is running: {who}, and de-stages by itself");
                 tell("running", &[], &why)?;
                 self.running = Some(why);
             }
-            What::Busy => {
+            DestageOutcome::Busy => {
                 let why = format!("{path} is being written by another process, which de-stages it");
                 tell("busy", &[], &why)?;
                 self.running = Some(why);
             }
-            What::Failed(fault) => {
+            DestageOutcome::Failed(fault) => {
                 let why = format!("{name}, rank {rank}: {}", printable(fault.text.as_bytes()));
                 tell("failed", &[], &why)?;
                 let exit = match fault.code {
-                    Code::Corrupt => Exit::WorkflowFailed,
+                    CheckpointErrorCode::Corrupt => Exit::WorkflowFailed,
                     _ => Exit::State,
                 };
                 self.failed = Some(CliError::new(exit, why));

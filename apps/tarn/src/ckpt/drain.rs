@@ -1,8 +1,8 @@
 //! `tarn ckpt drain`: a version of a program that has ended goes to an external store, from what this node has of it. Arenas and what is
 //! staged stay as they are. Nodes may do it one after the other: the store itself says which parts are there.
 
-use super::version_catalog::{Held, Named, Run, VersionCatalog};
-use super::{Place, named, no_version, numbers, printable, version};
+use super::version_catalog::{PrintableName, ReadableArena, RunCheckpoints, TierVersionCatalog};
+use super::{CheckpointLocation, named, no_version, numbers, printable, version};
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
 use crate::print::{self, out, say};
@@ -14,9 +14,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_checkpoint_core::arena::Version;
 use tarn_checkpoint_core::flush::{self, Exact, Flushed};
-use tarn_checkpoint_core::{Code, Fault, Place as Lies, VersionId};
+use tarn_checkpoint_core::{
+    CheckpointError, CheckpointErrorCode, PieceLocation as Lies, VersionId,
+};
 use tarn_media::ExternalFolder;
-use tarn_ports::Stored;
+use tarn_ports::ReadableMedium;
 use tarn_types::codes::Exit;
 use tarn_types::units::{Bytes, parse_rate};
 
@@ -32,7 +34,7 @@ pub(crate) struct DrainArgs {
     #[arg(value_parser = version)]
     version: Option<VersionId>,
     #[command(flatten)]
-    place: Place,
+    place: CheckpointLocation,
     /// The program's folder on the external store
     #[arg(long, value_name = "DIR", env = "TARN_PHX_EXTERNAL")]
     to: PathBuf,
@@ -48,11 +50,11 @@ fn rate(text: &str) -> Result<u64, String> {
 /// A version as this node has it: its ranks' arenas.
 struct Here<'a> {
     ranks: u32,
-    parts: BTreeMap<u32, (&'a Held, &'a Version)>,
+    parts: BTreeMap<u32, (&'a ReadableArena, &'a Version)>,
 }
 
 pub(super) fn drain(globals: &Globals, args: &DrainArgs) -> CliResult {
-    let version_catalog = VersionCatalog::open(&args.place)?;
+    let version_catalog = TierVersionCatalog::open(&args.place)?;
     let run = version_catalog.run(&args.run)?;
     let mut arenas = Vec::new();
     for held in run.arenas() {
@@ -135,7 +137,13 @@ pub(super) fn drain(globals: &Globals, args: &DrainArgs) -> CliResult {
 }
 
 /// What `--json` says of a version that is on the store now.
-fn row(run: &Run<'_>, there: &Flushed, here: usize, bytes: u64, latest: Option<Exact>) -> Value {
+fn row(
+    run: &RunCheckpoints<'_>,
+    there: &Flushed,
+    here: usize,
+    bytes: u64,
+    latest: Option<Exact>,
+) -> Value {
     serde_json::json!({
         "schema": 1,
         "run": run.text(),
@@ -153,7 +161,7 @@ fn row(run: &Run<'_>, there: &Flushed, here: usize, bytes: u64, latest: Option<E
 fn nothing(
     globals: &Globals,
     args: &DrainArgs,
-    run: &Run<'_>,
+    run: &RunCheckpoints<'_>,
     there: Option<&Flushed>,
     latest: Option<Exact>,
     here: &BTreeMap<Exact, usize>,
@@ -172,7 +180,7 @@ fn nothing(
 }
 
 /// The versions that are here, oldest first.
-fn here(arenas: &[Held]) -> BTreeMap<Exact, Here<'_>> {
+fn here(arenas: &[ReadableArena]) -> BTreeMap<Exact, Here<'_>> {
     let mut all: BTreeMap<Exact, Here<'_>> = BTreeMap::new();
     for held in arenas {
         let header = held.arena.header();
@@ -223,10 +231,10 @@ fn choose<'a, 'h>(
 fn write(
     store: &ExternalFolder,
     args: &DrainArgs,
-    run: &Run<'_>,
-    held: &Held,
+    run: &RunCheckpoints<'_>,
+    held: &ReadableArena,
     version: &Version,
-) -> Result<u64, Fault> {
+) -> Result<u64, CheckpointError> {
     let staged = run.staged(held);
     if staged.is_empty() && !version.manifest.is_durable() {
         let text = format!(
@@ -235,11 +243,11 @@ fn write(
             version.id,
             args.place.is_not_in_memory()
         );
-        return Err(Fault::new(Code::Corrupt, text));
+        return Err(CheckpointError::new(CheckpointErrorCode::Corrupt, text));
     }
     let rate = args.rate.unwrap_or(0);
     let mut read = |place, into: &mut [u8], sum| {
-        let mut has = |seen: &dyn Stored, at| seen.read(at, into).is_ok_and(|is| is == sum);
+        let mut has = |seen: &dyn ReadableMedium, at| seen.read(at, into).is_ok_and(|is| is == sum);
         Ok(match place {
             Lies::Arena(at) => has(&held.seen, at),
             Lies::Staged(at) => staged.iter().any(|s| has(&s.seen, at)),
@@ -260,7 +268,7 @@ fn publish(store: &ExternalFolder) -> CliResult<Option<Exact>> {
     let until = Instant::now() + TIMEOUT;
     loop {
         match flush::publish(store) {
-            Err(fault) if fault.code == Code::Busy && Instant::now() < until => {
+            Err(fault) if fault.code == CheckpointErrorCode::Busy && Instant::now() < until => {
                 std::thread::sleep(AGAIN);
             }
             published => return published.map_err(failed),
@@ -268,11 +276,11 @@ fn publish(store: &ExternalFolder) -> CliResult<Option<Exact>> {
     }
 }
 
-fn failed(fault: Fault) -> CliError {
+fn failed(fault: CheckpointError) -> CliError {
     let exit = match fault.code {
-        Code::Corrupt => Exit::WorkflowFailed,
-        Code::NotFound => Exit::NotFound,
-        Code::Busy => Exit::Busy,
+        CheckpointErrorCode::Corrupt => Exit::WorkflowFailed,
+        CheckpointErrorCode::NotFound => Exit::NotFound,
+        CheckpointErrorCode::Busy => Exit::Busy,
         _ => Exit::State,
     };
     CliError::new(exit, fault.text)

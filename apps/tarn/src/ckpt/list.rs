@@ -1,21 +1,21 @@
 //! `tarn ckpt ls`.
 
-use super::version_catalog::{Found, Named, Run, VersionCatalog};
-use super::{Place, named, numbers, power_fail, word};
+use super::version_catalog::{CatalogVersion, PrintableName, RunCheckpoints, TierVersionCatalog};
+use super::{CheckpointLocation, named, numbers, power_fail, word};
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
 use crate::print::{self, out, say};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::path::Path;
-use tarn_checkpoint_core::{Level, VersionId};
+use tarn_checkpoint_core::{PersistenceLevel, VersionId};
 use tarn_ports::PowerFail;
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
 /// A line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct CheckpointRow<'a> {
     schema: u32,
     run: &'a str,
     generation: u64,
@@ -32,11 +32,11 @@ struct Line<'a> {
 
 pub(super) fn ls(
     globals: &Globals,
-    place: &Place,
+    place: &CheckpointLocation,
     run: Option<&OsStr>,
     external: Option<&Path>,
 ) -> CliResult {
-    let mut version_catalog = VersionCatalog::open(place)?;
+    let mut version_catalog = TierVersionCatalog::open(place)?;
     if let Some(external) = external {
         version_catalog.extend(&external.join("phx"))?;
     }
@@ -93,14 +93,14 @@ fn head() -> CliResult<()> {
 
 fn print(
     globals: &Globals,
-    place: &Place,
-    run: &Run<'_>,
+    place: &CheckpointLocation,
+    run: &RunCheckpoints<'_>,
     id: VersionId,
-    row: &Found,
+    row: &CatalogVersion,
 ) -> CliResult<()> {
     let why_not = why_not(place, row);
     if globals.json {
-        return print::json(&Line {
+        return print::json(&CheckpointRow {
             schema: 1,
             run: &run.text(),
             generation: id.generation,
@@ -132,8 +132,8 @@ fn print(
 }
 
 /// Why not all ranks can be restored from what is here, or outside.
-fn why_not(place: &Place, found: &Found) -> Option<String> {
-    if found.level == Level::Flushed {
+fn why_not(place: &CheckpointLocation, found: &CatalogVersion) -> Option<String> {
+    if found.level == PersistenceLevel::Flushed {
         return None;
     }
     if let Some(missing) = numbers::missing(&found.here, found.ranks) {

@@ -10,7 +10,9 @@ use std::ops::RangeInclusive;
 use tarn_checkpoint_core::Replicate;
 use tarn_checkpoint_core::model::energy::{self, EXASCALE, OMNI_PATH};
 use tarn_checkpoint_core::model::loss::{FITTED, PUBLISHED};
-use tarn_checkpoint_core::model::{Advice, Choice, Energy, Interconnect, Job};
+use tarn_checkpoint_core::model::{
+    CheckpointEnergy, CheckpointedRun, Choice, Interconnect, ReplicationAdvice,
+};
 use tarn_console::simulated::positive;
 use tarn_types::codes::Exit;
 use tarn_types::units::{Bytes, Elapsed, SECOND, parse_rate, parse_time};
@@ -153,12 +155,12 @@ struct LevelLoss {
 /// A row of the energy table.
 struct EnergyRow {
     network: &'static str,
-    case: Energy,
+    case: CheckpointEnergy,
 }
 
 impl ModelArgs {
-    fn job(&self) -> Job {
-        Job {
+    fn job(&self) -> CheckpointedRun {
+        CheckpointedRun {
             nodes: f64::from(self.nodes),
             mtbf: self.mtbf,
             for_good: self.for_good,
@@ -222,7 +224,7 @@ impl ModelArgs {
 
     /// The two networks at three ratios and one or two switches away, and what was given.
     fn cases(&self) -> Vec<EnergyRow> {
-        let case = |persistent, link, switches| Energy {
+        let case = |persistent, link, switches| CheckpointEnergy {
             bytes: self.bytes,
             persistent,
             memory: self.memory_rate,
@@ -383,7 +385,7 @@ impl ModelArgs {
         })
     }
 
-    fn print_advice(&self, job: &Job, advised: &Advice) -> CliResult<()> {
+    fn print_advice(&self, job: &CheckpointedRun, advised: &ReplicationAdvice) -> CliResult<()> {
         out!("")?;
         out!("ADVICE for a loss of at most {}", self.bound)?;
         row("what is staged", &STAGED_COLUMNS.map(String::from))?;
@@ -417,7 +419,7 @@ impl ModelArgs {
             ];
             row(&way(how), &cells)?;
         }
-        let Advice { staged, kept, .. } = advised;
+        let ReplicationAdvice { staged, kept, .. } = advised;
         out!(
             "take replicas = {}, {}, stage {} while {} go to the tier, make a checkpoint every {}",
             staged.replicas,
@@ -435,8 +437,8 @@ impl ModelArgs {
         assumed(&ADVICE_ASSUMES)
     }
 
-    fn advice_json(&self, job: &Job, advised: &Advice) -> Value {
-        let Advice { staged, kept, .. } = advised;
+    fn advice_json(&self, job: &CheckpointedRun, advised: &ReplicationAdvice) -> Value {
+        let ReplicationAdvice { staged, kept, .. } = advised;
         let replicas: Vec<Value> = job
             .replicas()
             .map(|replicas| {
@@ -618,7 +620,7 @@ fn above_zero<T: Default + PartialOrd>(number: T) -> Result<T, String> {
 }
 
 /// What the paper's Figure 2 draws: for some of the checkpoint staged, what the shorter checkpoint saves, and what copies cost.
-fn curve(case: &Energy) -> Vec<Value> {
+fn curve(case: &CheckpointEnergy) -> Vec<Value> {
     let staged = (0..=CURVE).map(|n| case.bytes as f64 * f64::from(n) / f64::from(CURVE));
     staged
         .map(|staged| {

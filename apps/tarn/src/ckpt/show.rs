@@ -1,24 +1,24 @@
 //! `tarn ckpt show`.
 
-use super::version_catalog::{Held, Named, Staged, VersionCatalog};
-use super::{Place, named, no_version, printable};
+use super::version_catalog::{PrintableName, ReadableArena, StagedFile, TierVersionCatalog};
+use super::{CheckpointLocation, named, no_version, printable};
 use crate::error::CliResult;
 use crate::globals::Globals;
 use crate::print::{self, out, say};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use tarn_checkpoint_core::{Object, Piece, Place as Lies, Shape, VersionId};
+use tarn_checkpoint_core::{Object, ObjectPiece, PieceLocation as Lies, Shape, VersionId};
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
 pub(super) fn show(
     globals: &Globals,
-    place: &Place,
+    place: &CheckpointLocation,
     run: &OsStr,
     asked: Option<VersionId>,
 ) -> CliResult {
-    let version_catalog = VersionCatalog::open(place)?;
+    let version_catalog = TierVersionCatalog::open(place)?;
     let run = version_catalog.run(run)?;
     let mut arenas = Vec::new();
     for held in run.arenas() {
@@ -78,12 +78,12 @@ pub(super) fn show(
     Ok(Exit::Success)
 }
 
-fn is_here(piece: &Piece, staged: &[Staged]) -> bool {
+fn is_here(piece: &ObjectPiece, staged: &[StagedFile]) -> bool {
     matches!(piece.place, Lies::Arena(_)) || !copies(piece, staged).is_empty()
 }
 
 /// The files in memory that have a piece.
-fn copies<'s>(piece: &Piece, staged: &'s [Staged]) -> Vec<&'s Staged> {
+fn copies<'s>(piece: &ObjectPiece, staged: &'s [StagedFile]) -> Vec<&'s StagedFile> {
     match piece.place {
         Lies::Arena(_) => Vec::new(),
         Lies::Staged(at) => {
@@ -93,7 +93,7 @@ fn copies<'s>(piece: &Piece, staged: &'s [Staged]) -> Vec<&'s Staged> {
     }
 }
 
-fn places(object: &Object, staged: &[Staged]) -> String {
+fn places(object: &Object, staged: &[StagedFile]) -> String {
     let mut places = BTreeSet::new();
     for piece in &object.pieces {
         let copies = copies(piece, staged);
@@ -122,7 +122,13 @@ fn shape(shape: &Shape) -> String {
     }
 }
 
-fn line(run: &str, id: VersionId, held: &Held, staged: &[Staged], object: &Object) -> Value {
+fn line(
+    run: &str,
+    id: VersionId,
+    held: &ReadableArena,
+    staged: &[StagedFile],
+    object: &Object,
+) -> Value {
     let shape = match &object.shape {
         Shape::Own => json!({"kind": "own"}),
         Shape::Replicated => json!({"kind": "replicated"}),
@@ -133,7 +139,7 @@ fn line(run: &str, id: VersionId, held: &Held, staged: &[Staged], object: &Objec
             json!({"kind": "block", "dimensions": each})
         }
     };
-    let piece = |piece: &Piece| {
+    let piece = |piece: &ObjectPiece| {
         let here: Vec<Value> = match piece.place {
             Lies::Arena(_) => vec![json!({"in": "arena", "path": held.path.to_string_lossy()})],
             Lies::Staged(_) => copies(piece, staged)

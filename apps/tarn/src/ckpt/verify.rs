@@ -1,7 +1,9 @@
 //! `tarn ckpt verify`: every byte of every copy that is here is read and compared with its checksum.
 
-use super::version_catalog::{Held, Named, Run, Staged, VersionCatalog};
-use super::{Place, named, no_version, numbers, printable};
+use super::version_catalog::{
+    PrintableName, ReadableArena, RunCheckpoints, StagedFile, TierVersionCatalog,
+};
+use super::{CheckpointLocation, named, no_version, numbers, printable};
 use crate::error::CliResult;
 use crate::globals::Globals;
 use crate::print::{self, out, say};
@@ -12,9 +14,9 @@ use std::path::{Path, PathBuf};
 use tarn_checkpoint::version_catalog::Unreadable;
 use tarn_checkpoint_core::arena::Version;
 use tarn_checkpoint_core::manifest::CHUNK;
-use tarn_checkpoint_core::{Level, Piece, Place as Lies, VersionId};
+use tarn_checkpoint_core::{ObjectPiece, PersistenceLevel, PieceLocation as Lies, VersionId};
 use tarn_media::Reader;
-use tarn_ports::Stored;
+use tarn_ports::ReadableMedium;
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
@@ -45,7 +47,7 @@ impl Damage {
 
 /// What was found of one rank's version.
 #[derive(Debug, Default)]
-struct Found {
+struct RankVerification {
     bytes: u64,
     chunks: u64,
     /// Of them, so many are damaged or lacking somewhere.
@@ -59,7 +61,7 @@ struct Found {
 
 /// What was found of a version.
 #[derive(Default)]
-struct Sum {
+struct VersionVerification {
     ranks: u32,
     here: BTreeSet<u32>,
     bytes: u64,
@@ -106,13 +108,13 @@ struct VersionLine<'a> {
 
 pub(super) fn verify(
     globals: &Globals,
-    place: &Place,
+    place: &CheckpointLocation,
     name: &OsStr,
     asked: Option<VersionId>,
 ) -> CliResult {
-    let version_catalog = VersionCatalog::open(place)?;
+    let version_catalog = TierVersionCatalog::open(place)?;
     let run = version_catalog.run(name)?;
-    let mut sums: BTreeMap<VersionId, Sum> = BTreeMap::new();
+    let mut sums: BTreeMap<VersionId, VersionVerification> = BTreeMap::new();
     let mut others = BTreeSet::new();
     let (mut whole, mut nowhere) = (true, false);
     for held in run.arenas() {
@@ -141,7 +143,7 @@ pub(super) fn verify(
             };
             whole &= found.damaged == 0;
             let rank = held.arena.header().rank;
-            tell(globals, place, &run, version, rank, &found)?;
+            print_damage(globals, place, &run, version, rank, &found)?;
             nowhere |= found.damages.iter().any(Damage::is_nowhere);
             let sum = sums.entry(version.id).or_default();
             sum.ranks = sum.ranks.max(held.arena.header().ranks);
@@ -170,7 +172,7 @@ pub(super) fn verify(
     })
 }
 
-fn unreadable(globals: &Globals, run: &Run<'_>, why: &str) -> CliResult<()> {
+fn unreadable(globals: &Globals, run: &RunCheckpoints<'_>, why: &str) -> CliResult<()> {
     match globals.json {
         true => print::json(&serde_json::json!({
             "schema": 1, "kind": "unreadable", "run": run.text(), "why": why,
@@ -193,18 +195,22 @@ enum Unverified {
 }
 
 /// Reads a rank's version, again if it was changed meanwhile; none if it is no longer kept.
-fn examine(run: &Run<'_>, path: &Path, id: VersionId) -> Result<Option<Found>, Unverified> {
+fn examine(
+    run: &RunCheckpoints<'_>,
+    path: &Path,
+    id: VersionId,
+) -> Result<Option<RankVerification>, Unverified> {
     for _ in 0..TRIES {
-        let held = Held::open(path.to_owned())?;
+        let held = ReadableArena::open(path.to_owned())?;
         let Some(version) = held.arena.versions().iter().find(|v| v.id == id) else {
             return Ok(None);
         };
-        let found = Found::of(version, &held, &run.staged(&held));
+        let found = RankVerification::of(version, &held, &run.staged(&held));
         if found.damaged == 0 {
             return Ok(Some(found));
         }
         // What was overwritten since has another manifest, or none.
-        if Held::open(path.to_owned())?
+        if ReadableArena::open(path.to_owned())?
             .arena
             .versions()
             .contains(version)
@@ -218,8 +224,8 @@ fn examine(run: &Run<'_>, path: &Path, id: VersionId) -> Result<Option<Found>, U
     })
 }
 
-impl Found {
-    fn of(version: &Version, held: &Held, staged: &[Staged]) -> Self {
+impl RankVerification {
+    fn of(version: &Version, held: &ReadableArena, staged: &[StagedFile]) -> Self {
         let mut found = Self::default();
         let mut chunk = vec![0; CHUNK as usize];
         for object in &version.manifest.objects {
@@ -237,9 +243,9 @@ impl Found {
         &mut self,
         key: &[u8],
         first: u64,
-        piece: &Piece,
-        held: &Held,
-        staged: &[Staged],
+        piece: &ObjectPiece,
+        held: &ReadableArena,
+        staged: &[StagedFile],
         chunk: &mut [u8],
     ) {
         // The first is where the manifest says that it is; none: it is not there.
@@ -310,13 +316,13 @@ impl Found {
 }
 
 /// Prints what is damaged.
-fn tell(
+fn print_damage(
     globals: &Globals,
-    place: &Place,
-    run: &Run<'_>,
+    place: &CheckpointLocation,
+    run: &RunCheckpoints<'_>,
     version: &Version,
     rank: u32,
-    found: &Found,
+    found: &RankVerification,
 ) -> CliResult<()> {
     let id = version.id;
     for damage in &found.damages {
@@ -354,7 +360,7 @@ fn tell(
         };
         let then = match (damage.stands_in, version.level) {
             (Some(what), _) => format!("the {what} has it undamaged"),
-            (None, Level::Replicated | Level::Flushed) => {
+            (None, PersistenceLevel::Replicated | PersistenceLevel::Flushed) => {
                 format!(
                     "no copy is here; as it is {}, there is one elsewhere",
                     super::word(version.level)
@@ -380,7 +386,12 @@ fn tell(
 }
 
 /// Prints what was found of a version.
-fn conclude(globals: &Globals, run: &Run<'_>, id: VersionId, sum: &Sum) -> CliResult<()> {
+fn conclude(
+    globals: &Globals,
+    run: &RunCheckpoints<'_>,
+    id: VersionId,
+    sum: &VersionVerification,
+) -> CliResult<()> {
     let missing = numbers::missing(&sum.here, sum.ranks);
     let restorable = missing.is_none() && sum.lost == 0;
     if globals.json {

@@ -1,21 +1,23 @@
 //! What this node has, as `tarn ckpt` asks for it.
 
-use super::{Place, printable};
+use super::{CheckpointLocation, printable};
 use crate::error::{CliError, CliResult};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-pub(super) use tarn_checkpoint::version_catalog::{Found, Held, Run, Staged};
+pub(super) use tarn_checkpoint::version_catalog::{
+    CatalogVersion, ReadableArena, RunCheckpoints, StagedFile,
+};
 use tarn_types::codes::Exit;
 
 /// The checkpoints of a tier.
-pub(super) struct VersionCatalog<'a> {
-    place: &'a Place,
+pub(super) struct TierVersionCatalog<'a> {
+    place: &'a CheckpointLocation,
     version_catalog: tarn_checkpoint::version_catalog::VersionCatalog<'a>,
 }
 
-impl<'a> VersionCatalog<'a> {
-    pub(super) fn open(place: &'a Place) -> CliResult<Self> {
+impl<'a> TierVersionCatalog<'a> {
+    pub(super) fn open(place: &'a CheckpointLocation) -> CliResult<Self> {
         let version_catalog =
             tarn_checkpoint::version_catalog::VersionCatalog::open(&place.tier, &place.memory);
         let version_catalog = version_catalog.map_err(|e| {
@@ -41,15 +43,15 @@ impl<'a> VersionCatalog<'a> {
         })
     }
 
-    pub(super) fn runs(&self) -> Vec<Run<'_>> {
+    pub(super) fn runs(&self) -> Vec<RunCheckpoints<'_>> {
         self.version_catalog.runs()
     }
 
-    pub(super) fn run(&self, name: &OsStr) -> CliResult<Run<'_>> {
+    pub(super) fn run(&self, name: &OsStr) -> CliResult<RunCheckpoints<'_>> {
         if let Some(run) = self.version_catalog.run(name) {
             return Ok(run);
         }
-        let there: Vec<String> = self.runs().iter().map(Named::printable).collect();
+        let there: Vec<String> = self.runs().iter().map(PrintableName::printable).collect();
         let list = match &there[..] {
             [] => "no program has any there".into(),
             some => format!("there are those of {}", some.join(", ")),
@@ -66,14 +68,14 @@ impl<'a> VersionCatalog<'a> {
 }
 
 /// How a program's name is printed.
-pub(super) trait Named {
+pub(super) trait PrintableName {
     /// As text that may be printed in JSON.
     fn text(&self) -> String;
     /// In a line of a table.
     fn printable(&self) -> String;
 }
 
-impl Named for Run<'_> {
+impl PrintableName for RunCheckpoints<'_> {
     fn text(&self) -> String {
         self.name.to_string_lossy().into_owned()
     }

@@ -2,7 +2,7 @@
 
 use crate::mover::trees;
 use std::path::PathBuf;
-use tarn_ports::{Control, CopyReport, CopySource, Delivery, Mover, MoverError, Over};
+use tarn_ports::{Control, CopyReport, CopySource, DeliveryJob, Mover, MoverError, Over};
 use tarn_types::event::FailureKind;
 use tarn_types::object::ObjectUrl;
 use tarn_types::part::Verify;
@@ -26,7 +26,7 @@ pub(super) fn deliver(what: Delivered) -> Result<CopyReport, MoverError> {
         );
         return Err(MoverError::new(FailureKind::Conflict, text));
     }
-    let job = Delivery {
+    let job = DeliveryJob {
         sources: what.sources,
         dest: PathBuf::from(what.dest.to_string()),
         single: what.single,

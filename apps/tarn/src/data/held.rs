@@ -5,7 +5,7 @@ mod stored;
 mod which;
 
 pub(crate) use stored::{NOT_KEPT, StoredPart};
-pub(crate) use which::Which;
+pub(crate) use which::DatasetSelector;
 
 use super::delivered::{Delivered, deliver};
 use super::missing::had_again;
@@ -17,7 +17,7 @@ use crate::print::say;
 use crate::run::open_catalogue;
 use crate::state;
 use anyhow::Context;
-use parts::{Lack, Parts, parts_in};
+use parts::{IncompleteVersion, VersionParts, parts_in};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use tarn_types::part::{StoreKey, Verify};
 use tarn_types::units::Bytes;
 
 /// The newest version of a dataset on the nodes, locked against runs of its workflow.
-pub(crate) struct Held {
+pub(crate) struct LockedVersion {
     state: StateDir,
     catalogue: Catalogue,
     pub(super) rows: Vec<ReplicaRow>,
@@ -47,7 +47,7 @@ pub(crate) struct Held {
 }
 
 /// What was found of a replica that was read again.
-pub(super) enum Replica {
+pub(super) enum ReplicaCheck {
     Whole,
     /// It is not what was published: why.
     Damaged(String),
@@ -56,23 +56,23 @@ pub(super) enum Replica {
 }
 
 /// Replicas that were read again.
-pub(super) type Found<'a> = Vec<(&'a ReplicaRow, Replica)>;
+pub(super) type CheckedReplicas<'a> = Vec<(&'a ReplicaRow, ReplicaCheck)>;
 
 /// What was copied, and why that is not all of the version, if it is not.
-pub(super) struct Copied {
-    pub(super) parts: Parts,
-    pub(super) lacks: Option<Lack>,
+pub(super) struct CopiedParts {
+    pub(super) parts: VersionParts,
+    pub(super) lacks: Option<IncompleteVersion>,
 }
 
 /// A part: what it must be, and its replicas, the one that is to be read first.
-struct Choice<'a> {
+struct PartSources<'a> {
     manifest: Manifest,
     replicas: Vec<&'a ReplicaRow>,
     /// What those on nodes are sealed with, if they are.
     key: Option<Arc<DataKey>>,
 }
 
-impl Held {
+impl LockedVersion {
     /// Whether a dataset that is named in full, `WORKFLOW/DATASET`, is one of the runs here.
     ///
     /// # Errors
@@ -82,23 +82,35 @@ impl Held {
             return Ok(false);
         };
         let known = open_catalogue(&state)?.datasets().exit(Exit::State)?;
-        let which = Which::named(name);
+        let which = DatasetSelector::named(name);
         Ok(known.iter().any(|r| which.is(r)))
     }
 
     /// To change or remove it: nobody else has it meanwhile.
     pub(super) fn find(globals: &Globals, dataset: &str) -> CliResult<Self> {
-        Self::of(state::here(globals)?, &Which::named(dataset), false)
+        Self::of(
+            state::here(globals)?,
+            &DatasetSelector::named(dataset),
+            false,
+        )
     }
 
     /// To read it, beside others who read it.
     pub(super) fn find_to_read(globals: &Globals, dataset: &str) -> CliResult<Self> {
-        Self::of(state::here(globals)?, &Which::named(dataset), true)
+        Self::of(
+            state::here(globals)?,
+            &DatasetSelector::named(dataset),
+            true,
+        )
     }
 
     /// The newest version of a dataset, locked against whoever would change it, and unless it is only read against everybody.
-    pub(crate) fn of(state: StateDir, which: &Which<'_>, is_only_read: bool) -> CliResult<Self> {
-        let Which { but, dataset, .. } = *which;
+    pub(crate) fn of(
+        state: StateDir,
+        which: &DatasetSelector<'_>,
+        is_only_read: bool,
+    ) -> CliResult<Self> {
+        let DatasetSelector { but, dataset, .. } = *which;
         let catalogue = open_catalogue(&state)?;
         let known = catalogue.datasets().exit(Exit::State)?;
         let mut named: Vec<&DatasetRow> = known.iter().filter(|r| which.is(r)).collect();
@@ -167,10 +179,10 @@ impl Held {
     }
 
     /// The parts of the whole version.
-    fn complete(&self, asked: Option<&str>) -> CliResult<Parts> {
+    fn complete(&self, asked: Option<&str>) -> CliResult<VersionParts> {
         match self.made(&self.rows, asked)? {
             (parts, None) => Ok(parts),
-            (_, Some(Lack { why, remedy, .. })) => Err(CliError::new(
+            (_, Some(IncompleteVersion { why, remedy, .. })) => Err(CliError::new(
                 Exit::WorkflowFailed,
                 format!(
                     "{why}; nothing was copied. `tarn data get` copies what is there. {remedy}"
@@ -182,7 +194,11 @@ impl Held {
     /// The parts of the version, as the newest run that spoke of them has made it, or the run that is asked for.
     /// What two runs have made is never mixed. Where not all instances of its step have ended well, what the others have made, and why it is
     /// not whole.
-    fn made(&self, rows: &[ReplicaRow], asked: Option<&str>) -> CliResult<(Parts, Option<Lack>)> {
+    fn made(
+        &self,
+        rows: &[ReplicaRow],
+        asked: Option<&str>,
+    ) -> CliResult<(VersionParts, Option<IncompleteVersion>)> {
         let of: BTreeSet<&str> = rows.iter().map(|r| r.run.as_str()).collect();
         let meant = |run: &str| asked.map_or(of.contains(run), |asked| asked == run);
         let listed = runs::list(&self.state).exit(Exit::State)?;
@@ -230,7 +246,7 @@ impl Held {
     }
 
     /// What there is to choose from for each part: nodes first, what people may have changed last.
-    fn choices(&self, parts: &Parts) -> CliResult<Vec<Choice<'_>>> {
+    fn choices(&self, parts: &VersionParts) -> CliResult<Vec<PartSources<'_>>> {
         let mut rows: BTreeMap<&StoreKey, Vec<&ReplicaRow>> = BTreeMap::new();
         for row in self.rows.iter().filter(|r| parts.contains_key(&r.key)) {
             rows.entry(&row.key).or_default().push(row);
@@ -243,7 +259,7 @@ impl Held {
         &self,
         mut replicas: Vec<&'a ReplicaRow>,
         recorded: Option<Hash>,
-    ) -> CliResult<Choice<'a>> {
+    ) -> CliResult<PartSources<'a>> {
         if replicas.iter().all(|r| !is_here(&r.at)) {
             let nodes = elsewhere(replicas.iter().copied());
             return Err(CliError::new(
@@ -262,7 +278,7 @@ impl Held {
         });
         let key = self.key(replicas[0])?;
         let manifest = self.manifest(&replicas, recorded, key.as_ref())?;
-        Ok(Choice {
+        Ok(PartSources {
             manifest,
             replicas,
             key,
@@ -332,7 +348,12 @@ impl Held {
 
     /// Copies the version out; the keys of its parts. Where it is to be freed afterwards, what was put is read again.
     /// What an earlier call has put there whole is not put again.
-    pub(super) fn copy_to(&self, dest: &Path, run: Option<&str>, frees: bool) -> CliResult<Copied> {
+    pub(super) fn copy_to(
+        &self,
+        dest: &Path,
+        run: Option<&str>,
+        frees: bool,
+    ) -> CliResult<CopiedParts> {
         if let Some(at) = ObjectUrl::of(dest) {
             let refused = |why| format!("{} is no place in an object store: {why}", shown(dest));
             let at = at.map_err(|why| CliError::new(Exit::Usage, refused(why)))?;
@@ -363,16 +384,16 @@ impl Held {
     }
 
     /// What is freed afterwards must be whole.
-    fn to_copy(&self, run: Option<&str>, frees: bool) -> CliResult<Copied> {
+    fn to_copy(&self, run: Option<&str>, frees: bool) -> CliResult<CopiedParts> {
         let (parts, lacks) = match frees {
             true => (self.complete(run)?, None),
             false => self.made(&self.rows, run)?,
         };
-        Ok(Copied { parts, lacks })
+        Ok(CopiedParts { parts, lacks })
     }
 
     /// The same to a tree of an object store, where an interrupted call has left what the next one goes on with.
-    fn put_to(&self, dest: ObjectUrl, run: Option<&str>, frees: bool) -> CliResult<Copied> {
+    fn put_to(&self, dest: ObjectUrl, run: Option<&str>, frees: bool) -> CliResult<CopiedParts> {
         let copied = self.to_copy(run, frees)?;
         let owner = self.rows.first().map_or(String::new(), |row| {
             format!("{}/{}", row.workspace, row.dataset)
@@ -399,13 +420,16 @@ impl Held {
 
     /// Reads all replicas of the version, as a run has made it, and then those of the older ones that are left of it. And what parts
     /// of it are gone, if all had been made.
-    pub(super) fn read_all(&self, run: Option<&str>) -> CliResult<(Found<'_>, Option<Lack>)> {
+    pub(super) fn read_all(
+        &self,
+        run: Option<&str>,
+    ) -> CliResult<(CheckedReplicas<'_>, Option<IncompleteVersion>)> {
         let (parts, lack) = self.made(&self.rows, run)?;
         let mut all = self.read(&self.rows, &parts, true);
         for of_version in self.older.chunk_by(|a, b| a.version == b.version) {
             // Of an older one some parts may have gone: those that are there can be kept all the same.
             let made = self.made(of_version, run);
-            let parts = made.map_or_else(|_| Parts::new(), |(parts, _)| parts);
+            let parts = made.map_or_else(|_| VersionParts::new(), |(parts, _)| parts);
             all.extend(self.read(of_version, &parts, run.is_some()));
         }
         Ok((all, lack.filter(|l| l.was_whole)))
@@ -415,20 +439,23 @@ impl Held {
     fn read<'a>(
         &self,
         rows: &'a [ReplicaRow],
-        parts: &Parts,
+        parts: &VersionParts,
         is_only: bool,
-    ) -> Vec<(&'a ReplicaRow, Replica)> {
+    ) -> Vec<(&'a ReplicaRow, ReplicaCheck)> {
         let is_meant = |r: &&ReplicaRow| !is_only || parts.contains_key(&r.key);
         let read = |row: &'a ReplicaRow| {
             if !is_here(&row.at) {
-                return (row, Replica::Elsewhere);
+                return (row, ReplicaCheck::Elsewhere);
             }
             let recorded = parts.get(&row.key).and_then(|i| i.hash);
             let read = match self.choice(vec![row], recorded) {
                 Ok(choice) => choice.read(&trees()).map_err(|e| e.to_string()),
                 Err(e) => Err(format!("{:#}", e.error)),
             };
-            (row, read.map_or_else(Replica::Damaged, |()| Replica::Whole))
+            (
+                row,
+                read.map_or_else(ReplicaCheck::Damaged, |()| ReplicaCheck::Whole),
+            )
         };
         rows.iter().filter(is_meant).map(read).collect()
     }
@@ -531,7 +558,7 @@ fn level(frees: bool) -> Verify {
 
 /// Whether a tree of a store is whole and just this, by an earlier call that was killed before it had freed the nodes. All of it is
 /// read.
-fn is_put(dest: &ObjectUrl, owner: &str, parts: &[Choice<'_>]) -> Result<bool, MoverError> {
+fn is_put(dest: &ObjectUrl, owner: &str, parts: &[PartSources<'_>]) -> Result<bool, MoverError> {
     let (mover, control) = (trees(), Control::default());
     let dest = PathBuf::from(dest.to_string());
     if !mover.is_delivered(&dest, owner, &control)? {
@@ -542,13 +569,13 @@ fn is_put(dest: &ObjectUrl, owner: &str, parts: &[Choice<'_>]) -> Result<bool, M
 }
 
 /// The same of a folder: whether it is just this.
-fn holds(folder: &Path, parts: &[Choice<'_>]) -> bool {
+fn holds(folder: &Path, parts: &[PartSources<'_>]) -> bool {
     let meant = hash_of(parts);
     let found = trees().digest(folder, &Control::default());
     folder.is_dir() && meant.is_some() && found.is_ok_and(|found| found.hash() == meant)
 }
 
-fn hash_of(parts: &[Choice<'_>]) -> Option<Hash> {
+fn hash_of(parts: &[PartSources<'_>]) -> Option<Hash> {
     let manifests: Vec<&Manifest> = parts.iter().map(|p| &p.manifest).collect();
     merge(&manifests).ok().and_then(|merged| merged.hash())
 }
@@ -582,7 +609,11 @@ fn freed(rows: &[ReplicaRow], bytes: u64) -> String {
 }
 
 /// Copies parts into one folder.
-fn copy(parts: &mut [Choice<'_>], dest: &Path, verify: Verify) -> Result<CopyReport, MoverError> {
+fn copy(
+    parts: &mut [PartSources<'_>],
+    dest: &Path,
+    verify: Verify,
+) -> Result<CopyReport, MoverError> {
     let mover = trees();
     let mut staging = dest.as_os_str().to_owned();
     staging.push(".tarn-incoming");
@@ -609,12 +640,12 @@ fn copy(parts: &mut [Choice<'_>], dest: &Path, verify: Verify) -> Result<CopyRep
 
 /// Has sources copied. Where a replica turns out to be damaged, another of its part is taken.
 fn try_all(
-    parts: &mut [Choice<'_>],
+    parts: &mut [PartSources<'_>],
     mover: &Trees,
     copy: &dyn Fn(Vec<CopySource>) -> Result<CopyReport, MoverError>,
 ) -> Result<CopyReport, MoverError> {
     loop {
-        let failed = match copy(parts.iter().map(Choice::source).collect()) {
+        let failed = match copy(parts.iter().map(PartSources::source).collect()) {
             Err(failed) => failed,
             done => return done,
         };
@@ -623,14 +654,14 @@ fn try_all(
             FailureKind::NoSpace | FailureKind::Cancelled | FailureKind::Conflict
         );
         // Each round leaves out a replica at least: there is an end.
-        let other = |p: &mut Choice<'_>| p.leave_damaged(mover);
+        let other = |p: &mut PartSources<'_>| p.leave_damaged(mover);
         if hopeless || parts.iter_mut().map(other).filter(|left| *left).count() == 0 {
             return Err(failed);
         }
     }
 }
 
-impl Choice<'_> {
+impl PartSources<'_> {
     fn source(&self) -> CopySource {
         let row = self.replicas[0];
         let paths = || self.manifest.entries.iter().map(|e| e.path.clone());

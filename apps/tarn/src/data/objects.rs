@@ -10,31 +10,37 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use tarn_objects::{Code, Fault, Info, Store};
+use tarn_objects::{CheckpointError, CheckpointErrorCode, NodeObjectStore, ObjectInfo};
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
 /// The version that is asked for, and the node that it is brought from first.
-pub(super) struct Which<'a> {
+pub(super) struct ObjectSelector<'a> {
     pub(super) key: &'a str,
     pub(super) number: Option<u64>,
     pub(super) from: Option<&'a str>,
 }
 
-fn open(store: Option<&Path>) -> CliResult<Store> {
-    Store::open(store).map_err(failed)
+fn open(store: Option<&Path>) -> CliResult<NodeObjectStore> {
+    NodeObjectStore::open(store).map_err(failed)
 }
 
 /// A fault of the library, with its exit code.
-fn failed(fault: Fault) -> CliError {
+fn failed(fault: CheckpointError) -> CliError {
     let exit = match fault.code {
-        Code::Invalid => Exit::Usage,
-        Code::NotFound => Exit::NotFound,
-        Code::NoSpace | Code::NoMem => Exit::NoRoom,
-        Code::Busy => Exit::Busy,
-        Code::Corrupt | Code::Exists | Code::Lost | Code::TimedOut => Exit::WorkflowFailed,
-        Code::Internal => Exit::Internal,
-        Code::Io | Code::Unsupported | Code::Shape | Code::Init => Exit::State,
+        CheckpointErrorCode::Invalid => Exit::Usage,
+        CheckpointErrorCode::NotFound => Exit::NotFound,
+        CheckpointErrorCode::NoSpace | CheckpointErrorCode::NoMem => Exit::NoRoom,
+        CheckpointErrorCode::Busy => Exit::Busy,
+        CheckpointErrorCode::Corrupt
+        | CheckpointErrorCode::Exists
+        | CheckpointErrorCode::Lost
+        | CheckpointErrorCode::TimedOut => Exit::WorkflowFailed,
+        CheckpointErrorCode::Internal => Exit::Internal,
+        CheckpointErrorCode::Io
+        | CheckpointErrorCode::Unsupported
+        | CheckpointErrorCode::Shape
+        | CheckpointErrorCode::Init => Exit::State,
     };
     CliError::new(exit, fault)
 }
@@ -49,7 +55,7 @@ pub(super) fn outside(at: &Path) -> CliError {
 }
 
 /// One version, as `--json` has it.
-fn json(info: &Info, path: Option<&Path>) -> CliResult<()> {
+fn json(info: &ObjectInfo, path: Option<&Path>) -> CliResult<()> {
     let line = serde_json::json!({
         "schema": 1, "key": info.key, "number": info.number, "bytes": info.bytes, "about": info.about,
         "damaged": info.damaged, "encrypted": info.encrypted, "path": path,
@@ -116,11 +122,11 @@ pub(super) fn put(
 pub(super) fn get(
     globals: &Globals,
     store: Option<&Path>,
-    which: &Which<'_>,
+    which: &ObjectSelector<'_>,
     dest: Option<&Path>,
 ) -> CliResult {
     let store = open(store)?;
-    let Which { key, number, from } = *which;
+    let ObjectSelector { key, number, from } = *which;
     let number = match from {
         Some(node) => Some(store.fetch(key, number, node).map_err(failed)?.number),
         None => number,
@@ -158,7 +164,7 @@ pub(super) fn versions(globals: &Globals, store: Option<&Path>, key: &str) -> Cl
     show(globals, &store.versions(key).map_err(failed)?)
 }
 
-fn show(globals: &Globals, all: &[Info]) -> CliResult {
+fn show(globals: &Globals, all: &[ObjectInfo]) -> CliResult {
     if globals.json {
         for info in all {
             json(info, None)?;

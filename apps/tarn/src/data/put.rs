@@ -1,12 +1,12 @@
 //! `tarn data put`: a folder becomes a dataset of its own on a tier, and stays there as long as it is asked for.
 
-use super::{is_here, remove, say_freed};
+use super::{is_here, print_freed, remove};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::mover::trees;
 use crate::options::{MachineArgs, RunArgs, VerifyArg};
 use crate::print::say;
-use crate::run::files::Files;
+use crate::run::files::RunFiles;
 use crate::run::{open_catalogue, wall};
 use crate::{cluster, state, workflow};
 use anyhow::Context;
@@ -63,7 +63,7 @@ pub(super) fn put(
         report: None,
         margin: crate::options::MARGIN,
     };
-    let exit = crate::run::start(globals, &parsed, Files::default(), &dir, &args)?;
+    let exit = crate::run::start(globals, &parsed, RunFiles::default(), &dir, &args)?;
     if exit == Exit::Success {
         replace_older(&dir, &parsed.workflow.name)?;
     }
@@ -103,8 +103,10 @@ fn is_there_already(
     source: &Path,
     machine: &MachineArgs,
 ) -> CliResult<bool> {
-    let is_elsewhere =
-        !machine.local && tarn_slurm::Allocation::here().exit(Exit::State)?.is_some();
+    let is_elsewhere = !machine.local
+        && tarn_slurm::SlurmAllocation::here()
+            .exit(Exit::State)?
+            .is_some();
     let name = &parsed.workflow.name;
     if is_elsewhere || is_object(source) || !state.0.is_dir() {
         return Ok(false);
@@ -218,7 +220,7 @@ fn remove_others(
     older.retain(|r| !now.contains(&r.key));
     if !older.is_empty() {
         let bytes = remove(catalogue, &older, &trees())?;
-        say_freed(bytes, "put there before under this name");
+        print_freed(bytes, "put there before under this name");
     }
     Ok(())
 }

@@ -3,30 +3,31 @@
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::print::{self, out, say};
-use crate::slurm::people::{Names, number};
-use crate::slurm::{Controller, TIMEOUT, done, refused, unexpected};
+use crate::slurm::people::{OwnerNames, number};
+use crate::slurm::{ControllerClient, TIMEOUT, done, refused, unexpected};
 use crate::usage::now;
 use anyhow::Context;
 use std::time::Duration;
 use tarn_proto::site::{
-    Ask, DatasetInfo, OrphanInfo, Owner, ReplicaInfo, ReplicaState, Said, Which,
+    ControllerReply, ControllerRequest, DatasetFilter, DatasetInfo, OrphanInfo, Owner, ReplicaInfo,
+    ReplicaState,
 };
 use tarn_types::codes::Exit;
-use tarn_types::named::{Named, Whose};
+use tarn_types::named::{NamedDataset, Whose};
 use tarn_types::units::{Bytes, Elapsed, Time, parse_time};
 
 /// How long nodes may take to read a dataset again.
 const READING: Duration = Duration::from_secs(86_400);
 
 /// A dataset, as the controller names it.
-struct Place {
+struct SiteDataset {
     owner: Owner,
     workflow: String,
     dataset: String,
 }
 
-impl Place {
-    fn of(named: &Named) -> CliResult<Self> {
+impl SiteDataset {
+    fn of(named: &NamedDataset) -> CliResult<Self> {
         let workflow = named.workflow.as_deref().unwrap_or(Owner::NO_WORKFLOW);
         Ok(Self {
             owner: number(&named.whose)?,
@@ -43,26 +44,26 @@ pub(super) fn is_named(name: &str) -> bool {
 
 /// Whether there is a site on this host.
 pub(super) fn is_here() -> bool {
-    Controller::of_environment().is_here()
+    ControllerClient::of_environment().is_here()
 }
 
 /// Whether there is a site whose datasets can be meant.
 pub(super) fn is_known() -> bool {
-    Controller::of_environment().is_known()
+    ControllerClient::of_environment().is_known()
 }
 
-pub(super) fn named(name: &str) -> CliResult<Named> {
+pub(super) fn named(name: &str) -> CliResult<NamedDataset> {
     name.parse().exit(Exit::Usage)
 }
 
-fn ask(ask: &Ask) -> CliResult<Said> {
-    Controller::of_environment().ask_once(ask, TIMEOUT)
+fn ask(ask: &ControllerRequest) -> CliResult<ControllerReply> {
+    ControllerClient::of_environment().ask_once(ask, TIMEOUT)
 }
 
-fn datasets(which: Which) -> CliResult<Vec<DatasetInfo>> {
-    match ask(&Ask::Find(which))? {
-        Said::Datasets(all) => Ok(all),
-        Said::Refused(why) => Err(refused(&why)),
+fn datasets(which: DatasetFilter) -> CliResult<Vec<DatasetInfo>> {
+    match ask(&ControllerRequest::Find(which))? {
+        ControllerReply::Datasets(all) => Ok(all),
+        ControllerReply::Refused(why) => Err(refused(&why)),
         other => Err(unexpected(&other)),
     }
 }
@@ -96,7 +97,7 @@ fn places(info: &DatasetInfo, between: &str) -> String {
     places.join(between)
 }
 
-fn to_json(info: &DatasetInfo, names: &mut Names) -> serde_json::Value {
+fn to_json(info: &DatasetInfo, names: &mut OwnerNames) -> serde_json::Value {
     let readers: Vec<String> = info
         .readers
         .iter()
@@ -116,11 +117,11 @@ pub(super) fn ls(globals: &Globals, of: Option<&str>) -> CliResult {
         Some(text) => Some(number(&text.parse::<Whose>().exit(Exit::Usage)?)?),
         None => None,
     };
-    let all = datasets(Which {
+    let all = datasets(DatasetFilter {
         owner,
-        ..Which::default()
+        ..DatasetFilter::default()
     })?;
-    let mut names = Names::default();
+    let mut names = OwnerNames::default();
     if globals.json {
         for info in &all {
             print::json(&to_json(info, &mut names))?;
@@ -152,14 +153,14 @@ pub(super) fn ls(globals: &Globals, of: Option<&str>) -> CliResult {
     Ok(Exit::Success)
 }
 
-pub(super) fn show(globals: &Globals, dataset: &Named) -> CliResult {
-    let place = Place::of(dataset)?;
-    let all = datasets(Which {
+pub(super) fn show(globals: &Globals, dataset: &NamedDataset) -> CliResult {
+    let place = SiteDataset::of(dataset)?;
+    let all = datasets(DatasetFilter {
         owner: Some(place.owner),
         workflow: Some(place.workflow),
         dataset: Some(place.dataset),
     })?;
-    let mut names = Names::default();
+    let mut names = OwnerNames::default();
     let Some(first) = all.first() else {
         let text =
             format!("`{dataset}` is not there, or not yours to read (`tarn data ls --site`)");
@@ -206,9 +207,9 @@ pub(super) fn show(globals: &Globals, dataset: &Named) -> CliResult {
     Ok(Exit::Success)
 }
 
-pub(super) fn grant(dataset: &Named, who: &Whose, may: bool) -> CliResult {
-    let place = Place::of(dataset)?;
-    let asked = Ask::Grant {
+pub(super) fn grant(dataset: &NamedDataset, who: &Whose, may: bool) -> CliResult {
+    let place = SiteDataset::of(dataset)?;
+    let asked = ControllerRequest::Grant {
         owner: place.owner,
         workflow: place.workflow,
         dataset: place.dataset,
@@ -218,7 +219,7 @@ pub(super) fn grant(dataset: &Named, who: &Whose, may: bool) -> CliResult {
     done(ask(&asked))
 }
 
-pub(super) fn keep(dataset: &Named, time: &str) -> CliResult {
+pub(super) fn keep(dataset: &NamedDataset, time: &str) -> CliResult {
     let until = match time {
         "forever" => Time::MAX,
         time => {
@@ -226,8 +227,8 @@ pub(super) fn keep(dataset: &Named, time: &str) -> CliResult {
             now().saturating_add(time.exit(Exit::Usage)?)
         }
     };
-    let place = Place::of(dataset)?;
-    let asked = Ask::Keep {
+    let place = SiteDataset::of(dataset)?;
+    let asked = ControllerRequest::Keep {
         owner: place.owner,
         workflow: place.workflow,
         dataset: place.dataset,
@@ -236,9 +237,9 @@ pub(super) fn keep(dataset: &Named, time: &str) -> CliResult {
     done(ask(&asked))
 }
 
-pub(super) fn release(dataset: &Named) -> CliResult {
-    let place = Place::of(dataset)?;
-    let asked = Ask::Release {
+pub(super) fn release(dataset: &NamedDataset) -> CliResult {
+    let place = SiteDataset::of(dataset)?;
+    let asked = ControllerRequest::Release {
         owner: place.owner,
         workflow: place.workflow,
         dataset: place.dataset,
@@ -247,18 +248,18 @@ pub(super) fn release(dataset: &Named) -> CliResult {
 }
 
 /// Has the nodes read all replicas again, and shows what they found.
-pub(super) fn verify(globals: &Globals, dataset: &Named, version: Option<u64>) -> CliResult {
+pub(super) fn verify(globals: &Globals, dataset: &NamedDataset, version: Option<u64>) -> CliResult {
     let version = version.map(u32::try_from).transpose().exit(Exit::Usage)?;
-    let place = Place::of(dataset)?;
-    let asked = Ask::Verify {
+    let place = SiteDataset::of(dataset)?;
+    let asked = ControllerRequest::Verify {
         owner: place.owner,
         workflow: place.workflow,
         dataset: place.dataset,
         version,
     };
-    let found = match Controller::of_environment().ask_once(&asked, READING)? {
-        Said::Replicas(found) => found,
-        Said::Refused(why) => return Err(refused(&why)),
+    let found = match ControllerClient::of_environment().ask_once(&asked, READING)? {
+        ControllerReply::Replicas(found) => found,
+        ControllerReply::Refused(why) => return Err(refused(&why)),
         other => return Err(unexpected(&other)),
     };
     for replica in &found {
@@ -286,7 +287,7 @@ pub(super) fn verify(globals: &Globals, dataset: &Named, version: Option<u64>) -
     Ok(Exit::Success)
 }
 
-fn show_replica(globals: &Globals, dataset: &Named, replica: &ReplicaInfo) -> CliResult<()> {
+fn show_replica(globals: &Globals, dataset: &NamedDataset, replica: &ReplicaInfo) -> CliResult<()> {
     let state = match replica.state {
         ReplicaState::Whole => "whole",
         ReplicaState::Damaged => "damaged",
@@ -317,10 +318,10 @@ fn show_replica(globals: &Globals, dataset: &Named, replica: &ReplicaInfo) -> Cl
     )
 }
 
-pub(super) fn remove(dataset: &Named, version: Option<u64>) -> CliResult {
+pub(super) fn remove(dataset: &NamedDataset, version: Option<u64>) -> CliResult {
     let version = version.map(u32::try_from).transpose().exit(Exit::Usage)?;
-    let place = Place::of(dataset)?;
-    let asked = Ask::Remove {
+    let place = SiteDataset::of(dataset)?;
+    let asked = ControllerRequest::Remove {
         owner: place.owner,
         workflow: place.workflow,
         dataset: Some(place.dataset),
@@ -332,16 +333,16 @@ pub(super) fn remove(dataset: &Named, version: Option<u64>) -> CliResult {
 /// Shows the orphans, or removes them and shows which.
 pub(super) fn orphans(globals: &Globals, remove: bool) -> CliResult {
     let asked = if remove {
-        Ask::RemoveOrphans
+        ControllerRequest::RemoveOrphans
     } else {
-        Ask::Orphans
+        ControllerRequest::Orphans
     };
     let all = match ask(&asked)? {
-        Said::Orphans(all) => all,
-        Said::Refused(why) => return Err(refused(&why)),
+        ControllerReply::Orphans(all) => all,
+        ControllerReply::Refused(why) => return Err(refused(&why)),
         other => return Err(unexpected(&other)),
     };
-    let mut names = Names::default();
+    let mut names = OwnerNames::default();
     if all.is_empty() {
         say!("no data of yours on the site's nodes is without a dataset");
     }
@@ -354,7 +355,7 @@ pub(super) fn orphans(globals: &Globals, remove: bool) -> CliResult {
     Ok(Exit::Success)
 }
 
-fn show_orphan(globals: &Globals, orphan: &OrphanInfo, names: &mut Names) -> CliResult<()> {
+fn show_orphan(globals: &Globals, orphan: &OrphanInfo, names: &mut OwnerNames) -> CliResult<()> {
     let owner = names.of(orphan.owner);
     if globals.json {
         return print::json(&serde_json::json!({

@@ -1,6 +1,6 @@
 //! `tarn data verify`: every replica that is seen from here is read again.
 
-use super::held::{Held, Replica};
+use super::held::{LockedVersion, ReplicaCheck};
 use super::place;
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
@@ -9,16 +9,16 @@ use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
 pub(super) fn verify(globals: &Globals, dataset: &str, run: Option<&str>) -> CliResult {
-    let held = Held::find_to_read(globals, dataset)?;
+    let held = LockedVersion::find_to_read(globals, dataset)?;
     let mut damaged = 0u32;
     let (all, lack) = held.read_all(run)?;
     for (row, replica) in all {
         let (state, why) = match &replica {
-            Replica::Whole => ("whole", ""),
-            Replica::Elsewhere => ("elsewhere", "only a run that has this node reads it"),
-            Replica::Damaged(why) => ("damaged", why.as_str()),
+            ReplicaCheck::Whole => ("whole", ""),
+            ReplicaCheck::Elsewhere => ("elsewhere", "only a run that has this node reads it"),
+            ReplicaCheck::Damaged(why) => ("damaged", why.as_str()),
         };
-        damaged += u32::from(matches!(replica, Replica::Damaged(_)));
+        damaged += u32::from(matches!(replica, ReplicaCheck::Damaged(_)));
         if globals.json {
             let line = serde_json::json!({
                 "schema": 1, "dataset": row.dataset, "version": row.version, "place": place(&row.at),

@@ -1,7 +1,7 @@
 //! `tarn h5 export` and `import`.
 
-use super::store::{Reader, chunk};
-use super::writer::Writer;
+use super::store::{Hdf5FileReader, chunk};
+use super::writer::Hdf5FileWriter;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::print::{self, out};
@@ -21,7 +21,7 @@ const SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
 /// # Errors
 /// When it is written to, or the ordinary file is there already or cannot be written.
 pub(super) fn export(globals: &Globals, partitions: &[PathBuf], file: &Path) -> CliResult {
-    let mut reader = Reader::open(partitions).map_err(|why| with_hint(why, partitions))?;
+    let mut reader = Hdf5FileReader::open(partitions).map_err(|why| with_hint(why, partitions))?;
     let failed = || format!("cannot write {}", file.display());
     let mut why = None;
     let written = whole::create(file, |to| {
@@ -45,7 +45,7 @@ pub(super) fn export(globals: &Globals, partitions: &[PathBuf], file: &Path) -> 
         }
         (Err(e), None) => return Err(e).with_context(failed).exit(Exit::State),
     }
-    told(globals, file, reader.size)
+    print_copied(globals, file, reader.size)
 }
 
 /// Where there is no such file, what there is can be listed.
@@ -84,7 +84,7 @@ pub(super) fn import(
         let text = format!("{} is no HDF5 file", file.display());
         return Err(CliError::new(Exit::Usage, text));
     }
-    let mut writer = Writer::create(partitions, block, size)?;
+    let mut writer = Hdf5FileWriter::create(partitions, block, size)?;
     let mut left = size;
     let mut bytes = vec![0; chunk()];
     while left > 0 {
@@ -98,7 +98,7 @@ pub(super) fn import(
     }
     writer.finish()?;
     let first = partitions.first().map_or(file, PathBuf::as_path);
-    told(globals, first, size)
+    print_copied(globals, first, size)
 }
 
 fn is_hdf5(file: &File, size: u64) -> bool {
@@ -111,7 +111,7 @@ fn is_hdf5(file: &File, size: u64) -> bool {
         .any(|at| file.read_exact_at(&mut found, at).is_ok() && found == SIGNATURE)
 }
 
-fn told(globals: &Globals, to: &Path, size: u64) -> CliResult {
+fn print_copied(globals: &Globals, to: &Path, size: u64) -> CliResult {
     match globals.json {
         true => print::json(&serde_json::json!({"schema": 1, "to": to, "bytes": size}))?,
         false => out!("{}: {}", to.display(), Bytes(size))?,

@@ -12,7 +12,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
-use tarn_console::hdf5::{plugin_folder, tell};
+use tarn_console::hdf5::{configure_driver, plugin_folder};
 use tarn_sys::folder::may_make;
 use tarn_types::codes::Exit;
 
@@ -33,7 +33,7 @@ for name, key in ('h5py', 'version.hdf5_version'), ('netCDF4', '__hdf5libversion
 ";
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct ExecArgs {
+pub(crate) struct H5ExecArgs {
     /// A folder of a tier, or of a dataspace of tarnd, that takes the place of the current folder: each HDF5 file that the program
     /// names there is the partition of that name. It is made if it is not there
     #[arg(long, value_name = "DIR", required_unless_present = "partitions")]
@@ -58,7 +58,7 @@ pub(crate) struct ExecArgs {
 ///
 /// # Errors
 /// When the plug-in, what it needs, or the program is not there.
-pub(super) fn exec(args: &ExecArgs) -> CliResult {
+pub(super) fn exec(args: &H5ExecArgs) -> CliResult {
     let config = configuration(args)?;
     let plugin = plugin_folder()?;
     let Some((program, arguments)) = args.command.split_first() else {
@@ -66,7 +66,7 @@ pub(super) fn exec(args: &ExecArgs) -> CliResult {
     };
     check_python(program)?;
     let mut becomes = Command::new(program);
-    tell(&mut becomes, &plugin, &config)?;
+    configure_driver(&mut becomes, &plugin, &config)?;
     let failed = becomes.args(arguments).exec();
     Err(failed)
         .with_context(|| format!("cannot run {}", program.display()))
@@ -74,7 +74,7 @@ pub(super) fn exec(args: &ExecArgs) -> CliResult {
 }
 
 /// What the driver is told.
-fn configuration(args: &ExecArgs) -> CliResult<String> {
+fn configuration(args: &H5ExecArgs) -> CliResult<String> {
     let mut items = Vec::new();
     match &args.partitions[..] {
         [] => {

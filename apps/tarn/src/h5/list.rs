@@ -1,7 +1,9 @@
 //! `tarn h5 ls` and `wait`.
 
 use super::exec::is_path;
-use super::store::{Header, Room, Store, changes, page_room};
+use super::store::{
+    Hdf5CopyBuffer, Hdf5PartitionHeader, Hdf5PartitionIo, allocate_page_buffer, changes,
+};
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
 use crate::partition::refused;
@@ -21,7 +23,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// # Errors
 /// When it cannot be read.
 pub(super) fn ls(globals: &Globals, folder: &Path) -> CliResult {
-    let (mut files, room) = (Vec::new(), page_room());
+    let (mut files, room) = (Vec::new(), allocate_page_buffer());
     for below in folders(folder) {
         let inner = folder.join(&below);
         let found = match Partition::list(&inner) {
@@ -30,11 +32,11 @@ pub(super) fn ls(globals: &Globals, folder: &Path) -> CliResult {
             found => found.map_err(refused)?,
         };
         for mut info in found {
-            let opened = Store::open(&[inner.join(&info.name)], 0, false, room);
+            let opened = Hdf5PartitionIo::open(&[inner.join(&info.name)], 0, false, room);
             let Ok(page) = opened.and_then(|mut store| store.page()) else {
                 continue;
             };
-            if let Some(header) = Header::of(&page) {
+            if let Some(header) = Hdf5PartitionHeader::of(&page) {
                 info.name = below.join(&info.name).to_string_lossy().into_owned();
                 files.push((info, header, changes(&page)));
             }
@@ -110,7 +112,7 @@ pub(super) fn wait(
     patience: Duration,
 ) -> CliResult {
     let until = Instant::now() + patience;
-    let (mut seen, mut store, room) = (newer_than, None, page_room());
+    let (mut seen, mut store, room) = (newer_than, None, allocate_page_buffer());
     loop {
         if store.is_none() {
             store = there(partition, room)?;
@@ -146,8 +148,8 @@ pub(super) fn wait(
 }
 
 /// The partition, if it is there.
-fn there(partition: &PathBuf, room: Room) -> CliResult<Option<Store>> {
-    match Store::open(std::slice::from_ref(partition), 0, false, room) {
+fn there(partition: &PathBuf, room: Hdf5CopyBuffer) -> CliResult<Option<Hdf5PartitionIo>> {
+    match Hdf5PartitionIo::open(std::slice::from_ref(partition), 0, false, room) {
         Ok(store) => Ok(Some(store)),
         Err(why) if why.code == Code::NotFound => Ok(None),
         Err(why) => Err(refused(why)),

@@ -6,7 +6,8 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use std::time::Duration;
 use tarn_partitions::{
-    Code, Hold, Memory, Op, OpenOptions, Options, Partition, Queue, Refusal, RegionId, Sqe,
+    Code, Op, OpenOptions, Options, Partition, PartitionQueue, ProgramMemory, QueueRegionId,
+    RangeLockState, RequestError, Sqe,
 };
 use tarn_types::codes::Exit;
 use tarn_types::crc::crc;
@@ -28,7 +29,7 @@ const VERSION: u64 = 1;
 
 /// What stands before a file in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct Hdf5PartitionHeader {
     /// Of this copy; the higher one holds.
     pub(super) number: u64,
     pub(super) identity: u128,
@@ -42,7 +43,7 @@ pub(super) struct Header {
     pub(super) index: u32,
 }
 
-impl Header {
+impl Hdf5PartitionHeader {
     fn copy(page: &[u8]) -> Option<Self> {
         let (copy, sum) = page.get(..COPY)?.split_at(COPY - 8);
         let word = |at: usize| Some(u64::from_le_bytes(*copy.get(8 * at..)?.first_chunk()?));
@@ -83,35 +84,35 @@ pub(super) fn changes(page: &[u8]) -> u64 {
 }
 
 /// Memory that copies go through. As long as the program, which does one of these commands.
-pub(super) type Room = &'static [Cell<u8>];
+pub(super) type Hdf5CopyBuffer = &'static [Cell<u8>];
 
 /// Room for what stands before a file.
-pub(super) fn page_room() -> Room {
+pub(super) fn allocate_page_buffer() -> Hdf5CopyBuffer {
     Box::leak(vec![Cell::new(0); PAGE as usize].into())
 }
 
-pub(super) fn chunk_room() -> Room {
+pub(super) fn allocate_chunk_buffer() -> Hdf5CopyBuffer {
     Box::leak(vec![Cell::new(0); CHUNK as usize].into())
 }
 
 /// Partitions in the hands of this program.
-pub(super) struct Store {
+pub(super) struct Hdf5PartitionIo {
     partition: Partition,
-    queue: Queue,
-    memory: RegionId,
-    region: RegionId,
-    cells: Room,
+    queue: PartitionQueue,
+    memory: QueueRegionId,
+    region: QueueRegionId,
+    cells: Hdf5CopyBuffer,
 }
 
-impl Store {
+impl Hdf5PartitionIo {
     /// # Errors
     /// When one cannot be opened.
     pub(super) fn open(
         partitions: &[PathBuf],
         block: u64,
         writable: bool,
-        cells: Room,
-    ) -> Result<Self, Refusal> {
+        cells: Hdf5CopyBuffer,
+    ) -> Result<Self, RequestError> {
         let options = OpenOptions {
             writable,
             ..OpenOptions::default()
@@ -120,7 +121,7 @@ impl Store {
             [one] => Partition::open(one, options)?,
             several => Partition::open_cyclic(several, block, options)?,
         };
-        let mut queue = Queue::new(
+        let mut queue = PartitionQueue::new(
             1,
             Options {
                 volatile: true,
@@ -129,7 +130,7 @@ impl Store {
         )?;
         let size = partition.size()?;
         Ok(Self {
-            memory: queue.register_memory(Memory::of(cells))?,
+            memory: queue.register_memory(ProgramMemory::of(cells))?,
             region: queue.register(&partition, 0, size, writable)?,
             partition,
             queue,
@@ -138,7 +139,7 @@ impl Store {
     }
 
     /// One request, from its doorbell to its end.
-    fn ask(&mut self, op: Op, offset: u64, length: usize) -> Result<(), Refusal> {
+    fn ask(&mut self, op: Op, offset: u64, length: usize) -> Result<(), RequestError> {
         self.queue.prepare(Sqe {
             op: op as u8,
             memory: self.memory,
@@ -155,18 +156,18 @@ impl Store {
             Some(code) => {
                 let code = Code::ALL.iter().find(|c| c.number() == code);
                 let code = code.copied().unwrap_or(Code::Internal);
-                Err(Refusal::new(code, code.text()))
+                Err(RequestError::new(code, code.text()))
             }
-            None => Err(Refusal::new(Code::Internal, "a request has no end")),
+            None => Err(RequestError::new(Code::Internal, "a request has no end")),
         }
     }
 
-    pub(super) fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, RequestError> {
         self.ask(Op::Read, offset, length)?;
         Ok(self.cells.iter().take(length).map(Cell::get).collect())
     }
 
-    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
+    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RequestError> {
         self.cells
             .iter()
             .zip(bytes)
@@ -175,18 +176,18 @@ impl Store {
     }
 
     /// What stands before the file.
-    pub(super) fn page(&mut self) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn page(&mut self) -> Result<Vec<u8>, RequestError> {
         self.read(0, PAGE as usize)
     }
 
     /// Keeps writers out for as long as this is open.
-    pub(super) fn share(&self) -> Result<(), Refusal> {
-        self.partition.lock(Hold::Shared)
+    pub(super) fn share(&self) -> Result<(), RequestError> {
+        self.partition.lock(RangeLockState::Shared)
     }
 
     /// Keeps everybody else out for as long as this is open.
-    pub(super) fn hold(&self) -> Result<(), Refusal> {
-        self.partition.lock(Hold::Alone)
+    pub(super) fn hold(&self) -> Result<(), RequestError> {
+        self.partition.lock(RangeLockState::Alone)
     }
 }
 
@@ -199,19 +200,19 @@ pub(super) fn start(count: usize, block: u64) -> u64 {
 }
 
 /// The file that lies in partitions; no writer has it meanwhile.
-pub(super) struct Reader {
-    store: Store,
+pub(super) struct Hdf5FileReader {
+    store: Hdf5PartitionIo,
     start: u64,
     /// Bytes of the file.
     pub(super) size: u64,
 }
 
-impl Reader {
+impl Hdf5FileReader {
     /// # Errors
     /// When there is none, it is written to, or these are not its partitions.
     pub(super) fn open(partitions: &[PathBuf]) -> CliResult<Self> {
         let first = partitions.first().cloned().unwrap_or_default();
-        let room = chunk_room();
+        let room = allocate_chunk_buffer();
         let header = header(&first, room)?;
         let count = u32::try_from(partitions.len()).unwrap_or(u32::MAX);
         if (header.count, header.index) != (count, 0) {
@@ -230,11 +231,12 @@ impl Reader {
                 return Err(CliError::new(Exit::Usage, text));
             }
         }
-        let mut store = Store::open(partitions, header.block, false, room).map_err(refused)?;
+        let mut store =
+            Hdf5PartitionIo::open(partitions, header.block, false, room).map_err(refused)?;
         store.share().map_err(refused)?;
         // It may have been changed before it was locked.
         let page = store.page().map_err(refused)?;
-        let header = Header::of(&page).unwrap_or(header);
+        let header = Hdf5PartitionHeader::of(&page).unwrap_or(header);
         Ok(Self {
             store,
             start: start(partitions.len(), header.block),
@@ -254,10 +256,11 @@ impl Reader {
 ///
 /// # Errors
 /// When there is none.
-fn header(path: &PathBuf, room: Room) -> CliResult<Header> {
-    let mut store = Store::open(std::slice::from_ref(path), PAGE, false, room).map_err(refused)?;
+fn header(path: &PathBuf, room: Hdf5CopyBuffer) -> CliResult<Hdf5PartitionHeader> {
+    let mut store =
+        Hdf5PartitionIo::open(std::slice::from_ref(path), PAGE, false, room).map_err(refused)?;
     let page = store.page().map_err(refused)?;
-    Header::of(&page).ok_or_else(|| {
+    Hdf5PartitionHeader::of(&page).ok_or_else(|| {
         let text = format!(
             "{} holds no HDF5 file, or the header of one that is damaged, or of a newer version of tarn",
             path.display()
@@ -277,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_copy_of_the_higher_number_holds_if_it_is_whole() {
-        let header = Header {
+        let header = Hdf5PartitionHeader {
             number: 7,
             identity: 3 << 100 | 5,
             eof: 12345,
@@ -286,17 +289,17 @@ mod tests {
             index: 1,
         };
         let mut page = vec![0; PAGE as usize];
-        assert_eq!(Header::of(&page), None);
+        assert_eq!(Hdf5PartitionHeader::of(&page), None);
         page[..COPY].copy_from_slice(&header.encode());
-        assert_eq!(Header::of(&page), Some(header));
-        let newer = Header {
+        assert_eq!(Hdf5PartitionHeader::of(&page), Some(header));
+        let newer = Hdf5PartitionHeader {
             number: 8,
             ..header
         };
         page[SECOND..SECOND + COPY].copy_from_slice(&newer.encode());
-        assert_eq!(Header::of(&page), Some(newer));
+        assert_eq!(Hdf5PartitionHeader::of(&page), Some(newer));
         page[SECOND + 40] ^= 1;
-        assert_eq!(Header::of(&page), Some(header));
+        assert_eq!(Hdf5PartitionHeader::of(&page), Some(header));
         page[CHANGES] = 9;
         assert_eq!(changes(&page), 9);
     }

@@ -1,11 +1,13 @@
 //! What `tarn h5 import` writes. A process that is killed leaves partitions that hold no file yet; the next import knows them by their
 //! mark, and replaces them. A partition without the mark is the user's: it is refused.
 
-use super::store::{Header, PAGE, Store, chunk_room, page_room, start};
+use super::store::{
+    Hdf5PartitionHeader, Hdf5PartitionIo, PAGE, allocate_chunk_buffer, allocate_page_buffer, start,
+};
 use crate::error::{CliError, CliResult};
 use crate::partition::refused;
 use std::path::PathBuf;
-use tarn_partitions::{Code, Partition, Refusal};
+use tarn_partitions::{Code, Partition, RequestError};
 use tarn_types::codes::Exit;
 use tarn_types::crc::crc;
 
@@ -16,10 +18,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TARNIMPT");
 const LENGTH: usize = 32;
 
 /// A file that is written into partitions of its own. Dropped before it is whole, it takes them away.
-pub(super) struct Writer {
+pub(super) struct Hdf5FileWriter {
     /// To be taken away.
     partitions: Vec<PathBuf>,
-    store: Option<Store>,
+    store: Option<Hdf5PartitionIo>,
     count: usize,
     block: u64,
     size: u64,
@@ -27,7 +29,7 @@ pub(super) struct Writer {
     identity: u128,
 }
 
-impl Writer {
+impl Hdf5FileWriter {
     /// # Errors
     /// When they are there already, or have no room.
     pub(super) fn create(partitions: &[PathBuf], block: u64, size: u64) -> CliResult<Self> {
@@ -81,8 +83,10 @@ impl Writer {
 
     /// Has them alone, if they are still its own.
     fn begin(&mut self, partitions: &[PathBuf]) -> CliResult<()> {
-        let mut store = Store::open(partitions, self.block, true, chunk_room()).map_err(refused)?;
-        let mut is_own = || -> Result<bool, Refusal> {
+        let mut store =
+            Hdf5PartitionIo::open(partitions, self.block, true, allocate_chunk_buffer())
+                .map_err(refused)?;
+        let mut is_own = || -> Result<bool, RequestError> {
             for i in 0..partitions.len() as u64 {
                 let page = store.read(i * self.block, PAGE as usize)?;
                 if begun_by(&page) != Some(self.identity) {
@@ -90,7 +94,7 @@ impl Writer {
                 }
             }
             store.hold()?;
-            Ok(Header::of(&store.page()?).is_none())
+            Ok(Hdf5PartitionHeader::of(&store.page()?).is_none())
         };
         if !is_own().map_err(refused)? {
             let text = "another process has written a file there meanwhile";
@@ -115,7 +119,7 @@ impl Writer {
     /// What is there now is the file.
     pub(super) fn finish(mut self) -> CliResult<()> {
         let count = self.count as u32;
-        let header = Header {
+        let header = Hdf5PartitionHeader {
             number: 1,
             identity: self.identity,
             eof: self.size,
@@ -126,7 +130,7 @@ impl Writer {
         // The first says that there is a file.
         for index in (0..count).rev() {
             let eof = if index == 0 { header.eof } else { 0 };
-            let copy = Header {
+            let copy = Hdf5PartitionHeader {
                 index,
                 eof,
                 ..header
@@ -139,7 +143,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for Hdf5FileWriter {
     fn drop(&mut self) {
         self.store = None;
         // The first one last: the others are known by it.
@@ -184,7 +188,7 @@ fn unfinished(partitions: &[PathBuf]) -> Vec<&PathBuf> {
             continue;
         };
         let by = begun_by(&page);
-        match (Header::of(&page), by) {
+        match (Hdf5PartitionHeader::of(&page), by) {
             (None, Some(_)) => all.push(path),
             // Headers are written from the last one to the first.
             (Some(header), Some(by)) if index > 0 && first == Some(by) && header.identity == by => {
@@ -200,8 +204,14 @@ fn unfinished(partitions: &[PathBuf]) -> Vec<&PathBuf> {
     all
 }
 
-fn first_page(path: &PathBuf) -> Result<Vec<u8>, Refusal> {
-    Store::open(std::slice::from_ref(path), PAGE, false, page_room())?.page()
+fn first_page(path: &PathBuf) -> Result<Vec<u8>, RequestError> {
+    Hdf5PartitionIo::open(
+        std::slice::from_ref(path),
+        PAGE,
+        false,
+        allocate_page_buffer(),
+    )?
+    .page()
 }
 
 #[cfg(test)]
@@ -222,8 +232,8 @@ mod tests {
         assert_eq!(begun_by(&page), None);
     }
 
-    fn create(path: &Path) -> CliResult<Writer> {
-        Writer::create(&[path.to_path_buf()], 0, 10_000)
+    fn create(path: &Path) -> CliResult<Hdf5FileWriter> {
+        Hdf5FileWriter::create(&[path.to_path_buf()], 0, 10_000)
     }
 
     #[test]

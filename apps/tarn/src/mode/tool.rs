@@ -29,13 +29,13 @@ pub(super) enum ToolError {
 }
 
 /// What a program has said.
-pub(super) struct Said {
+pub(super) struct ToolOutput {
     pub(super) success: bool,
     pub(super) out: String,
     pub(super) err: String,
 }
 
-impl Said {
+impl ToolOutput {
     /// The line that tells most, where it has failed.
     pub(super) fn complaint(&self) -> String {
         let lines = self.err.lines().chain(self.out.lines());
@@ -56,7 +56,11 @@ pub(super) fn find(program: &str) -> Option<PathBuf> {
 }
 
 /// Runs a program to its end, or kills it and all that it has started.
-pub(super) fn run(program: &str, args: &[&str], timeout: Duration) -> Result<Said, ToolError> {
+pub(super) fn run(
+    program: &str,
+    args: &[&str],
+    timeout: Duration,
+) -> Result<ToolOutput, ToolError> {
     let path = find(program).ok_or(ToolError::Missing)?;
     let mut child = Command::new(path)
         .args(args)
@@ -96,7 +100,7 @@ pub(super) fn run(program: &str, args: &[&str], timeout: Duration) -> Result<Sai
         return Err(ToolError::Much);
     }
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok(Said {
+    Ok(ToolOutput {
         success: status.success(),
         out: text(out),
         err: text(err),

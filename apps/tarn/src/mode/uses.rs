@@ -7,13 +7,13 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use tarn_client::Client;
-use tarn_memory_modes::{Mount, Use, UseKind, mounts, swaps};
+use tarn_memory_modes::{DeviceUse, FileSystemMount, UseKind, mounts, swaps};
 
 /// Programs that are named of one device: who ends them needs to see some, not all.
 const MAX_NAMED: usize = 16;
 
 /// All uses of these devices, as far as this user may see them: root sees all.
-pub(super) fn find(devices: &BTreeSet<String>) -> Vec<Use> {
+pub(super) fn find(devices: &BTreeSet<String>) -> Vec<DeviceUse> {
     if devices.is_empty() {
         return Vec::new();
     }
@@ -26,7 +26,7 @@ pub(super) fn find(devices: &BTreeSet<String>) -> Vec<Use> {
     for device in devices {
         let before = found.len();
         let mut add = |kind| {
-            found.push(Use {
+            found.push(DeviceUse {
                 device: device.clone(),
                 kind,
             });
@@ -35,7 +35,7 @@ pub(super) fn find(devices: &BTreeSet<String>) -> Vec<Use> {
         let parts = parts(device, &folder);
         let numbers: Vec<(u32, u32)> = parts.iter().filter_map(|(_, p)| numbers(p)).collect();
         let names: Vec<String> = parts.iter().map(|(n, _)| format!("/dev/{n}")).collect();
-        let is_it = |m: &&Mount| numbers.contains(&m.device) || names.contains(&m.source);
+        let is_it = |m: &&FileSystemMount| numbers.contains(&m.device) || names.contains(&m.source);
         for mount in mounted.iter().filter(is_it) {
             for (name, root) in spaces
                 .iter()
@@ -71,7 +71,7 @@ pub(super) fn find(devices: &BTreeSet<String>) -> Vec<Use> {
             });
         }
         if found.len() == before && busy(&Path::new("/dev").join(device), &folder) {
-            found.push(Use {
+            found.push(DeviceUse {
                 device: device.clone(),
                 kind: UseKind::Busy,
             });

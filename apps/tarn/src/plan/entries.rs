@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::id::{DataId, StepId};
 use tarn_types::part::{PartClass, PartInfo};
 use tarn_types::pattern::EntryPattern;
-use tarn_types::workflow::{Foreach, Partition, Role, Step, Workflow};
+use tarn_types::workflow::{Foreach, Role, Step, VersionPartitioning, Workflow};
 
 /// More elements of a step than this are not named one by one.
 const MAX_NAMED: usize = 100_000;
@@ -12,7 +12,7 @@ const MAX_NAMED: usize = 100_000;
 /// Of each step and dataset that it makes by entries, the names that each instance makes.
 pub(super) type Supposed = BTreeMap<(StepId, DataId), Vec<Vec<String>>>;
 
-struct Names<'a> {
+struct PlannedEntries<'a> {
     workflow: &'a Workflow,
     /// The entries of each version, with the instance that makes them.
     of: BTreeMap<(DataId, u32), BTreeMap<String, usize>>,
@@ -28,7 +28,7 @@ pub(super) fn suppose<'p>(
     workflow: &Workflow,
     sources: impl IntoIterator<Item = (DataId, &'p [PartInfo])>,
 ) -> Supposed {
-    let mut names = Names {
+    let mut names = PlannedEntries {
         workflow,
         of: BTreeMap::new(),
         own: BTreeMap::new(),
@@ -41,7 +41,7 @@ pub(super) fn suppose<'p>(
         });
         names.of.insert((data, 0), entries.collect());
     }
-    names.said();
+    names.collect_static_entries();
     let mut left: BTreeSet<StepId> = (0..workflow.steps.len() as u32).map(StepId).collect();
     while !left.is_empty() {
         let ready: Vec<StepId> = left
@@ -73,9 +73,9 @@ fn reads(step: &Step) -> BTreeSet<(DataId, u32)> {
     all
 }
 
-impl Names<'_> {
+impl PlannedEntries<'_> {
     /// The entries that are named without any step's elements being known.
-    fn said(&mut self) {
+    fn collect_static_entries(&mut self) {
         for step in &self.workflow.steps {
             let items = match &step.foreach {
                 None => vec![None],
@@ -165,7 +165,7 @@ impl Names<'_> {
             let Some(maker) = self.workflow.producer(*data, *version) else {
                 continue;
             };
-            if self.workflow.dataset(*data).partition != Partition::Entries {
+            if self.workflow.dataset(*data).partition != VersionPartitioning::Entries {
                 continue;
             }
             let items = self.items.get(&maker).map_or(&[][..], Vec::as_slice);

@@ -3,10 +3,12 @@
 use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Logged;
-use crate::options::{Bind, Isolation, MachineArgs, ResumeArgs, RunArgs, VerifyArg, WithoutTier};
+use crate::options::{
+    BindArg, IsolationArg, MachineArgs, ResumeArgs, RunArgs, VerifyArg, WithoutTier,
+};
 use crate::print::say;
-use crate::run::energy::{self, Asked};
-use crate::run::files::Files;
+use crate::run::energy::{self, SlurmPowerMonitor};
+use crate::run::files::RunFiles;
 use crate::run::margin::Margin;
 use anyhow::Context;
 use std::collections::BTreeSet;
@@ -16,21 +18,24 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_cluster::{
-    Allocation, Between, EventQueue, Lending, Link, Linked, NoAnswer, RETRY, STUCK,
+    AllocationWorld, EventQueue, NoAnswer, NodeLink, NodeLinkMeasurement, RETRY, ReachableNode,
+    RemoteTierAttachment, STUCK,
 };
 use tarn_data_plane::Transport;
 use tarn_node::sight::Sights;
 use tarn_node::{Config, Local, Namespaces, machine};
-use tarn_ports::Nodes;
-use tarn_proto::node::{Borrow, Keys, NodeConfig, Start as NodeStart, Started};
-use tarn_sessions::{CallError, RunKeys, Session, Timeouts};
-use tarn_slurm::Launch;
+use tarn_ports::NodeWorld;
+use tarn_proto::node::{
+    Borrow, NodeConfig, NodeStartInput as NodeStart, NodeStartReport, WorkspaceKeys,
+};
+use tarn_sessions::{CallError, NodeSession, RunKeys, SessionTimeouts};
+use tarn_slurm::SrunLaunch;
 use tarn_types::cluster::Cluster;
 use tarn_types::codes::Exit;
 use tarn_types::event::{Start, Verify};
 use tarn_types::id::NodeId;
 use tarn_types::layout::StateDir;
-use tarn_types::nodes::{Room, Swept};
+use tarn_types::nodes::{NodeTierUsage, Swept};
 use tarn_types::units::Bytes;
 use tarn_types::workflow::Workflow;
 
@@ -47,8 +52,8 @@ const UNKNOWN: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The nodes on which tarnd runs, as long as any of this is in use.
 struct Fleet {
-    slurm: Mutex<tarn_slurm::Nodes>,
-    started: Vec<Started>,
+    slurm: Mutex<tarn_slurm::SrunNodes>,
+    started: Vec<NodeStartReport>,
     keys: RunKeys,
     /// The run, as tarnd knows it.
     label: String,
@@ -61,13 +66,13 @@ struct Fleet {
 type DataPlane = (u128, [u8; 32]);
 
 /// An allocation whose nodes can be used.
-pub(crate) struct Reached {
-    allocation: tarn_slurm::Allocation,
+pub(crate) struct ConnectedAllocation {
+    allocation: tarn_slurm::SlurmAllocation,
     fleet: Arc<Fleet>,
-    links: Vec<Linked>,
+    links: Vec<ReachableNode>,
     cluster: Cluster,
     /// What is known of the links between the nodes.
-    between: Vec<Between>,
+    between: Vec<NodeLinkMeasurement>,
     data: DataPlane,
     /// Whether Slurm measures what nodes draw that do not measure it themselves.
     measured: bool,
@@ -76,15 +81,15 @@ pub(crate) struct Reached {
 }
 
 /// What Slurm knows of the energy of a run.
-pub(crate) struct Energy {
+pub(crate) struct SlurmEnergy {
     /// Until a world takes it.
-    pub(crate) asked: Option<Asked>,
+    pub(crate) asked: Option<SlurmPowerMonitor>,
     fleet: Arc<Fleet>,
 }
 
-impl Energy {
+impl SlurmEnergy {
     /// Says what Slurm has counted for all that ran on the nodes; it counts as long as they are there.
-    pub(crate) fn say_sum(&self) {
+    pub(crate) fn print_energy_sum(&self) {
         let slurm = self.fleet.slurm.lock();
         let slurm = slurm.unwrap_or_else(PoisonError::into_inner);
         if let Ok(Some(joules)) = slurm.joules() {
@@ -96,7 +101,7 @@ impl Energy {
 }
 
 /// For what the nodes are wanted.
-pub(crate) struct Purpose<'a> {
+pub(crate) struct AllocationRequest<'a> {
     /// The state folder.
     pub(crate) state: &'a StateDir,
     /// What is to be run, if anything: the nodes must see its places as tarn does.
@@ -108,20 +113,20 @@ pub(crate) struct Purpose<'a> {
 }
 
 /// Where a run can go on.
-pub(crate) enum Found {
+pub(crate) enum ResumeLocation {
     /// On the nodes that it began on: this machine, or those of an allocation.
-    Same(Option<Box<Reached>>),
+    Same(Option<Box<ConnectedAllocation>>),
     /// Not there, and why.
     Other(String),
 }
 
 /// A session as the world of the run wants it.
-struct Connection {
-    session: Session,
+struct AllocationConnection {
+    session: NodeSession,
     log: Arc<OnceLock<PathBuf>>,
 }
 
-impl Connection {
+impl AllocationConnection {
     /// Why the node is lost, and where to look.
     fn lost(&self, why: &str) -> String {
         match self.log.get() {
@@ -131,9 +136,9 @@ impl Connection {
     }
 }
 
-impl Link for Connection {
-    fn tell(&self, message: Vec<u8>) -> bool {
-        self.session.tell(message).is_ok()
+impl NodeLink for AllocationConnection {
+    fn send_command(&self, message: Vec<u8>) -> bool {
+        self.session.send_command(message).is_ok()
     }
 
     fn call(&self, request: Vec<u8>, timeout: Option<Duration>) -> Result<Vec<u8>, NoAnswer> {
@@ -156,11 +161,11 @@ impl Link for Connection {
 impl Fleet {
     /// Starts tarnd on all nodes of an allocation; a session with each, and the run's number and key on the data plane.
     fn start(
-        allocation: &tarn_slurm::Allocation,
+        allocation: &tarn_slurm::SlurmAllocation,
         transport: &Transport,
         log: Option<Logged>,
         borrow: Option<Borrow>,
-    ) -> CliResult<(Self, Vec<Linked>, DataPlane)> {
+    ) -> CliResult<(Self, Vec<ReachableNode>, DataPlane)> {
         let keys = RunKeys::new().exit(Exit::Internal)?;
         let key = random()?;
         let [number, word] = [random()?, random()?].map(|r| {
@@ -168,7 +173,7 @@ impl Fleet {
             u128::from_le_bytes(half)
         });
         let label = format!("tarn-{:08x}", word as u32);
-        let timeout = Timeouts::default();
+        let timeout = SessionTimeouts::default();
         let millis = |d: Duration| d.as_millis() as u64;
         let start = NodeStart {
             keys: serde_json::to_value(&keys).exit(Exit::Internal)?,
@@ -180,14 +185,15 @@ impl Fleet {
         };
         let mut words = vec!["--node".to_owned()];
         words.extend(log.into_iter().flat_map(Logged::words));
-        let launch = Launch {
+        let launch = SrunLaunch {
             program: &super::own_program()?.with_file_name("tarnd"),
             words: &words,
             start: &start,
             name: &label,
             timeout: STARTING,
         };
-        let (slurm, started) = tarn_slurm::Nodes::start(allocation, &launch).exit(Exit::State)?;
+        let (slurm, started) =
+            tarn_slurm::SrunNodes::start(allocation, &launch).exit(Exit::State)?;
         let event_queue = EventQueue::new();
         let fleet = Fleet {
             slurm: Mutex::new(slurm),
@@ -202,23 +208,23 @@ impl Fleet {
     }
 
     /// A session with a node; `number` counts those with it.
-    fn link(&self, node: NodeId, number: u64) -> Result<Linked, String> {
+    fn link(&self, node: NodeId, number: u64) -> Result<ReachableNode, String> {
         let started = self.started.get(node.at()).ok_or("there is no such node")?;
         let name = &started.node;
         let address = address(name, started.control)?;
-        let timeout = Timeouts::default();
+        let timeout = SessionTimeouts::default();
         let news = self.event_queue.of(node, number);
-        let session = Session::open(address, &self.keys, timeout, &self.label, name, news);
+        let session = NodeSession::open(address, &self.keys, timeout, &self.label, name, news);
         let session = session.map_err(|e| e.to_string())?;
         let log = Arc::clone(&self.log);
-        Ok(Linked {
+        Ok(ReachableNode {
             name: name.clone(),
-            link: Arc::new(Connection { session, log }),
+            link: Arc::new(AllocationConnection { session, log }),
             data: (name.clone(), started.data),
         })
     }
 
-    fn links(&self) -> CliResult<Vec<Linked>> {
+    fn links(&self) -> CliResult<Vec<ReachableNode>> {
         let all: Vec<NodeId> = (0..self.started.len() as u32).map(NodeId).collect();
         let mut links = Vec::with_capacity(all.len());
         for some in all.chunks(OPENING) {
@@ -239,7 +245,7 @@ impl Fleet {
     fn unreachable(&self, node: NodeId, why: &str) -> CliError {
         let name = self.started.get(node.at()).map_or("?", |s| &s.node);
         let slurm = self.slurm.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = slurm.said();
+        let said = slurm.stderr_tail();
         let said = match said.is_empty() {
             true => String::new(),
             false => format!("; messages of the nodes:\n{said}"),
@@ -270,16 +276,19 @@ fn random() -> CliResult<[u8; 32]> {
     Ok(bytes)
 }
 
-impl Reached {
+impl ConnectedAllocation {
     /// The nodes of the allocation that this process is in, if it is in one.
-    pub(crate) fn here(args: &MachineArgs, purpose: &Purpose<'_>) -> CliResult<Option<Self>> {
+    pub(crate) fn here(
+        args: &MachineArgs,
+        purpose: &AllocationRequest<'_>,
+    ) -> CliResult<Option<Self>> {
         if args.local {
             return Ok(None);
         }
-        let Some(allocation) = tarn_slurm::Allocation::here().exit(Exit::State)? else {
+        let Some(allocation) = tarn_slurm::SlurmAllocation::here().exit(Exit::State)? else {
             return Ok(None);
         };
-        say_gone(&allocation);
+        print_unusable_nodes(&allocation);
         let allocation = allocation.narrowed(args.nodes).exit(Exit::Usage)?;
         Self::start(allocation, args, purpose).map(Some)
     }
@@ -290,12 +299,12 @@ impl Reached {
         state: &StateDir,
         args: &ResumeArgs,
         log: Option<Logged>,
-    ) -> CliResult<Found> {
+    ) -> CliResult<ResumeLocation> {
         let Some(job) = &begun.allocation else {
-            return Ok(Found::Same(None));
+            return Ok(ResumeLocation::Same(None));
         };
         let names: Vec<&str> = begun.cluster.nodes.iter().map(|n| &*n.name).collect();
-        let Some(mut here) = tarn_slurm::Allocation::here().exit(Exit::State)? else {
+        let Some(mut here) = tarn_slurm::SlurmAllocation::here().exit(Exit::State)? else {
             return Err(CliError::new(
                 Exit::Usage,
                 format!(
@@ -307,9 +316,9 @@ impl Reached {
         };
         let missing = names.iter().filter(|n| !here.nodes.iter().any(|h| h == *n));
         let missing: Vec<&str> = missing.copied().collect();
-        say_gone(&here);
+        print_unusable_nodes(&here);
         if !missing.is_empty() {
-            return Ok(Found::Other(format!(
+            return Ok(ResumeLocation::Other(format!(
                 "job {} does not have {}, on which {} began",
                 here.job,
                 missing.join(", "),
@@ -317,7 +326,7 @@ impl Reached {
             )));
         }
         here.nodes = names.iter().map(|n| (*n).to_owned()).collect();
-        let purpose = Purpose {
+        let purpose = AllocationRequest {
             state,
             workflow: Some(&begun.workflow),
             margin: args.margin,
@@ -326,13 +335,13 @@ impl Reached {
         let mut machine = machine_args(begun);
         machine.transport = args.transport.clone().unwrap_or(machine.transport);
         let reached = Self::start(here, &machine, &purpose)?;
-        Ok(Found::Same(Some(Box::new(reached))))
+        Ok(ResumeLocation::Same(Some(Box::new(reached))))
     }
 
     fn start(
-        allocation: tarn_slurm::Allocation,
+        allocation: tarn_slurm::SlurmAllocation,
         args: &MachineArgs,
-        purpose: &Purpose<'_>,
+        purpose: &AllocationRequest<'_>,
     ) -> CliResult<Self> {
         let margin = Duration::from_secs(purpose.margin);
         let end = end_of(&allocation, margin)?;
@@ -387,7 +396,7 @@ impl Reached {
             let peer = &mut cluster.peer;
             (peer.read, peer.write, peer.emulated) = (peer.read.min(rate), rate, true);
         }
-        if args.bind == Bind::None {
+        if args.bind == BindArg::None {
             cluster.hosts.iter_mut().for_each(|h| h.sockets.clear());
         }
         say!(
@@ -400,9 +409,9 @@ impl Reached {
             began.elapsed().as_secs_f64(),
             some(&allocation.nodes)
         );
-        say_lacking(&cluster, &lending);
+        print_remote_tiers(&cluster, &lending);
         let unknown = || between.iter().filter(|b| b.rate.is_err());
-        if let Some(Between {
+        if let Some(NodeLinkMeasurement {
             to,
             from,
             rate: Err(why),
@@ -434,12 +443,12 @@ impl Reached {
     }
 
     /// The links between them, as far as they were measured.
-    pub(crate) fn between(&self) -> &[Between] {
+    pub(crate) fn between(&self) -> &[NodeLinkMeasurement] {
         &self.between
     }
 
     /// What of its tiers is taken now, node by node.
-    pub(crate) fn rooms(&self) -> CliResult<Vec<Room>> {
+    pub(crate) fn rooms(&self) -> CliResult<Vec<NodeTierUsage>> {
         let roots = self.cluster.nodes.iter();
         let roots: Vec<Vec<_>> = roots
             .map(|n| n.tiers.iter().map(|t| t.root.clone()).collect())
@@ -448,10 +457,12 @@ impl Reached {
     }
 
     /// What Slurm says its nodes draw from now on, and at the end what it has counted; where it measures that.
-    pub(crate) fn energy(&self) -> Option<Energy> {
-        let asked = self.measured.then(|| Asked::begin(&self.cluster));
+    pub(crate) fn energy(&self) -> Option<SlurmEnergy> {
+        let asked = self
+            .measured
+            .then(|| SlurmPowerMonitor::begin(&self.cluster));
         let fleet = Arc::clone(&self.fleet);
-        Some(Energy {
+        Some(SlurmEnergy {
             // Without the thread that asks, steps are without figures.
             asked: asked?.ok(),
             fleet,
@@ -464,7 +475,7 @@ impl Reached {
     }
 
     /// The world of a run over the nodes. `config` is of one without any.
-    pub(crate) fn open(self, config: Config, margin: Margin) -> CliResult<Box<dyn Nodes>> {
+    pub(crate) fn open(self, config: Config, margin: Margin) -> CliResult<Box<dyn NodeWorld>> {
         if let Some(end) = self.end {
             watch_end(self.allocation, end, margin)?;
         }
@@ -494,7 +505,7 @@ impl Reached {
             environment: environment.map(|(k, v)| (bytes(k), bytes(v))).collect(),
             peers: Default::default(),
             data: self.data,
-            keys: keys.map(Keys),
+            keys: keys.map(WorkspaceKeys),
         };
         let fleet = Arc::clone(&self.fleet);
         let changed_since = Arc::clone(&config.changed_since);
@@ -508,7 +519,7 @@ impl Reached {
             retry: RETRY,
             changed_since,
         };
-        Ok(Box::new(Allocation::open(config).exit(Exit::State)?))
+        Ok(Box::new(AllocationWorld::open(config).exit(Exit::State)?))
     }
 }
 
@@ -516,16 +527,16 @@ impl Reached {
 pub(crate) struct Sweeper {
     // Ends tarnd there when it goes.
     _fleet: Fleet,
-    links: Vec<Linked>,
+    links: Vec<ReachableNode>,
 }
 
 impl Sweeper {
     /// Those of the allocation that this process is in, if it is in one.
     pub(crate) fn here() -> CliResult<Option<Self>> {
-        let Some(allocation) = tarn_slurm::Allocation::here().exit(Exit::State)? else {
+        let Some(allocation) = tarn_slurm::SlurmAllocation::here().exit(Exit::State)? else {
             return Ok(None);
         };
-        say_gone(&allocation);
+        print_unusable_nodes(&allocation);
         let (fleet, links, _) = Fleet::start(&allocation, &Transport::Tcp, None, None)?;
         let _fleet = fleet;
         Ok(Some(Self { _fleet, links }))
@@ -548,7 +559,7 @@ impl Sweeper {
 }
 
 /// Says which nodes do not have a tier, and what they have instead.
-fn say_lacking(cluster: &Cluster, lending: &[Lending]) {
+fn print_remote_tiers(cluster: &Cluster, lending: &[RemoteTierAttachment]) {
     for node in &cluster.nodes {
         for tier in &node.tiers {
             if let Some(lender) = tier.lender.and_then(|l| cluster.nodes.get(l.at())) {
@@ -581,7 +592,7 @@ fn say_lacking(cluster: &Cluster, lending: &[Lending]) {
 }
 
 /// Says which nodes the job began with that cannot be used.
-fn say_gone(allocation: &tarn_slurm::Allocation) {
+fn print_unusable_nodes(allocation: &tarn_slurm::SlurmAllocation) {
     for (name, why) in &allocation.gone {
         say!("note: {name} of job {} is left out: {why}", allocation.job);
     }
@@ -648,20 +659,20 @@ fn machine_args(begun: &Start) -> MachineArgs {
             true => WithoutTier::Borrow,
             false => WithoutTier::StandIn,
         },
-        isolation: Isolation::Auto,
+        isolation: IsolationArg::Auto,
         transport: match begun.sealed {
             true => Transport::Sealed,
             false => Transport::Tcp,
         },
         bind: match begun.cluster.hosts.iter().any(|h| !h.sockets.is_empty()) {
-            true => Bind::Socket,
-            false => Bind::None,
+            true => BindArg::Socket,
+            false => BindArg::None,
         },
     }
 }
 
 /// The arguments of a new run that does what is left of one.
-pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliResult<RunArgs> {
+pub(crate) fn as_begun(begun: &Start, files: &RunFiles, args: &ResumeArgs) -> CliResult<RunArgs> {
     let workflow = files.named();
     if workflow.is_empty() {
         return Err(CliError::new(
@@ -695,7 +706,10 @@ pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliRe
 ///
 /// # Errors
 /// When not more than `margin` is left.
-fn end_of(allocation: &tarn_slurm::Allocation, margin: Duration) -> CliResult<Option<Instant>> {
+fn end_of(
+    allocation: &tarn_slurm::SlurmAllocation,
+    margin: Duration,
+) -> CliResult<Option<Instant>> {
     let left = match allocation.time_left() {
         Ok(Some(left)) => left,
         Ok(None) => return Ok(None),
@@ -720,7 +734,7 @@ fn end_of(allocation: &tarn_slurm::Allocation, margin: Duration) -> CliResult<Op
 
 /// Interrupts this process the margin before the allocation ends, so that the run brings to safety what must not be lost.
 fn watch_end(
-    allocation: tarn_slurm::Allocation,
+    allocation: tarn_slurm::SlurmAllocation,
     mut end: Instant,
     margin: Margin,
 ) -> CliResult<()> {

@@ -1,6 +1,6 @@
 //! What has changed since the last run of a workflow, in the words of whoever has changed it: why a step runs again.
 
-use super::files::{Files, is_done};
+use super::files::{RunFiles, is_done};
 use super::opened;
 use super::stale::Stale;
 use crate::error::{CliError, CliResult};
@@ -8,7 +8,7 @@ use crate::state;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use tarn_node::{Reading, SourceLook};
+use tarn_node::{RereadScope, SourceLook};
 use tarn_ports::Mover;
 use tarn_spec::Parsed;
 use tarn_types::codes::Exit;
@@ -18,7 +18,7 @@ use tarn_types::history::History;
 use tarn_types::id::{DataId, StepId};
 use tarn_types::layout::StateDir;
 use tarn_types::part::StoreKey;
-use tarn_types::workflow::{Foreach, Step, Use, Workflow};
+use tarn_types::workflow::{DatasetUse, Foreach, Step, Workflow};
 
 /// The file in a run's folder that tells what had changed when it began.
 const NAME: &str = "changes.json";
@@ -31,7 +31,7 @@ pub(crate) fn looks(
     w: &Workflow,
     state: &StateDir,
     workspace: &str,
-    reading: Reading,
+    reading: RereadScope,
     mover: &dyn Mover,
 ) -> Looks {
     let ids = (0u32..).map(DataId).zip(&w.data);
@@ -86,18 +86,18 @@ pub(super) fn check_sources_for_resume(
 
 /// By step, what has changed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Changes {
+pub(crate) struct StepChanges {
     again: BTreeMap<String, Vec<String>>,
     /// Files that a step opened without naming them, and that are other ones now: it does not run again for them.
     unseen: BTreeMap<String, Vec<String>>,
 }
 
-impl Changes {
+impl StepChanges {
     /// What has changed since the newest run; nothing where there is none.
     pub(crate) fn since_last(
         state: &StateDir,
         parsed: &Parsed,
-        files: &Files,
+        files: &RunFiles,
         (looks, others): (&Looks, &[PriorData]),
     ) -> Self {
         let mut changes = Self::default();
@@ -109,7 +109,7 @@ impl Changes {
         let Ok(begun) = state::started(state, &newest.name) else {
             return changes;
         };
-        let then = Files::read(&state.run(&newest.name));
+        let then = RunFiles::read(&state.run(&newest.name));
         let opened = opened::read(&state.run(&newest.name));
         for step in &w.steps {
             let before = begun.workflow.steps.iter().find(|s| s.name == step.name);
@@ -126,7 +126,7 @@ impl Changes {
             let other = opened.get(&step.name).map(|known| {
                 let differs = known.iter().filter(|(path, hash)| {
                     let path = w.folder.join(path);
-                    !files.knows(&path) && Files::hash_of(&path) != Some(**hash)
+                    !files.knows(&path) && RunFiles::hash_of(&path) != Some(**hash)
                 });
                 differs
                     .map(|(path, _)| path.display().to_string())
@@ -185,8 +185,8 @@ impl Changes {
 
 /// What of a step's definition has changed.
 fn of_code(
-    (w0, before, then): (&Workflow, &Step, &Files),
-    (w, step, now): (&Workflow, &Step, &Files),
+    (w0, before, then): (&Workflow, &Step, &RunFiles),
+    (w, step, now): (&Workflow, &Step, &RunFiles),
 ) -> Vec<String> {
     let mut all = Vec::new();
     let keys = [
@@ -201,11 +201,11 @@ fn of_code(
             .filter(|(_, changed)| *changed)
             .map(|(key, _)| format!("its `{key}` has changed")),
     );
-    let uses = |w: &Workflow, s: &Step| -> Vec<(String, Use)> {
-        let named = |u: &Use| {
+    let uses = |w: &Workflow, s: &Step| -> Vec<(String, DatasetUse)> {
+        let named = |u: &DatasetUse| {
             (
                 w.dataset(u.data).name.clone(),
-                Use {
+                DatasetUse {
                     data: DataId(0),
                     ..u.clone()
                 },
@@ -246,7 +246,7 @@ fn of_others((begun, now): (&Start, &[PriorData]), w: &Workflow, step: &Step) ->
         all.find(|p| begun.workflow.dataset(p.data).name == name)
     };
     let read = now.iter().filter(|prior| {
-        let reads = |u: &Use| u.data == prior.data && u.reads == Some(0);
+        let reads = |u: &DatasetUse| u.data == prior.data && u.reads == Some(0);
         step.uses.iter().any(reads)
     });
     let changed = read.filter(|prior| {
@@ -278,7 +278,7 @@ fn of_sources(w: &Workflow, step: &Step, looks: &Looks) -> Vec<String> {
         };
         let name = &w.dataset(id).name;
         // Of a dataset of which entries are selected, those that nobody selects are never read.
-        let whole = w.dataset(id).partition == tarn_types::workflow::Partition::Whole;
+        let whole = w.dataset(id).partition == tarn_types::workflow::VersionPartitioning::Whole;
         let new = if whole { &look.new[..] } else { &[] };
         let kinds = [
             (&look.changed[..], "has changed"),

@@ -1,9 +1,9 @@
 //! What is looked at before a run, and before a plan, begins. It is one function for both: a plan refuses what the run would refuse.
 
-use super::files::Files;
+use super::files::RunFiles;
 use super::{places, variables};
 use crate::error::{CliError, CliResult};
-use crate::options::{Isolation, RunArgs};
+use crate::options::{IsolationArg, RunArgs};
 use crate::print::say;
 use crate::{cluster, workflow};
 use tarn_ports::Mover;
@@ -16,7 +16,7 @@ use tarn_types::policy::{DataMode, Order};
 /// A workflow, and where it is to run.
 pub(crate) struct Check<'a> {
     pub(crate) parsed: &'a Parsed,
-    pub(crate) files: &'a Files,
+    pub(crate) files: &'a RunFiles,
     pub(crate) cluster: &'a Cluster,
     /// The nodes are other machines.
     pub(crate) elsewhere: bool,
@@ -31,7 +31,7 @@ impl Check<'_> {
     pub(crate) fn check(&self, args: &RunArgs) -> CliResult<()> {
         let abilities = match (args.machine.isolation, self.elsewhere) {
             // What other machines can do, they say when the run is opened there.
-            (Isolation::Auto, true) => Abilities {
+            (IsolationArg::Auto, true) => Abilities {
                 multi_node: Ok(()),
                 shared: Ok(()),
                 images: Ok(()),
@@ -60,7 +60,7 @@ impl Check<'_> {
             say!("note: a run puts no nodes to sleep: within it, energy decides like data");
         }
         places::check(w, self.workspace, self.cluster, self.state, self.mover)?;
-        variables::tell(w, self.files);
+        variables::warn_unset_variables(w, self.files);
         Ok(())
     }
 }

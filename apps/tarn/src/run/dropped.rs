@@ -1,6 +1,6 @@
 //! Steps that run again as an earlier run did the same: what they had made was dropped when it had been read, or removed, and is needed.
 
-use super::changes::Changes;
+use super::changes::StepChanges;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::action::{Action, Do, Subject};
 use tarn_types::id::{DataId, InstanceId, StepId};
@@ -39,14 +39,14 @@ impl Dropped {
     }
 
     /// What is to be said of those that were seen since the last time.
-    pub(crate) fn take(&mut self, w: &Workflow, changes: &Changes) -> Vec<String> {
+    pub(crate) fn take(&mut self, w: &Workflow, changes: &StepChanges) -> Vec<String> {
         let notes = self.notes(w, changes);
         self.again.clear();
         notes
     }
 
     /// What is to be said of them: which steps, why, and how it is avoided.
-    pub(crate) fn notes(&self, w: &Workflow, changes: &Changes) -> Vec<String> {
+    pub(crate) fn notes(&self, w: &Workflow, changes: &StepChanges) -> Vec<String> {
         let is_changed = |id: &StepId| changes.of(&w.step(*id).name).is_some();
         let (changed, same): (Vec<StepId>, Vec<StepId>) =
             self.again.keys().copied().partition(is_changed);

@@ -6,13 +6,13 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_ports::{World, WorldError};
-use tarn_power::Account;
-use tarn_types::action::{Action, Do, Run};
+use tarn_power::EnergyAccount;
+use tarn_types::action::{Action, AttemptSpec, Do};
 use tarn_types::cluster::Cluster;
 use tarn_types::energy::{Energy, Power, Source};
 use tarn_types::event::Event;
 use tarn_types::id::NodeId;
-use tarn_types::nodes::Attempt;
+use tarn_types::nodes::AttemptId;
 use tarn_types::units::Time;
 use tarn_types::workflow::Workflow;
 
@@ -37,13 +37,13 @@ pub(super) fn fill(cluster: &mut Cluster) -> bool {
 }
 
 /// A node: who has what of its energy, and since when it draws what, as far as Slurm knows.
-struct Drawing {
-    account: Account,
+struct NodePowerDraw {
+    account: EnergyAccount,
     milliwatts: Option<u64>,
     since: Instant,
 }
 
-impl Drawing {
+impl NodePowerDraw {
     fn settle(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.since).as_micros();
         let drawn = self.milliwatts.map(|mw| u128::from(mw) * passed / 1000);
@@ -53,13 +53,13 @@ impl Drawing {
 }
 
 /// What Slurm says of the nodes of a run while it goes on.
-pub(crate) struct Asked {
-    nodes: Arc<Mutex<Vec<Drawing>>>,
+pub(crate) struct SlurmPowerMonitor {
+    nodes: Arc<Mutex<Vec<NodePowerDraw>>>,
     /// Dropped, it asks no more.
     _until: Sender<()>,
 }
 
-impl Asked {
+impl SlurmPowerMonitor {
     /// Begins to ask about the nodes of a cluster.
     pub(super) fn begin(cluster: &Cluster) -> std::io::Result<Self> {
         let hosts: Vec<_> = cluster
@@ -69,8 +69,8 @@ impl Asked {
             .collect();
         let names: Vec<String> = hosts.iter().map(|h| h.name.clone()).collect();
         let now = Instant::now();
-        let first = hosts.iter().map(|h| Drawing {
-            account: Account::default(),
+        let first = hosts.iter().map(|h| NodePowerDraw {
+            account: EnergyAccount::default(),
             milliwatts: h
                 .draw
                 .power
@@ -86,7 +86,7 @@ impl Asked {
                 // Where it does not answer, what is drawn meanwhile is not known.
                 let drawn = tarn_slurm::drawn(&names).unwrap_or_default();
                 let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-                said(&mut all, &names, &drawn, Instant::now());
+                record_power_draw(&mut all, &names, &drawn, Instant::now());
             }
         };
         std::thread::Builder::new()
@@ -99,7 +99,12 @@ impl Asked {
     }
 }
 
-fn said(all: &mut [Drawing], names: &[String], drawn: &BTreeMap<String, u64>, now: Instant) {
+fn record_power_draw(
+    all: &mut [NodePowerDraw],
+    names: &[String],
+    drawn: &BTreeMap<String, u64>,
+    now: Instant,
+) {
     for (node, name) in all.iter_mut().zip(names) {
         node.settle(now);
         node.milliwatts = drawn.get(name).copied();
@@ -107,17 +112,17 @@ fn said(all: &mut [Drawing], names: &[String], drawn: &BTreeMap<String, u64>, no
 }
 
 /// A world whose steps have their energy from Slurm where their nodes have not measured it.
-pub(crate) struct Metered<W> {
+pub(crate) struct SlurmMeteredWorld<W> {
     inner: W,
-    asked: Option<Asked>,
+    asked: Option<SlurmPowerMonitor>,
     /// Cores of each step.
     cores: Vec<u32>,
     /// What runs: its share of each of its nodes.
-    running: BTreeMap<Attempt, Vec<(NodeId, u64)>>,
+    running: BTreeMap<AttemptId, Vec<(NodeId, u64)>>,
 }
 
-impl<W> Metered<W> {
-    pub(crate) fn new(inner: W, asked: Option<Asked>, workflow: &Workflow) -> Self {
+impl<W> SlurmMeteredWorld<W> {
+    pub(crate) fn new(inner: W, asked: Option<SlurmPowerMonitor>, workflow: &Workflow) -> Self {
         Self {
             inner,
             asked,
@@ -130,7 +135,7 @@ impl<W> Metered<W> {
         self.inner
     }
 
-    fn begins(&mut self, run: &Run) {
+    fn begins(&mut self, run: &AttemptSpec) {
         let Some(asked) = &self.asked else { return };
         let cores = self.cores.get(run.instance.step.at()).copied().unwrap_or(1);
         let mut all = asked.nodes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -179,7 +184,7 @@ impl<W> Metered<W> {
     }
 }
 
-impl<W: World> World for Metered<W> {
+impl<W: World> World for SlurmMeteredWorld<W> {
     fn now(&self) -> Time {
         self.inner.now()
     }
@@ -210,18 +215,18 @@ mod tests {
     fn an_unknown_time_makes_those_unknown_that_ran_then() {
         let begun = Instant::now();
         let after = |s| begun + Duration::from_secs(s);
-        let mut all = vec![Drawing {
-            account: Account::default(),
+        let mut all = vec![NodePowerDraw {
+            account: EnergyAccount::default(),
             milliwatts: Some(100_000),
             since: begun,
         }];
         let names = ["n1".to_owned()];
         let first = all[0].account.begin(1);
-        said(&mut all, &names, &BTreeMap::new(), after(10));
+        record_power_draw(&mut all, &names, &BTreeMap::new(), after(10));
         assert_eq!(all[0].account.end(first), Some(1_000_000_000));
         let second = all[0].account.begin(1);
         let known = [("n1".to_owned(), 50_000)].into();
-        said(&mut all, &names, &known, after(20));
+        record_power_draw(&mut all, &names, &known, after(20));
         assert_eq!(all[0].account.end(second), None);
         let third = all[0].account.begin(1);
         all[0].settle(after(22));

@@ -25,7 +25,7 @@ const NAME: &str = "files.json";
 
 /// What was read when a run began.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Files {
+pub(crate) struct RunFiles {
     /// The workflow file; a run of `tarn data put` has none, nor has one of sbatch scripts.
     workflow: Option<(PathBuf, Hash)>,
     /// The sbatch scripts that are the workflow. What they held is kept with what commands name: they do.
@@ -38,7 +38,7 @@ pub(crate) struct Files {
     watched: BTreeMap<String, Vec<PathBuf>>,
 }
 
-impl Files {
+impl RunFiles {
     pub(crate) fn of(workflow: PathBuf, text: &[u8]) -> Self {
         Self {
             workflow: Some((workflow, Hash::of(text))),
@@ -205,11 +205,11 @@ impl Files {
         let steps = workflow.steps.iter();
         let named: Vec<Vec<PathBuf>> = steps.map(|s| self.named_by(workflow, s)).collect();
         // A file that looks as it did when it was read is not read again: steps may be very short.
-        let seen: Mutex<BTreeMap<PathBuf, Look>> = Mutex::default();
+        let seen: Mutex<BTreeMap<PathBuf, FileStamp>> = Mutex::default();
         Arc::new(move |step| {
             let changed = |path: &&PathBuf| {
                 // A folder does not tell when a file in it changes.
-                let look = Look::at(path).filter(|_| !path.is_dir());
+                let look = FileStamp::at(path).filter(|_| !path.is_dir());
                 let known = seen.lock().ok().and_then(|s| s.get(*path).copied());
                 if look.is_some() && look == known {
                     return false;
@@ -234,9 +234,9 @@ fn plain(path: &Path) -> PathBuf {
 
 /// What changes whenever a file does: size, inode, time of its inode's last change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Look(u64, u64, i64, i64);
+struct FileStamp(u64, u64, i64, i64);
 
-impl Look {
+impl FileStamp {
     fn at(path: &Path) -> Option<Self> {
         let m = std::fs::metadata(path).ok()?;
         Some(Self(m.len(), m.ino(), m.ctime(), m.ctime_nsec()))

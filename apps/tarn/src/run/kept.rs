@@ -4,9 +4,9 @@ use crate::error::{CliResult, ExitWith};
 use crate::print::say;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, StoredAt};
+use tarn_journal::{Catalogue, ChangeKind, ReplicaChange, ReplicaRow, StoredAt};
 use tarn_mover::Trees;
-use tarn_ports::Nodes;
+use tarn_ports::NodeWorld;
 use tarn_types::codes::Exit;
 use tarn_types::event::{PriorInstance, Start};
 use tarn_types::id::{DataId, TierRef};
@@ -16,14 +16,14 @@ use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::units::Bytes;
 
 /// What the catalogue tells of a workflow's replicas, but for those in its `dest`s, which are the user's.
-pub(super) struct Left {
+pub(super) struct LeftReplicas {
     rows: Vec<ReplicaRow>,
     /// Those on machines that this run does not have, or has lost: nothing is known of them, so they count as what they are said to be.
     elsewhere: Vec<ReplicaRow>,
     wall: u64,
 }
 
-impl Left {
+impl LeftReplicas {
     pub(super) fn of(catalogue: &Catalogue, start: &Start) -> CliResult<Self> {
         let mut rows = catalogue
             .replicas(&start.workflow.name, None)
@@ -108,7 +108,7 @@ impl Left {
     }
 
     /// Those of the rows that are there. Those of which nobody can tell count as elsewhere from now on.
-    fn look(&mut self, world: &mut dyn Nodes) -> CliResult<BTreeSet<PathBuf>> {
+    fn look(&mut self, world: &mut dyn NodeWorld) -> CliResult<BTreeSet<PathBuf>> {
         let paths: Vec<PathBuf> = self.rows.iter().map(ReplicaRow::path).collect();
         let answers = world.exist(&paths).exit(Exit::State)?;
         let mut there = BTreeSet::new();
@@ -137,7 +137,7 @@ impl Left {
         gone.cloned().collect()
     }
 
-    fn tell(&self, lost: &BTreeSet<StoreKey>, bad: &BTreeSet<PathBuf>) {
+    fn print_warnings(&self, lost: &BTreeSet<StoreKey>, bad: &BTreeSet<PathBuf>) {
         for row in self.kept() {
             let (name, path) = (&row.dataset, row.path());
             if bad.contains(&path) {
@@ -172,7 +172,7 @@ fn is_here(start: &Start, at: &StoredAt) -> bool {
 /// Everything else in the workspace goes.
 pub(super) fn keep_what_is_there(
     start: &mut Start,
-    world: &mut dyn Nodes,
+    world: &mut dyn NodeWorld,
     catalogue: &mut Catalogue,
 ) -> CliResult<()> {
     let asked = held(&start.prior);
@@ -195,10 +195,10 @@ pub(super) fn keep_what_is_there(
         .filter(|(n, _, p)| is_there(n, p))
         .map(|(_, key, place)| (key.clone(), place.clone()))
         .collect();
-    let mut left = Left::of(catalogue, start)?;
+    let mut left = LeftReplicas::of(catalogue, start)?;
     let there = left.look(world)?;
     let lost = left.lost(&|path| there.contains(path) && !bad.contains(path));
-    left.tell(&lost, &bad.intersection(&there).cloned().collect());
+    left.print_warnings(&lost, &bad.intersection(&there).cloned().collect());
     start.prior.retain(|prior| {
         let mut parts = prior.outputs.iter().flat_map(|o| &o.parts);
         !parts.any(|(info, _)| lost.contains(&info.key))
@@ -291,9 +291,9 @@ fn aside(cleaned: &Cleaned) -> Vec<(TierRef, u64)> {
 /// Removes what no run knows of and nobody asks to keep from the workflow's folders on the tiers, and records what
 /// is gone.
 pub(super) fn tidy(
-    world: &mut dyn Nodes,
+    world: &mut dyn NodeWorld,
     catalogue: &mut Catalogue,
-    left: &mut Left,
+    left: &mut LeftReplicas,
     staying: &Staying,
 ) -> CliResult<Cleaned> {
     let cleaned = world.clean(staying).exit(Exit::State)?;
@@ -314,9 +314,9 @@ pub(super) fn tidy(
 pub(super) fn replaced(
     catalogue: &mut Catalogue,
     start: &Start,
-    world: &mut dyn Nodes,
+    world: &mut dyn NodeWorld,
 ) -> CliResult<()> {
-    let mut left = Left::of(catalogue, start)?;
+    let mut left = LeftReplicas::of(catalogue, start)?;
     let there = left.look(world)?;
     let is_there = |r: &&ReplicaRow| there.contains(&r.path());
     let made = left.rows.iter().filter(|r| r.run == start.run);
@@ -335,9 +335,9 @@ pub(super) fn replaced(
 pub(super) fn leftovers(
     catalogue: &mut Catalogue,
     start: &Start,
-    world: &mut dyn Nodes,
+    world: &mut dyn NodeWorld,
 ) -> CliResult<()> {
-    let mut left = Left::of(catalogue, start)?;
+    let mut left = LeftReplicas::of(catalogue, start)?;
     // What this run has cached stays, and what it has not used of earlier ones goes.
     let cached = |r: &ReplicaRow| r.run == start.run && r.is_cached(left.wall);
     left.rows.retain(|r| !r.is_kept(left.wall) && !cached(r));
@@ -365,7 +365,7 @@ fn forget<'a>(
     catalogue: &mut Catalogue,
     rows: impl Iterator<Item = &'a ReplicaRow>,
 ) -> CliResult<()> {
-    let change = |r: &ReplicaRow| Change {
+    let change = |r: &ReplicaRow| ReplicaChange {
         // It counts for what is not younger: a replica that this run puts in the same place is.
         wall: r.since,
         key: r.key.clone(),

@@ -21,10 +21,10 @@ const SAMPLE: u64 = 16 << 20;
 
 /// A handle, cheap to clone: one end looks at what happens, another watches the clock.
 #[derive(Debug, Clone)]
-pub(crate) struct Margin(Arc<Inner>);
+pub(crate) struct Margin(Arc<MarginState>);
 
 #[derive(Debug)]
-struct Inner {
+struct MarginState {
     least: Duration,
     /// Nanoseconds for what must not be lost.
     saving: AtomicU64,
@@ -52,7 +52,7 @@ pub(crate) fn at_risk(w: &Workflow) -> Option<String> {
 
 impl Margin {
     pub(crate) fn new(seconds: u64) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(MarginState {
             least: Duration::from_secs(seconds),
             saving: AtomicU64::new(0),
             passed: AtomicU64::new(0),

@@ -2,7 +2,7 @@
 //! imports. A step does not run again when they change, so it is said. Seen by inotify, on this machine only; whoever else opens such
 //! a file meanwhile is seen too, which is why this is a note and decides nothing.
 
-use super::files::Files;
+use super::files::RunFiles;
 use crate::print::say;
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use tarn_ports::Record;
 use tarn_types::action::Do;
 use tarn_types::cluster::Cluster;
-use tarn_types::event::{Ended, Event};
+use tarn_types::event::{AttemptOutcome, Event};
 use tarn_types::hash::Hash;
 use tarn_types::id::InstanceId;
 use tarn_types::text::first_of;
@@ -32,17 +32,17 @@ const NAMED: usize = 8;
 const BUFFER: usize = 16 << 10;
 
 /// By step, the files with what they held, by their paths in the workflow's folder.
-type Opened = BTreeMap<String, BTreeMap<PathBuf, Hash>>;
+type OpenedFiles = BTreeMap<String, BTreeMap<PathBuf, Hash>>;
 
 /// What an earlier run has seen.
-pub(super) fn read(run: &Path) -> Opened {
+pub(super) fn read(run: &Path) -> OpenedFiles {
     let bytes = std::fs::read(run.join(NAME)).ok();
     let opened = bytes.and_then(|b| serde_json::from_slice(&b).ok());
     opened.unwrap_or_default()
 }
 
 /// Watches the folder of a workflow while it runs.
-pub(super) struct Watched {
+pub(super) struct FolderWatcher {
     queue: OwnedFd,
     folders: BTreeMap<i32, PathBuf>,
     running: BTreeSet<InstanceId>,
@@ -52,7 +52,7 @@ pub(super) struct Watched {
     written: BTreeSet<PathBuf>,
 }
 
-impl Watched {
+impl FolderWatcher {
     /// `None` where nothing can be watched, or there is too much.
     pub(super) fn new(w: &Workflow, state: &Path, cluster: &Cluster) -> Option<Self> {
         let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
@@ -112,7 +112,7 @@ impl Watched {
         {
             self.running.remove(instance);
             let name = &w.step(instance.step).name;
-            if matches!(ended, Ended::Committed { .. }) {
+            if matches!(ended, AttemptOutcome::Committed { .. }) {
                 self.seen.entry(name.clone()).or_default();
             }
         }
@@ -146,7 +146,7 @@ impl Watched {
 
     /// Says what the steps opened without naming it, and keeps it for the next run; of steps that did not run, what an earlier run
     /// (`before`) has seen.
-    pub(super) fn end(mut self, w: &Workflow, files: &Files, run: &Path, before: Option<&Path>) {
+    pub(super) fn end(mut self, w: &Workflow, files: &RunFiles, run: &Path, before: Option<&Path>) {
         self.drain();
         let mut all = before.map(read).unwrap_or_default();
         all.retain(|name, _| w.steps.iter().any(|s| s.name == *name));
@@ -158,7 +158,7 @@ impl Watched {
                     continue;
                 };
                 let named = files.knows(&w.folder.join(inside)) || files.is_workflow(path);
-                if let Some(hash) = Files::hash_of(path).filter(|_| !named) {
+                if let Some(hash) = RunFiles::hash_of(path).filter(|_| !named) {
                     known.insert(inside.to_path_buf(), hash);
                 }
             }

@@ -23,14 +23,14 @@ use tarn_types::nodes::Swept;
 
 /// The roots of tiers, where they are.
 #[derive(Default)]
-struct Roots {
+struct TierRoots {
     /// Of runs on one machine: this one, perhaps.
     here: BTreeSet<PathBuf>,
     /// Of nodes of allocations, by their names.
     nodes: BTreeMap<String, BTreeSet<PathBuf>>,
 }
 
-impl Roots {
+impl TierRoots {
     fn of(catalogue: &Catalogue, begun: &Start) -> CliResult<Self> {
         let mut roots = Self::default();
         let tiers = catalogue.tiers(&begun.workflow.name).exit(Exit::State)?;
@@ -93,8 +93,8 @@ fn of_workflow(
         lock => lock?,
     };
     let mut catalogue = open_catalogue(state)?;
-    let roots = Roots::of(&catalogue, begun)?;
-    let left = kept::Left::of(&catalogue, begun)?;
+    let roots = TierRoots::of(&catalogue, begun)?;
+    let left = kept::LeftReplicas::of(&catalogue, begun)?;
     let known = catalogue.runs().exit(Exit::State)?;
     let done = |r: &RunRow| r.name == begun.run && r.outcome == Some(Outcome::Done);
     let resumable = !known.iter().any(done);

@@ -2,7 +2,7 @@
 //!
 //! As long as it is active it has a share of the lock of each workflow that owns one, so nobody removes or replaces them meanwhile.
 
-use crate::data::held::{Held, NOT_KEPT, StoredPart, Which, uncache};
+use crate::data::held::{DatasetSelector, LockedVersion, NOT_KEPT, StoredPart, uncache};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
 use crate::run::{open_catalogue, wall};
@@ -10,7 +10,7 @@ use crate::state;
 use std::collections::BTreeSet;
 use std::path::Path;
 use tarn_journal::{ReplicaRow, RunLock, StoredAt};
-use tarn_ports::Nodes;
+use tarn_ports::NodeWorld;
 use tarn_types::cluster::{Cluster, Tier};
 use tarn_types::codes::Exit;
 use tarn_types::event::{PriorData, PriorPart, Start};
@@ -19,17 +19,17 @@ use tarn_types::id::{DataId, NodeId, TierId, TierRef};
 use tarn_types::layout::StateDir;
 use tarn_types::manifest::Manifest;
 use tarn_types::part::{PartClass, PartInfo, PartRef, Place, StoreKey};
-use tarn_types::workflow::{Dataset, Partition, Workflow};
+use tarn_types::workflow::{Dataset, VersionPartitioning, Workflow};
 
 /// Those that a run reads.
 #[derive(Default)]
-pub(crate) struct Others {
+pub(crate) struct PriorDatasets {
     pub(crate) data: Vec<PriorData>,
     manifests: Vec<(StoreKey, Manifest)>,
     _locks: Vec<RunLock>,
 }
 
-impl Others {
+impl PriorDatasets {
     /// Finds all that a workflow names.
     pub(crate) fn find(
         state: &StateDir,
@@ -53,13 +53,13 @@ impl Others {
                 let why = "it is this workflow's own; name it without `of`";
                 return Err(refused(Exit::InvalidWorkflow, why.into()));
             }
-            let which = Which {
+            let which = DatasetSelector {
                 workflow: named.workflow.as_deref(),
                 but: Some(&w.name),
                 dataset: &named.dataset,
             };
             let in_full = |e: CliError| refused(e.exit, e.to_string());
-            let held = Held::of(state.clone(), &which, true).map_err(in_full)?;
+            let held = LockedVersion::of(state.clone(), &which, true).map_err(in_full)?;
             let parts = held.stored().map_err(in_full)?;
             check_parts(dataset, &parts).map_err(|why| refused(Exit::InvalidWorkflow, why))?;
             let mut prior = PriorData {
@@ -109,7 +109,7 @@ impl Others {
         &self,
         state: &StateDir,
         workspace: &str,
-        world: &mut dyn Nodes,
+        world: &mut dyn NodeWorld,
     ) -> CliResult<Vec<PriorData>> {
         let files: Vec<_> = self
             .manifests
@@ -234,7 +234,7 @@ fn damaged(prior: &PriorData, at: Option<&Path>) -> CliError {
 fn check_parts(dataset: &Dataset, parts: &[StoredPart]) -> Result<(), String> {
     let is_entry = |p: &StoredPart| matches!(p.info.class, PartClass::Entry(_));
     match dataset.partition {
-        Partition::Whole => Ok(()),
+        VersionPartitioning::Whole => Ok(()),
         _ if parts.iter().all(is_entry) => Ok(()),
         _ => Err(
             "a step selects entries of it, and it is stored as a whole; name all of it in `in`, and select within the step"

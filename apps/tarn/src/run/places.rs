@@ -4,7 +4,7 @@
 use crate::error::{CliError, CliResult};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use tarn_node::location::{Location, Name};
+use tarn_node::location::{FolderIdentity, FolderLocation};
 use tarn_ports::{Control, Mover, MoverError};
 use tarn_types::cluster::Cluster;
 use tarn_types::codes::Exit;
@@ -22,7 +22,7 @@ pub(super) fn check(
     mover: &dyn Mover,
 ) -> CliResult<()> {
     sources_exist(workflow, mover)?;
-    let places = Place::all(workflow, workspace, cluster, state);
+    let places = RunLocation::all(workflow, workspace, cluster, state);
     if let Some(why) = first_clash(&places) {
         return Err(CliError::new(Exit::InvalidWorkflow, why));
     }
@@ -80,8 +80,8 @@ fn sources_exist(workflow: &Workflow, mover: &dyn Mover) -> CliResult<()> {
 }
 
 /// The first place that is or lies in one that it must be apart from. Looked up by name: a workflow may have very many.
-fn first_clash(places: &[Place<'_>]) -> Option<String> {
-    let mut named: BTreeMap<Name, BTreeMap<Purpose, usize>> = BTreeMap::new();
+fn first_clash(places: &[RunLocation<'_>]) -> Option<String> {
+    let mut named: BTreeMap<FolderIdentity, BTreeMap<LocationPurpose, usize>> = BTreeMap::new();
     for (at, place) in places.iter().enumerate() {
         for name in place.real.names() {
             named
@@ -103,7 +103,7 @@ fn first_clash(places: &[Place<'_>]) -> Option<String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Purpose {
+enum LocationPurpose {
     Source,
     Dest,
     External,
@@ -112,15 +112,15 @@ enum Purpose {
     Folder,
 }
 
-struct Place<'a> {
-    purpose: Purpose,
+struct RunLocation<'a> {
+    purpose: LocationPurpose,
     /// The dataset, where there is one.
     name: &'a str,
     shown: &'a Path,
-    real: Location,
+    real: FolderLocation,
 }
 
-impl<'a> Place<'a> {
+impl<'a> RunLocation<'a> {
     fn all(
         workflow: &'a Workflow,
         workspace: &str,
@@ -131,23 +131,23 @@ impl<'a> Place<'a> {
             purpose,
             name,
             shown,
-            real: Location::of(shown),
+            real: FolderLocation::of(shown),
         };
         let mut all = vec![
-            place(Purpose::State, "", &state.0),
-            place(Purpose::Folder, "", &workflow.folder),
+            place(LocationPurpose::State, "", &state.0),
+            place(LocationPurpose::Folder, "", &workflow.folder),
         ];
         for dataset in &workflow.data {
             let both = [
-                (Purpose::Source, &dataset.source),
-                (Purpose::Dest, &dataset.dest),
+                (LocationPurpose::Source, &dataset.source),
+                (LocationPurpose::Dest, &dataset.dest),
             ];
             for (purpose, path) in both {
                 all.extend(path.iter().map(|p| place(purpose, &dataset.name, p)));
             }
         }
         let external = workflow.external.iter();
-        all.extend(external.map(|e| place(Purpose::External, "", e)));
+        all.extend(external.map(|e| place(LocationPurpose::External, "", e)));
         let roots: BTreeSet<&Path> = cluster
             .nodes
             .iter()
@@ -158,8 +158,8 @@ impl<'a> Place<'a> {
             .collect();
         // Beside other things on a tier's file system is only what belongs to this workspace.
         all.extend(roots.into_iter().map(|root| Self {
-            real: Location::of(&root.join(workspace)),
-            ..place(Purpose::Tier, "", root)
+            real: FolderLocation::of(&root.join(workspace)),
+            ..place(LocationPurpose::Tier, "", root)
         }));
         all
     }
@@ -167,18 +167,18 @@ impl<'a> Place<'a> {
     fn title(&self) -> String {
         let shown = self.shown.display();
         match self.purpose {
-            Purpose::Source => format!("the source of dataset `{}` ({shown})", self.name),
-            Purpose::Dest => format!("the dest of dataset `{}` ({shown})", self.name),
-            Purpose::External => format!("`external` ({shown})"),
-            Purpose::State => format!("the state folder ({shown})"),
-            Purpose::Tier => format!("this workflow's folder on the tier at {shown}"),
-            Purpose::Folder => format!("the folder of the workflow file ({shown})"),
+            LocationPurpose::Source => format!("the source of dataset `{}` ({shown})", self.name),
+            LocationPurpose::Dest => format!("the dest of dataset `{}` ({shown})", self.name),
+            LocationPurpose::External => format!("`external` ({shown})"),
+            LocationPurpose::State => format!("the state folder ({shown})"),
+            LocationPurpose::Tier => format!("this workflow's folder on the tier at {shown}"),
+            LocationPurpose::Folder => format!("the folder of the workflow file ({shown})"),
         }
     }
 
     /// Why this place may not be or lie in the other, as it does.
     fn clash(&self, outer: &Self, how: &str) -> Option<String> {
-        use Purpose::{Dest, External, Folder, Source, State, Tier};
+        use LocationPurpose::{Dest, External, Folder, Source, State, Tier};
         match (self.purpose, outer.purpose) {
             // It is replaced as a whole.
             (_, Dest) => {}

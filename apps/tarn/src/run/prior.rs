@@ -93,7 +93,12 @@ pub(crate) fn prior_dests(
 }
 
 /// Says what somebody has taken out of a `dest`: it is put there again.
-pub(crate) fn tell_of_dests(w: &Workflow, workspace: &str, state: &StateDir, mover: &dyn Mover) {
+pub(crate) fn report_missing_dests(
+    w: &Workflow,
+    workspace: &str,
+    state: &StateDir,
+    mover: &dyn Mover,
+) {
     for dataset in &w.data {
         let Some(dest) = &dataset.dest else { continue };
         let Some((path, others)) = tarn_node::destination_lacks(state, workspace, dest, mover)

@@ -62,7 +62,7 @@ impl Stale {
     }
 
     /// Says what has changed, where the run continues all the same.
-    pub(super) fn tell(&self) {
+    pub(super) fn print_notes(&self) {
         for note in &self.notes {
             say!("note: {note}");
         }

@@ -1,14 +1,14 @@
 //! Variables that the commands of steps read: what is said of those that nobody sets, and which steps have those of a job where there is
 //! no Slurm.
 
-use super::files::Files;
+use super::files::RunFiles;
 use crate::print::say;
 use crate::workflow::is_set_in;
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::path::{Component, Path, PathBuf};
-use tarn_spec::{StepText, Unset};
+use tarn_spec::{StepText, UnsetVariable};
 use tarn_types::id::StepId;
 use tarn_types::workflow::{Step, Workflow};
 
@@ -25,7 +25,7 @@ const JOB_NAME: &str = "SLURM_JOB_NAME";
 const JOB: &str = "SLURM_JOB_ID";
 
 /// Warns of variables that will be empty.
-pub(super) fn tell(w: &Workflow, files: &Files) {
+pub(super) fn warn_unset_variables(w: &Workflow, files: &RunFiles) {
     let mut said = BTreeSet::new();
     let mut left = 0;
     let mut cut = Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn tell(w: &Workflow, files: &Files) {
             }
             match said.len() > MAX_SAID {
                 true => left += 1,
-                false => tell_of(&step.name, &found),
+                false => print_unset_variable(&step.name, &found),
             }
         }
     }
@@ -62,8 +62,8 @@ pub(super) fn tell(w: &Workflow, files: &Files) {
     }
 }
 
-fn tell_of(step: &str, found: &Unset) {
-    let Unset { name, place, .. } = found;
+fn print_unset_variable(step: &str, found: &UnsetVariable) {
+    let UnsetVariable { name, place, .. } = found;
     match found.scheduler {
         Some(scheduler) => say!(
             "note: step `{step}` reads `{name}` ({place}), which is not set where there is no {scheduler}: {}",
@@ -81,7 +81,7 @@ fn tell_of(step: &str, found: &Unset) {
 
 /// Marks the steps that are to have the variables of a job: those that read them, where no job is around the run. It is decided once,
 /// where the run begins, so that all nodes of it agree.
-pub(super) fn with_jobs(w: &mut Workflow, files: &Files, env: &[(OsString, OsString)]) {
+pub(super) fn with_jobs(w: &mut Workflow, files: &RunFiles, env: &[(OsString, OsString)]) {
     let is_job =
         |(name, value): &(OsString, OsString)| name == OsStr::new(JOB) && !value.is_empty();
     if env.iter().any(is_job) {
@@ -98,7 +98,7 @@ pub(super) fn with_jobs(w: &mut Workflow, files: &Files, env: &[(OsString, OsStr
 }
 
 /// What is looked into of a step.
-struct Texts {
+struct StepTexts {
     all: Vec<StepText>,
     /// There is more, beyond [`MAX_TOTAL`].
     is_cut: bool,
@@ -106,7 +106,7 @@ struct Texts {
 
 /// What a step runs: what stands in the workflow file, the files that it names or watches there, and the scripts of the workflow's
 /// folder that these name.
-fn texts(w: &Workflow, step: &Step, files: &Files) -> Texts {
+fn texts(w: &Workflow, step: &Step, files: &RunFiles) -> StepTexts {
     let mut all = StepText::of_step(step);
     let mut total: usize = all.iter().map(StepText::bytes).sum();
     let mut is_cut = false;
@@ -140,7 +140,7 @@ fn texts(w: &Workflow, step: &Step, files: &Files) -> Texts {
         }
         all.extend(text.filter(StepText::may_matter));
     }
-    Texts { all, is_cut }
+    StepTexts { all, is_cut }
 }
 
 /// What is in a folder that is watched.
@@ -164,7 +164,7 @@ fn plain(path: &Path) -> PathBuf {
 }
 
 /// The text of a file, if it is one that somebody wrote.
-fn text_of(w: &Workflow, path: &Path, files: &Files) -> Option<StepText> {
+fn text_of(w: &Workflow, path: &Path, files: &RunFiles) -> Option<StepText> {
     let shown = path.strip_prefix(&w.folder).unwrap_or(path).display();
     let is_script = |m: &Metadata| m.is_file() && m.len() <= MAX_BYTES;
     std::fs::metadata(path).ok().filter(is_script)?;

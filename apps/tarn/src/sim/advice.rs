@@ -3,7 +3,7 @@
 use super::SimArgs;
 use serde_json::{Value, json};
 use std::fmt::Write;
-use tarn_engine::advice::{Advice, Point, Prices, advice};
+use tarn_engine::advice::{Prices, RetentionAdvice, RetentionPoint, advice};
 use tarn_types::site::{Fate, JobId, Machine, SiteResult, Workload};
 use tarn_types::units::{Bytes, Elapsed, SECOND};
 
@@ -11,11 +11,11 @@ use tarn_types::units::{Bytes, Elapsed, SECOND};
 const GIGABYTE: f64 = 1e9;
 
 /// The advice with what it was computed from.
-pub(super) struct Told {
-    advice: Advice,
+pub(super) struct AdviceReport {
+    advice: RetentionAdvice,
     priced: bool,
     /// What saves energy, where it is said what that takes.
-    energy: Option<Advice>,
+    energy: Option<RetentionAdvice>,
     policy: String,
 }
 
@@ -25,7 +25,7 @@ pub(super) fn of(
     machine: &Machine,
     workload: &Workload,
     result: &SiteResult,
-) -> Told {
+) -> AdviceReport {
     let both = |tier: Option<f64>, external: Option<f64>| {
         let (tier, external) = tier.zip(external)?;
         Some(Prices {
@@ -40,7 +40,7 @@ pub(super) fn of(
         let job = result.jobs.get(job.at()).filter(|j| j.fate == Fate::Done)?;
         Some((job.begun, job.released))
     };
-    Told {
+    AdviceReport {
         advice: advice(machine, workload, held, prices),
         priced: prices.is_some(),
         energy: energy.map(|energy| advice(machine, workload, held, Some(energy))),
@@ -56,11 +56,11 @@ fn seconds(time: u64) -> f64 {
     time as f64 / SECOND as f64
 }
 
-fn point(p: &Point) -> Value {
+fn point(p: &RetentionPoint) -> Value {
     json!({"within_s": seconds(p.within), "bytes_a_node": p.bytes_a_node, "local": p.local})
 }
 
-impl Told {
+impl AdviceReport {
     pub(super) fn json(&self) -> Value {
         let a = &self.advice;
         let items = a.items.iter().map(|i| {
@@ -154,7 +154,7 @@ impl Told {
     }
 }
 
-fn taking(p: &Point) -> String {
+fn taking(p: &RetentionPoint) -> String {
     format!(
         "{} a node; {:.1} % of it stays local",
         Bytes(p.bytes_a_node),

@@ -16,7 +16,7 @@ use tarn_engine::bound::lower_bound;
 use tarn_report::Summary;
 use tarn_types::codes::Exit;
 use tarn_types::site::{Machine, SiteResult, Workload};
-use told::{Calibration, Told};
+use told::{Calibration, CalibrationReport};
 
 pub(super) fn calibrate(globals: &Globals, args: &SimArgs, run: &str) -> CliResult {
     let records = replay::records(globals, run)?;
@@ -32,7 +32,7 @@ pub(super) fn calibrate(globals: &Globals, args: &SimArgs, run: &str) -> CliResu
         args,
     };
     let real = Summary::of(&records).exit(Exit::Internal)?.bytes;
-    let mut told = Told::of(run, &recorded, bandwidths, simulated.bounds.makespan);
+    let mut told = CalibrationReport::of(run, &recorded, bandwidths, simulated.bounds.makespan);
     for policy in &args.policy.0 {
         let (result, _) = simulated.run(*policy)?;
         all_ran(&machine, &workload, &result)?;

@@ -8,7 +8,7 @@ use crate::error::{CliError, CliResult};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use tarn_proto::site::{Chain, Job};
+use tarn_proto::site::{Chain, SlurmJobId};
 use tarn_types::codes::Exit;
 
 /// The script's line.
@@ -25,16 +25,16 @@ const COMMENT: usize = 16_384;
 
 /// What a line or a comment says of a job.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct JobChainOptions {
     is_start: bool,
-    prior: Option<Job>,
+    prior: Option<SlurmJobId>,
     is_end: bool,
     same_nodes: bool,
     /// The jobs that were there when the end was named.
-    pub(super) others: Vec<Job>,
+    pub(super) others: Vec<SlurmJobId>,
 }
 
-impl Mark {
+impl JobChainOptions {
     /// Of a job's comment, in which others may have written too.
     pub(super) fn of(comment: &str) -> Self {
         let words = comment.split_once(OPEN).map(|(_, rest)| rest);
@@ -72,7 +72,7 @@ pub(super) fn taken_out(text: &str) -> (Option<Chain>, Cow<'_, str>) {
         return (None, Cow::Borrowed(text));
     };
     let (words, rest) = words.split_once('\n').unwrap_or((words, ""));
-    let mark = Mark::read(words);
+    let mark = JobChainOptions::read(words);
     let chain = Chain {
         prior: mark.prior,
         is_end: mark.is_end,
@@ -85,7 +85,7 @@ pub(super) fn taken_out(text: &str) -> (Option<Chain>, Cow<'_, str>) {
 
 /// The end of a chain was named by a job that goes on with this one. When it has a number, the first job is told of all the others, and
 /// released.
-pub(super) fn whole(prior: Job, user: u32) -> CliResult<()> {
+pub(super) fn whole(prior: SlurmJobId, user: u32) -> CliResult<()> {
     let until = Instant::now() + TIMEOUT;
     let user = user.to_string();
     let format = format!("JobID:12,admin_comment:{COMMENT}");
@@ -108,7 +108,7 @@ pub(super) fn whole(prior: Job, user: u32) -> CliResult<()> {
     let others = jobs
         .keys()
         .filter(|job| **job != first && first_of(&jobs, **job) == Some(first));
-    let others: Vec<String> = others.map(Job::to_string).collect();
+    let others: Vec<String> = others.map(SlurmJobId::to_string).collect();
     let id = first.to_string();
     let comment = format!("admincomment={OPEN}start jobs={}{CLOSE}", others.join(","));
     ask("scontrol", &["update", &format!("jobid={id}"), &comment])?;
@@ -117,16 +117,16 @@ pub(super) fn whole(prior: Job, user: u32) -> CliResult<()> {
 }
 
 /// The jobs that `squeue` tells of which are of a chain.
-fn marks(said: &str) -> BTreeMap<Job, Mark> {
+fn marks(said: &str) -> BTreeMap<SlurmJobId, JobChainOptions> {
     let jobs = said.lines().filter_map(|line| {
         let (id, comment) = line.split_once(char::is_whitespace)?;
-        Some((id.parse().ok()?, Mark::of(comment)))
+        Some((id.parse().ok()?, JobChainOptions::of(comment)))
     });
     jobs.filter(|(_, mark)| mark.is_of_chain()).collect()
 }
 
 /// Where the chain of a job begins, if that is still there.
-fn first_of(jobs: &BTreeMap<Job, Mark>, job: Job) -> Option<Job> {
+fn first_of(jobs: &BTreeMap<SlurmJobId, JobChainOptions>, job: SlurmJobId) -> Option<SlurmJobId> {
     let mut at = job;
     // A job goes on with one that was there before it.
     loop {
@@ -178,7 +178,10 @@ mod tests {
         ] {
             assert_eq!(first_of(&jobs, job), first, "{job}");
         }
-        assert_eq!(Mark::of("[tarn start jobs=2,3,4]").others, [2, 3, 4]);
-        assert_eq!(Mark::of("[tarn"), Mark::default());
+        assert_eq!(
+            JobChainOptions::of("[tarn start jobs=2,3,4]").others,
+            [2, 3, 4]
+        );
+        assert_eq!(JobChainOptions::of("[tarn"), JobChainOptions::default());
     }
 }

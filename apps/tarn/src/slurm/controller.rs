@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_munge::{Munge, SessionError, open};
 use tarn_proto::local::Code;
-use tarn_proto::site::{Ask, CONTROLLER, CONTROLLER_PORT, MAX_FRAME, Said, decode, encode};
+use tarn_proto::site::{
+    CONTROLLER, CONTROLLER_PORT, ControllerReply, ControllerRequest, MAX_FRAME, decode, encode,
+};
 use tarn_types::codes::Exit;
 
 /// Where it listens on its own host unless `$TARN_CONTROLLER` says otherwise.
@@ -23,21 +25,21 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// The user that it runs as: nobody else can read what it is asked first.
 const ROOT: u32 = 0;
 
-pub(crate) struct Controller {
-    places: Vec<Place>,
+pub(crate) struct ControllerClient {
+    places: Vec<ControllerAddress>,
     /// If none of them answers, those beside slurmctld may.
     is_beside_slurms: bool,
 }
 
 /// Where it may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+enum ControllerAddress {
     Here(PathBuf),
     /// A host and a port.
     There(String),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ControllerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Here(path) => path.display().fmt(f),
@@ -47,9 +49,9 @@ impl std::fmt::Display for Place {
 }
 
 /// What `$TARN_CONTROLLER` says: a path, or hosts with or without a port.
-fn places(said: &str) -> Vec<Place> {
+fn places(said: &str) -> Vec<ControllerAddress> {
     if said.starts_with('/') {
-        return vec![Place::Here(said.into())];
+        return vec![ControllerAddress::Here(said.into())];
     }
     let hosts = said
         .split(',')
@@ -58,14 +60,14 @@ fn places(said: &str) -> Vec<Place> {
     hosts.map(there).collect()
 }
 
-fn there(host: &str) -> Place {
+fn there(host: &str) -> ControllerAddress {
     let is_number = |port: &str| port.parse::<u16>().is_ok();
     let with_port = match host.rsplit_once(':') {
         // `[::1]:7411`, `login:7411`, but not `::1`.
         Some((name, port)) => is_number(port) && (name.ends_with(']') || !name.contains(':')),
         None => false,
     };
-    Place::There(
+    ControllerAddress::There(
         match (with_port, host.contains(':') && !host.starts_with('[')) {
             (true, _) => host.to_owned(),
             (false, true) => format!("[{host}]:{CONTROLLER_PORT}"),
@@ -75,7 +77,7 @@ fn there(host: &str) -> Place {
 }
 
 /// The hosts of slurmctld, as Slurm's configuration has them: the controller runs beside it, its backup beside the backup.
-fn slurms() -> Vec<Place> {
+fn slurms() -> Vec<ControllerAddress> {
     let said = job::ask("scontrol", &["show", "config"]).unwrap_or_default();
     let lines = said.lines().filter_map(|line| line.split_once('='));
     let hosts = lines.filter(|(name, _)| name.trim_start().starts_with("SlurmctldHost["));
@@ -87,14 +89,14 @@ fn slurms() -> Vec<Place> {
     addresses.map(there).collect()
 }
 
-impl Controller {
+impl ControllerClient {
     /// The one that `$TARN_CONTROLLER` names, else this host's, else that beside slurmctld.
     pub(crate) fn of_environment() -> Self {
         let said = std::env::var("TARN_CONTROLLER").unwrap_or_default();
         let said = places(&said);
         match said.is_empty() {
             true => Self {
-                places: vec![Place::Here(SOCKET.into())],
+                places: vec![ControllerAddress::Here(SOCKET.into())],
                 is_beside_slurms: true,
             },
             false => Self {
@@ -106,25 +108,29 @@ impl Controller {
 
     /// Whether there is one on this host.
     pub(crate) fn is_here(&self) -> bool {
-        let here = |place: &Place| matches!(place, Place::Here(path) if path.exists());
+        let here = |place: &ControllerAddress| matches!(place, ControllerAddress::Here(path) if path.exists());
         self.places.iter().any(here)
     }
 
     /// Whether there may be one: on this host, where `$TARN_CONTROLLER` says, or beside slurmctld.
     pub(crate) fn is_known(&self) -> bool {
-        let is_there = |place: &Place| matches!(place, Place::There(_));
+        let is_there = |place: &ControllerAddress| matches!(place, ControllerAddress::There(_));
         self.is_here()
             || self.places.iter().any(is_there)
             || self.is_beside_slurms && !slurms().is_empty()
     }
 
     /// Asks, and asks again for so long when it is not there, or ends meanwhile: it knows what it was asked.
-    pub(crate) fn ask(&self, ask: &Ask, timeout: Duration) -> CliResult<Said> {
+    pub(crate) fn ask(
+        &self,
+        ask: &ControllerRequest,
+        timeout: Duration,
+    ) -> CliResult<ControllerReply> {
         let mut until = Instant::now() + timeout;
         loop {
             let began = Instant::now();
             let why = match self.converse(ask, STAGE) {
-                Ok(Said::Refused(why))
+                Ok(ControllerReply::Refused(why))
                     if why.code == Code::Lost && why.text.contains("ask again") =>
                 {
                     io::Error::other(why.text)
@@ -144,13 +150,21 @@ impl Controller {
     }
 
     /// Asks once; for what may be done without an answer.
-    pub(crate) fn ask_once(&self, ask: &Ask, timeout: Duration) -> CliResult<Said> {
+    pub(crate) fn ask_once(
+        &self,
+        ask: &ControllerRequest,
+        timeout: Duration,
+    ) -> CliResult<ControllerReply> {
         let said = self.converse(ask, timeout);
         said.map_err(|why| self.unreachable(&why))
     }
 
     fn unreachable(&self, why: &io::Error) -> CliError {
-        let places: Vec<String> = self.places.iter().map(Place::to_string).collect();
+        let places: Vec<String> = self
+            .places
+            .iter()
+            .map(ControllerAddress::to_string)
+            .collect();
         let beside = match self.is_beside_slurms {
             true => ", nor beside slurmctld",
             false => "",
@@ -163,7 +177,7 @@ impl Controller {
     }
 
     /// Of several places the first that answers.
-    fn converse(&self, ask: &Ask, timeout: Duration) -> io::Result<Said> {
+    fn converse(&self, ask: &ControllerRequest, timeout: Duration) -> io::Result<ControllerReply> {
         let said = first_of(&self.places, ask, timeout);
         if said.is_ok() || !self.is_beside_slurms {
             return said;
@@ -177,12 +191,16 @@ impl Controller {
     }
 }
 
-fn first_of(places: &[Place], ask: &Ask, timeout: Duration) -> io::Result<Said> {
+fn first_of(
+    places: &[ControllerAddress],
+    ask: &ControllerRequest,
+    timeout: Duration,
+) -> io::Result<ControllerReply> {
     let mut result = Err(io::ErrorKind::NotFound.into());
     for place in places {
         result = match place {
-            Place::Here(path) => near(path, ask, timeout),
-            Place::There(host) => far(host, ask, timeout),
+            ControllerAddress::Here(path) => near(path, ask, timeout),
+            ControllerAddress::There(host) => far(host, ask, timeout),
         };
         if result.is_ok() {
             break;
@@ -191,7 +209,7 @@ fn first_of(places: &[Place], ask: &Ask, timeout: Duration) -> io::Result<Said> 
     result
 }
 
-fn near(path: &Path, ask: &Ask, timeout: Duration) -> io::Result<Said> {
+fn near(path: &Path, ask: &ControllerRequest, timeout: Duration) -> io::Result<ControllerReply> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
@@ -207,7 +225,7 @@ fn near(path: &Path, ask: &Ask, timeout: Duration) -> io::Result<Said> {
     decode(&body).map_err(io::Error::other)
 }
 
-fn far(host: &str, ask: &Ask, timeout: Duration) -> io::Result<Said> {
+fn far(host: &str, ask: &ControllerRequest, timeout: Duration) -> io::Result<ControllerReply> {
     let mut result = Err(io::Error::other("nobody is called so"));
     for address in host.to_socket_addrs()? {
         result = TcpStream::connect_timeout(&address, CONNECT);
@@ -215,7 +233,7 @@ fn far(host: &str, ask: &Ask, timeout: Duration) -> io::Result<Said> {
             break;
         }
     }
-    let said = |stream| -> Result<Said, SessionError> {
+    let said = |stream| -> Result<ControllerReply, SessionError> {
         // Nodes get secrets with this; whoever asks has none to share.
         let (mut reader, mut writer) = open(stream, CONTROLLER, ROOT, &[], &Munge::default())?;
         writer.send(ask)?;
@@ -233,8 +251,8 @@ mod tests {
 
     #[test]
     fn places_are_paths_or_hosts() {
-        let far = |text: &str| Place::There(text.into());
-        assert_eq!(places("/run/x"), [Place::Here("/run/x".into())]);
+        let far = |text: &str| ControllerAddress::There(text.into());
+        assert_eq!(places("/run/x"), [ControllerAddress::Here("/run/x".into())]);
         assert_eq!(places("a, b:1"), [far("a:7411"), far("b:1")]);
         assert_eq!(places("::1"), [far("[::1]:7411")]);
         assert_eq!(places("[::1]:5"), [far("[::1]:5")]);

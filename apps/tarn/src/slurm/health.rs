@@ -1,13 +1,13 @@
 //! Whether Slurm, and the site, are as tarn needs them: `tarn slurm install --check`, `tarn doctor --site`. docs/admin/site.md.
 
-use super::controller::Controller;
+use super::controller::ControllerClient;
 use super::job::ask;
-use crate::finding::{Finding, finding, found};
+use crate::finding::{CheckFinding, finding, found};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tarn_proto::site::{Ask, NODE_PORT, Said};
+use tarn_proto::site::{ControllerReply, ControllerRequest, NODE_PORT};
 
 /// How long somebody may take to answer who is there.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const ALIVE: &str = "PENDING,RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STAGE_OUT";
 
 /// What slurmctld runs with.
-pub(super) fn of_slurm() -> Vec<Finding> {
+pub(super) fn of_slurm() -> Vec<CheckFinding> {
     let config = match ask("scontrol", &["show", "config"]) {
         Ok(config) => config,
         Err(e) => return vec![finding("slurmctld", false, e.to_string())],
@@ -77,10 +77,10 @@ fn options() -> Result<String, String> {
 }
 
 /// The controller, which runs on this host, and its nodes.
-pub(crate) fn of_controller() -> Vec<Finding> {
+pub(crate) fn of_controller() -> Vec<CheckFinding> {
     let mut all = Vec::new();
-    match Controller::of_environment().ask_once(&Ask::Nodes, TIMEOUT) {
-        Ok(Said::Nodes(nodes)) => {
+    match ControllerClient::of_environment().ask_once(&ControllerRequest::Nodes, TIMEOUT) {
+        Ok(ControllerReply::Nodes(nodes)) => {
             let names = |up: bool| {
                 let those = nodes.iter().filter(|node| node.up == up);
                 those.map(|node| node.name.as_str()).collect::<Vec<_>>()
@@ -111,7 +111,7 @@ pub(crate) fn of_controller() -> Vec<Finding> {
 }
 
 /// This host as a node of a site.
-pub(crate) fn of_node() -> Vec<Finding> {
+pub(crate) fn of_node() -> Vec<CheckFinding> {
     let listens = SocketAddr::from((Ipv4Addr::LOCALHOST, NODE_PORT));
     let daemon = match TcpStream::connect_timeout(&listens, TIMEOUT) {
         Ok(_) => Ok(format!("it listens at port {NODE_PORT}")),

@@ -75,14 +75,14 @@ enum Lines {
 }
 
 #[derive(Debug)]
-struct Written {
+struct ConfigFileEdit {
     path: PathBuf,
     lines: Lines,
 }
 
 /// What is to be written, in an order in which each step can be the last one, and what is left to the administrator.
-struct Plan {
-    files: Vec<Written>,
+struct InstallPlan {
+    files: Vec<ConfigFileEdit>,
     left: Vec<String>,
 }
 
@@ -148,7 +148,7 @@ fn plain(path: &Path) -> CliResult<&str> {
     })
 }
 
-fn plan(args: &InstallArgs) -> CliResult<Plan> {
+fn plan(args: &InstallArgs) -> CliResult<InstallPlan> {
     let etc = folder(args.conf.as_deref());
     let at = |name: &str| args.below(&etc.join(name));
     let program = args.program()?;
@@ -176,7 +176,7 @@ fn plan(args: &InstallArgs) -> CliResult<Plan> {
         format!("{mine}{text}")
     };
     plain(&etc)?;
-    let said = said(&at("slurm.conf"), 0)?;
+    let said = read_site_conf(&at("slurm.conf"), 0)?;
     let value = |key: &str| conf::value(&said, key);
     let mut left = Vec::new();
     let mut slurm = String::new();
@@ -198,11 +198,11 @@ fn plan(args: &InstallArgs) -> CliResult<Plan> {
         conf::BEGIN
     );
     let mut files = vec![
-        Written {
+        ConfigFileEdit {
             path: at("burst_buffer.lua"),
             lines: Lines::File(filled(BURST_BUFFER)),
         },
-        Written {
+        ConfigFileEdit {
             path: at("burst_buffer.conf"),
             lines: Lines::File(buffers),
         },
@@ -218,7 +218,7 @@ fn plan(args: &InstallArgs) -> CliResult<Plan> {
             "JobSubmitPlugins={plugins} is the site's own: add `,lua` to it to have --workflow-start and so on"
         )),
         other => {
-            files.push(Written {
+            files.push(ConfigFileEdit {
                 path: submit,
                 lines: Lines::File(filled(JOB_SUBMIT)),
             });
@@ -227,20 +227,20 @@ fn plan(args: &InstallArgs) -> CliResult<Plan> {
             }
         }
     }
-    files.push(Written {
+    files.push(ConfigFileEdit {
         path: at("plugstack.conf"),
         lines: Lines::Block(format!("required {plugin}\n")),
     });
     // It makes all others count, and so comes last.
-    files.push(Written {
+    files.push(ConfigFileEdit {
         path: at("slurm.conf"),
         lines: Lines::Block(slurm),
     });
-    Ok(Plan { files, left })
+    Ok(InstallPlan { files, left })
 }
 
 /// What slurm.conf and what it includes say beside our block. The files are looked for as Slurm does, relative to the folder of the first.
-fn said(path: &Path, depth: usize) -> CliResult<String> {
+fn read_site_conf(path: &Path, depth: usize) -> CliResult<String> {
     let Some(text) = read(path)? else {
         return match depth {
             0 => Err(CliError::new(
@@ -261,7 +261,7 @@ fn said(path: &Path, depth: usize) -> CliResult<String> {
         let more: Vec<PathBuf> = conf::includes(&all).map(|file| folder.join(file)).collect();
         for file in more {
             all += "\n";
-            all += &said(&file, depth + 1)?;
+            all += &read_site_conf(&file, depth + 1)?;
         }
     }
     Ok(all)
@@ -291,7 +291,7 @@ fn is_ours(text: &str) -> bool {
         .is_some_and(|line| line.ends_with(conf::BEGIN))
 }
 
-impl Written {
+impl ConfigFileEdit {
     /// What is in the file, and what should be.
     fn texts(&self) -> CliResult<(Option<String>, String)> {
         let old = read(&self.path)?;
@@ -316,7 +316,7 @@ impl Written {
     }
 }
 
-fn write(args: &InstallArgs, plan: &Plan) -> CliResult {
+fn write(args: &InstallArgs, plan: &InstallPlan) -> CliResult {
     let plugin = args.below(&args.plugin()?);
     if !plugin.exists() {
         return Err(CliError::new(
@@ -330,7 +330,7 @@ fn write(args: &InstallArgs, plan: &Plan) -> CliResult {
     let texts: Vec<(Option<String>, String)> = plan
         .files
         .iter()
-        .map(Written::texts)
+        .map(ConfigFileEdit::texts)
         .collect::<CliResult<_>>()?;
     for (file, (old, new)) in plan.files.iter().zip(&texts) {
         let is_new = old.as_ref() != Some(new);
@@ -366,7 +366,7 @@ fn take_away(path: &Path) -> CliResult<()> {
     }
 }
 
-fn remove(args: &InstallArgs, plan: &Plan) -> CliResult {
+fn remove(args: &InstallArgs, plan: &InstallPlan) -> CliResult {
     if !args.force && args.root == Path::new("/") {
         let jobs = health::jobs_with_data().map_err(|why| {
             CliError::new(
@@ -413,7 +413,7 @@ fn remove(args: &InstallArgs, plan: &Plan) -> CliResult {
     Ok(Exit::Success)
 }
 
-fn check(globals: &Globals, args: &InstallArgs, plan: &Plan) -> CliResult {
+fn check(globals: &Globals, args: &InstallArgs, plan: &InstallPlan) -> CliResult {
     let mut findings = Vec::new();
     for file in &plan.files {
         let name = file.path.display().to_string();

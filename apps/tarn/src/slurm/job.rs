@@ -4,8 +4,8 @@ use super::chain;
 use crate::error::{CliError, CliResult};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tarn_proto::site::{Advice, Chain, Excluded, Job, MAX_BEFORE};
-use tarn_spec::{JobScript, Rejected, Script, check_site, parse_job};
+use tarn_proto::site::{Chain, Excluded, MAX_BEFORE, PlacementAdvice, SlurmJobId};
+use tarn_spec::{JobScript, Rejected, SbatchScript, check_site, parse_job};
 use tarn_types::codes::Exit;
 
 /// Bytes of a script; Slurm's own limit is 4 MB.
@@ -13,7 +13,7 @@ const MAX_SCRIPT: u64 = 8 << 20;
 
 /// What Slurm says of a job.
 #[derive(Debug)]
-pub(super) struct About {
+pub(super) struct SlurmJobInfo {
     /// Where it was submitted.
     pub(super) folder: PathBuf,
     /// It has ended with code 0.
@@ -28,9 +28,9 @@ pub(super) struct About {
     prefer: String,
     partition: String,
     /// Of a task of an array: the array's job.
-    array: Option<Job>,
+    array: Option<SlurmJobId>,
     /// Of the first job of a chain: the others.
-    pub(super) others: Vec<Job>,
+    pub(super) others: Vec<SlurmJobId>,
 }
 
 /// Bytes of a text of a user's that is read.
@@ -38,12 +38,12 @@ const MAX_TEXT: usize = 4096;
 
 /// Asks Slurm about a job. What its user has written, such as its name and its account, may look like anything that Slurm says of jobs:
 /// so no such text is asked for together with something else.
-pub(super) fn about(job: Job) -> CliResult<About> {
+pub(super) fn about(job: SlurmJobId) -> CliResult<SlurmJobInfo> {
     let id = job.to_string();
     let squeue =
         |id: &str, how: &str, what: &str| ask("squeue", &["-h", "-t", "all", "-j", id, how, what]);
-    let said = squeue(&id, "-o", Facts::FORMAT)?;
-    let Some(facts) = Facts::of(&said, job) else {
+    let said = squeue(&id, "-o", SlurmJobFields::FORMAT)?;
+    let Some(facts) = SlurmJobFields::of(&said, job) else {
         let show = |id: &str| ask("scontrol", &["-o", "show", "job", id]);
         let said = show(&id)?;
         return match task_shown(&said, job) {
@@ -55,11 +55,11 @@ pub(super) fn about(job: Job) -> CliResult<About> {
     let text = |name: &str| -> CliResult<String> {
         let said = squeue(&facts.alone, "-O", &format!("{name}:{MAX_TEXT}"))?;
         let said = said.lines().next().unwrap_or_default().trim_end();
-        Ok(said_of(said))
+        Ok(field_or_empty(said))
     };
     let folder = text("WorkDir")?;
     let code = text("exit_code")?;
-    Ok(About {
+    Ok(SlurmJobInfo {
         folder: if folder.is_empty() {
             "/".into()
         } else {
@@ -68,7 +68,7 @@ pub(super) fn about(job: Job) -> CliResult<About> {
         is_well: matches!(&code[..], "0" | "0:0"),
         // What it prefers is advice; not every Slurm tells it.
         prefer: text("prefer").unwrap_or_default(),
-        others: chain::Mark::of(&text("admin_comment")?).others,
+        others: chain::JobChainOptions::of(&text("admin_comment")?).others,
         list: facts.list,
         dependency: facts.dependency,
         excluded: facts.excluded,
@@ -82,7 +82,7 @@ pub(super) fn about(job: Job) -> CliResult<About> {
 pub(super) const ALONE: &str = "%A|%F|%K";
 
 /// What names this job alone: the number of a task of an array may be that of the array too.
-pub(super) fn alone(said: &str, job: Job) -> Option<String> {
+pub(super) fn alone(said: &str, job: SlurmJobId) -> Option<String> {
     said.lines().find_map(|line| {
         let fields: Vec<&str> = line.split('|').map(str::trim).collect();
         let [number, array, task] = fields[..] else {
@@ -93,7 +93,7 @@ pub(super) fn alone(said: &str, job: Job) -> Option<String> {
     })
 }
 
-fn name_of(job: Job, array: &str, task: &str) -> String {
+fn name_of(job: SlurmJobId, array: &str, task: &str) -> String {
     match task.trim().parse::<u32>() {
         Ok(task) => format!("{}_{task}", array.trim()),
         // Tasks that have not begun are one line together, as `1-9%2`; `N/A` of what is no array.
@@ -103,22 +103,22 @@ fn name_of(job: Job, array: &str, task: &str) -> String {
 
 /// What Slurm itself has made of a job: nothing of it is its user's to word.
 #[derive(Debug, PartialEq, Eq)]
-struct Facts {
+struct SlurmJobFields {
     list: String,
     dependency: String,
     excluded: String,
     required: String,
     partition: String,
-    array: Option<Job>,
+    array: Option<SlurmJobId>,
     /// As Slurm's commands take it, and as nothing but this job.
     alone: String,
 }
 
-impl Facts {
+impl SlurmJobFields {
     const FORMAT: &str = "%A|%N|%E|%x|%n|%P|%F|%K";
 
     /// Of the line of `squeue` that is of this job: of an array there are others.
-    fn of(said: &str, job: Job) -> Option<Self> {
+    fn of(said: &str, job: SlurmJobId) -> Option<Self> {
         let line = said.lines().find_map(|line| {
             let (number, rest) = line.split_once('|')?;
             (number.trim().parse() == Ok(job)).then_some(rest)
@@ -128,11 +128,11 @@ impl Facts {
             return None;
         };
         Some(Self {
-            list: said_of(list),
-            dependency: without_states(&said_of(dependency)),
-            excluded: said_of(excluded),
-            required: said_of(required),
-            partition: said_of(partition),
+            list: field_or_empty(list),
+            dependency: without_states(&field_or_empty(dependency)),
+            excluded: field_or_empty(excluded),
+            required: field_or_empty(required),
+            partition: field_or_empty(partition),
             array: array.trim().parse().ok(),
             alone: name_of(job, array, task),
         })
@@ -140,7 +140,7 @@ impl Facts {
 }
 
 /// What is said, if anything is.
-fn said_of(said: &str) -> String {
+fn field_or_empty(said: &str) -> String {
     match said.trim() {
         "(null)" | "N/A" => String::new(),
         said => said.to_owned(),
@@ -163,7 +163,7 @@ const FIELDS: [&str; 10] = [
 
 /// What names the job alone, if `scontrol` shows an array of which it is a task: there is a record of each task. What a record begins with
 /// is Slurm's; a record is not cut out, because a name of a user's may have a line that looks like one.
-fn task_shown(said: &str, job: Job) -> Option<String> {
+fn task_shown(said: &str, job: SlurmJobId) -> Option<String> {
     let mut records = said.lines().filter_map(|line| {
         let mut words = line.strip_prefix("JobId=")?.split(' ');
         (words.next()?.parse() == Ok(job)).then_some(words)
@@ -173,13 +173,13 @@ fn task_shown(said: &str, job: Job) -> Option<String> {
     };
     let array = words.next()?.strip_prefix("ArrayJobId=")?;
     let task = words.next()?.strip_prefix("ArrayTaskId=")?;
-    let (array, task): (Job, u32) = (array.parse().ok()?, task.parse().ok()?);
+    let (array, task): (SlurmJobId, u32) = (array.parse().ok()?, task.parse().ok()?);
     (said.lines().count() > 1).then(|| format!("{array}_{task}"))
 }
 
 /// What `scontrol` shows of a job that `squeue` does not have. Names and comments are printed as their user has worded them, before and
 /// behind what is read here: where there are two fields of one name, nobody knows which is Slurm's.
-fn shown(said: &str) -> CliResult<About> {
+fn shown(said: &str) -> CliResult<SlurmJobInfo> {
     for name in FIELDS {
         if said.matches(&format!(" {name}=")).count() > 1 {
             let text = format!(
@@ -199,10 +199,10 @@ fn shown(said: &str) -> CliResult<About> {
             !word.is_empty() && after.starts_with('=')
         };
         let end = ends.clone().find(is_next).unwrap_or(rest.trim_end().len());
-        Some(said_of(&rest[..end]))
+        Some(field_or_empty(&rest[..end]))
     };
     let said_of = |name: &str| field(name).unwrap_or_default();
-    Ok(About {
+    Ok(SlurmJobInfo {
         folder: field("WorkDir").map_or_else(|| "/".into(), PathBuf::from),
         is_well: field("ExitCode").is_some_and(|code| code == "0:0"),
         list: said_of("NodeList"),
@@ -212,27 +212,27 @@ fn shown(said: &str) -> CliResult<About> {
         prefer: said_of("Prefer"),
         partition: said_of("Partition"),
         array: said_of("ArrayJobId").parse().ok(),
-        others: chain::Mark::of(&said_of("AdminComment")).others,
+        others: chain::JobChainOptions::of(&said_of("AdminComment")).others,
     })
 }
 
 /// Jobs of its user that were submitted before it and of which Slurm is about to tell. Neither those that are held or wait for others,
 /// of which it tells when they may run, nor arrays, which make nothing that others read.
-pub(super) fn before(job: Job, user: u32) -> CliResult<Vec<Job>> {
+pub(super) fn before(job: SlurmJobId, user: u32) -> CliResult<Vec<SlurmJobId>> {
     let fields = "JobID:12,ArrayTaskID:6,PriorityLong:12,Reason:12,BurstBuffer:6";
     let user = user.to_string();
     let said = ask(
         "squeue",
         &["-h", "-u", &user, "-t", "PENDING", "-O", fields],
     )?;
-    let mut all: Vec<Job> = said.lines().filter_map(about_to_be_told).collect();
+    let mut all: Vec<SlurmJobId> = said.lines().filter_map(parse_pending_job).collect();
     all.retain(|other| *other < job);
     all.sort_unstable();
     Ok(all.split_off(all.len().saturating_sub(MAX_BEFORE)))
 }
 
 /// Its number, of a line of `squeue`.
-fn about_to_be_told(line: &str) -> Option<Job> {
+fn parse_pending_job(line: &str) -> Option<SlurmJobId> {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words[..] {
         [number, "N/A", priority, reason, _]
@@ -264,7 +264,7 @@ fn without_states(said: &str) -> String {
 
 /// Has a job wait for those that make what it reads, beside what its user said, prefer the nodes that have most of it, if its user
 /// prefers none, and get none where it would find no room.
-pub(super) fn advise(job: Job, advice: &Advice) -> CliResult<()> {
+pub(super) fn advise(job: SlurmJobId, advice: &PlacementAdvice) -> CliResult<()> {
     let about = about(job)?;
     let missing = advice.after.iter().filter(|other| {
         !about
@@ -295,7 +295,7 @@ pub(super) fn advise(job: Job, advice: &Advice) -> CliResult<()> {
     Ok(())
 }
 
-impl About {
+impl SlurmJobInfo {
     /// Whether its script has ended with code 0, and no node of it was lost.
     pub(super) fn ended_well(&self) -> CliResult<bool> {
         if !self.is_well || self.list.is_empty() {
@@ -377,8 +377,8 @@ pub(super) fn read(path: &Path, folder: &Path) -> CliResult<Option<(JobScript, O
 
 /// The same of the script of a job. Slurm 24.11 says of a task of an array where the script would be if the task had one of its own.
 pub(super) fn read_of(
-    job: Job,
-    about: &About,
+    job: SlurmJobId,
+    about: &SlurmJobInfo,
     path: &Path,
 ) -> CliResult<Option<(JobScript, Option<Chain>)>> {
     let array = about.array.filter(|array| *array != job && !path.exists());
@@ -396,7 +396,7 @@ pub(super) fn read_of(
 }
 
 /// Where the script of the array is, from where that of its task would be: `hash.4/job.14/script`.
-fn of_array(path: &Path, array: Job) -> Option<PathBuf> {
+fn of_array(path: &Path, array: SlurmJobId) -> Option<PathBuf> {
     let spool = path.parent()?.parent()?.parent()?;
     let folder = format!("hash.{}/job.{array}", array % 10);
     Some(spool.join(folder).join(path.file_name()?))
@@ -419,23 +419,23 @@ fn text(path: &Path) -> CliResult<String> {
 
 fn parsed(text: &str, folder: &Path) -> CliResult<Option<(JobScript, Option<Chain>)>> {
     let (chain, text) = chain::taken_out(text);
-    let script = Script {
+    let script = SbatchScript {
         name: "the script",
         text: &text,
     };
     match parse_job(&script, folder, chain.is_some()) {
         Ok(job) => Ok(job.map(|job| (job, chain))),
-        Err(rejected) => Err(told(&rejected)),
+        Err(rejected) => Err(script_error(&rejected)),
     }
 }
 
 /// Whether a site can do what a script asks for, by what it alone says.
 pub(super) fn possible(script: &JobScript) -> CliResult<()> {
-    check_site(&script.parsed).map_err(|rejected| told(&rejected))
+    check_site(&script.parsed).map_err(|rejected| script_error(&rejected))
 }
 
 /// What is wrong with a script, in one line: Slurm shows no more.
-fn told(rejected: &Rejected) -> CliError {
+fn script_error(rejected: &Rejected) -> CliError {
     let lines = rejected.problems().iter().take(3).map(|finding| {
         let line = finding
             .position()
@@ -466,14 +466,14 @@ mod tests {
     #[test]
     fn of_jobs_that_are_held_or_wait_slurm_does_not_tell() {
         let line = "12          N/A   4294901757  None        #TAR";
-        assert_eq!(about_to_be_told(line), Some(12));
+        assert_eq!(parse_pending_job(line), Some(12));
         for line in [
             "12          N/A   0           JobHeldUser #TAR",
             "12          N/A   4294901757  Dependency  #TAR",
             "12          0-99  4294901757  Resources   #TAR",
             "12          N/A   4294901757  Resources   ",
         ] {
-            assert_eq!(about_to_be_told(line), None, "{line}");
+            assert_eq!(parse_pending_job(line), None, "{line}");
         }
     }
 
@@ -490,7 +490,7 @@ mod tests {
         assert_eq!((&about.list[..], about.is_well), ("n1", false));
         assert_eq!((&about.dependency[..], &about.excluded[..]), ("", ""));
         assert_eq!(about.folder, PathBuf::from("/tmp"));
-        assert_eq!(about.others, Vec::<Job>::new());
+        assert_eq!(about.others, Vec::<SlurmJobId>::new());
         for (name, comment) in [
             (name, ""),
             ("", name),
@@ -501,14 +501,14 @@ mod tests {
             assert!(why.to_string().contains("twice"), "{why}");
         }
         let lines = "3|n3|(null)|||p|3|N/A\n1|n[1-2]|afterok:5(unfulfilled)||n1|p|7|4\n";
-        let facts = Facts::of(lines, 1).unwrap();
+        let facts = SlurmJobFields::of(lines, 1).unwrap();
         assert_eq!(
             (&facts.list[..], &facts.dependency[..]),
             ("n[1-2]", "afterok:5")
         );
         assert_eq!((&facts.required[..], facts.array), ("n1", Some(7)));
         assert_eq!(facts.alone, "7_4");
-        assert_eq!(Facts::of("", 1), None);
+        assert_eq!(SlurmJobFields::of("", 1), None);
     }
 
     #[test]

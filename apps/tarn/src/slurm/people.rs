@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tarn_proto::site::{Gid, Owner, Uid};
 use tarn_sys::users;
 use tarn_types::codes::Exit;
-use tarn_types::named::{Named, Whose};
+use tarn_types::named::{NamedDataset, Whose};
 
 fn unknown(what: &str, why: &std::io::Error) -> CliError {
     let text = format!("who {what} is cannot be found out: {why}");
@@ -19,7 +19,7 @@ pub(crate) fn groups_of(user: Uid, group: Gid) -> CliResult<Vec<Gid>> {
 
 /// Whom these name, as far as they are known here.
 pub(crate) fn numbers<'a>(
-    named: impl Iterator<Item = &'a Named>,
+    named: impl Iterator<Item = &'a NamedDataset>,
 ) -> CliResult<BTreeMap<String, Owner>> {
     let mut all = BTreeMap::new();
     for whose in named.map(|n| &n.whose).filter(|w| **w != Whose::Own) {
@@ -61,9 +61,9 @@ pub(crate) fn number(whose: &Whose) -> CliResult<Owner> {
 
 /// Names of numbers, each asked for once.
 #[derive(Debug, Default)]
-pub(crate) struct Names(BTreeMap<Owner, String>);
+pub(crate) struct OwnerNames(BTreeMap<Owner, String>);
 
-impl Names {
+impl OwnerNames {
     /// As people write it; the number where there is no name.
     pub(crate) fn of(&mut self, owner: Owner) -> &str {
         self.0.entry(owner).or_insert_with(|| match owner {

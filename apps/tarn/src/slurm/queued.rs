@@ -4,11 +4,11 @@ use super::job::ask;
 use crate::error::CliResult;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use tarn_proto::site::Job;
+use tarn_proto::site::SlurmJobId;
 use tarn_types::workflow::Workflow;
 
 /// What tells the jobs of a submission from others. Options for sbatch that name jobs or folders otherwise hide them.
-pub(super) enum Known {
+pub(super) enum SubmissionFilter {
     /// Files of the user's, by their paths.
     Scripts(BTreeSet<String>),
     /// The jobs of a workflow file, as `NAME|FOLDER`.
@@ -16,9 +16,9 @@ pub(super) enum Known {
 }
 
 /// Jobs, and whether each is held.
-pub(super) type Queue = BTreeMap<Job, bool>;
+pub(super) type QueuedJobs = BTreeMap<SlurmJobId, bool>;
 
-impl Known {
+impl SubmissionFilter {
     pub(super) fn scripts<'a>(files: impl Iterator<Item = &'a Path>) -> Self {
         Self::Scripts(files.map(real).collect())
     }
@@ -33,7 +33,7 @@ impl Known {
     ///
     /// # Errors
     /// When Slurm does not say.
-    pub(super) fn queued(&self) -> CliResult<Queue> {
+    pub(super) fn queued(&self) -> CliResult<QueuedJobs> {
         let user = rustix::process::getuid().as_raw().to_string();
         // What the user has worded is last.
         let format = match self {
@@ -44,7 +44,7 @@ impl Known {
         Ok(said.lines().filter_map(|line| self.job(line)).collect())
     }
 
-    fn job(&self, line: &str) -> Option<(Job, bool)> {
+    fn job(&self, line: &str) -> Option<(SlurmJobId, bool)> {
         let mut fields = line.splitn(3, '|');
         let (job, reason, what) = (fields.next()?, fields.next()?, fields.next()?);
         let is_known = match self {
@@ -63,8 +63,8 @@ fn real(path: &Path) -> String {
 }
 
 /// Jobs as commands of Slurm take them.
-pub(super) fn list<'a>(jobs: impl IntoIterator<Item = &'a Job>, between: &str) -> String {
-    let jobs: Vec<String> = jobs.into_iter().map(Job::to_string).collect();
+pub(super) fn list<'a>(jobs: impl IntoIterator<Item = &'a SlurmJobId>, between: &str) -> String {
+    let jobs: Vec<String> = jobs.into_iter().map(SlurmJobId::to_string).collect();
     jobs.join(between)
 }
 
@@ -74,13 +74,13 @@ mod tests {
 
     #[test]
     fn jobs_are_known_by_name_and_folder_or_by_their_script() {
-        let steps = Known::Steps(["w/a|/x y".to_owned()].into());
+        let steps = SubmissionFilter::Steps(["w/a|/x y".to_owned()].into());
         assert_eq!(steps.job("7|JobHeldUser|w/a|/x y"), Some((7, true)));
         assert_eq!(steps.job("7|Priority|w/a|/x y"), Some((7, false)));
         for line in ["7|None|w/a|/x", "7|None|w/ab|/x y", "x|None|w/a|/x y", "7"] {
             assert_eq!(steps.job(line), None, "{line}");
         }
-        let scripts = Known::scripts([Path::new("/dev/../dev/null")].into_iter());
+        let scripts = SubmissionFilter::scripts([Path::new("/dev/../dev/null")].into_iter());
         assert_eq!(scripts.job("8|None|/dev/null"), Some((8, false)));
         assert_eq!(scripts.job("8|None|/dev/zero"), None);
     }

@@ -2,7 +2,7 @@
 
 use super::job::{ALONE, alone, ask};
 use crate::error::CliResult;
-use tarn_proto::site::Job;
+use tarn_proto::site::SlurmJobId;
 use tarn_types::line::plain;
 
 /// What a comment of tarn's begins with. Others are the user's, and stay.
@@ -11,14 +11,14 @@ const OURS: &str = "tarn: ";
 const MOST: usize = 400;
 
 /// The same result, once the job's comment says why it failed, or no longer says so.
-pub(super) fn shown(job: Job, done: CliResult) -> CliResult {
+pub(super) fn shown(job: SlurmJobId, done: CliResult) -> CliResult {
     let why = done.as_ref().err().map(ToString::to_string);
     // It stands in the job's history too (`tarn slurm why`): a Slurm that does not take a comment fails no stage.
-    let _ = say(job, why.as_deref());
+    let _ = set_job_comment(job, why.as_deref());
     done
 }
 
-fn say(job: Job, why: Option<&str>) -> CliResult<()> {
+fn set_job_comment(job: SlurmJobId, why: Option<&str>) -> CliResult<()> {
     // Of an array that is named by its leading job's number there is a line of each task.
     let number = job.to_string();
     let squeue =

@@ -1,8 +1,8 @@
 //! `tarn submit`: the jobs of a whole workflow, held until all are there.
 
-use super::controller::Controller;
+use super::controller::ControllerClient;
 use super::job::ask;
-use super::queued::{Known, Queue, list};
+use super::queued::{QueuedJobs, SubmissionFilter, list};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::print::{self, out, say};
@@ -15,7 +15,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tarn_proto::site::{Ask, Job, Said};
+use tarn_proto::site::{ControllerReply, ControllerRequest, SlurmJobId};
 use tarn_spec::{StepJob, step_jobs};
 use tarn_types::codes::Exit;
 use tarn_types::workflow::Workflow;
@@ -46,14 +46,14 @@ pub(crate) struct SubmitArgs {
 }
 
 /// What sbatch is given.
-enum Script<'a> {
+enum BatchScript<'a> {
     /// A file of the user's.
     File(&'a Path),
     /// A step of a workflow file, to be run from its folder.
     Step(StepJob, &'a Path),
 }
 
-impl std::fmt::Display for Script<'_> {
+impl std::fmt::Display for BatchScript<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(path) => path.display().fmt(f),
@@ -69,8 +69,8 @@ pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
     if args.dry_run {
         for script in &scripts {
             match script {
-                Script::File(path) => out!("{}", path.display())?,
-                Script::Step(step, _) => print::text(&format!("{}\n", step.script))?,
+                BatchScript::File(path) => out!("{}", path.display())?,
+                BatchScript::Step(step, _) => print::text(&format!("{}\n", step.script))?,
             }
         }
         return Ok(Exit::Success);
@@ -79,8 +79,8 @@ pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
     let known = known(&scripts, &parsed.workflow);
     // Where Slurm does not say, it takes no jobs either.
     let before = known.queued().unwrap_or_default();
-    tell_queued(&before);
-    let stop = Stop::new()?;
+    print_queued_jobs(&before);
+    let stop = SubmitInterrupt::new()?;
     let mut jobs = Vec::new();
     let submitted = held(&scripts, &args.options, &stop, &mut jobs);
     let released = submitted.and_then(|()| {
@@ -97,30 +97,30 @@ pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
             false => out!("{job} {script}")?,
         }
     }
-    let is_alone = matches!(scripts[..], [Script::File(_)]);
+    let is_alone = matches!(scripts[..], [BatchScript::File(_)]);
     if !args.open && !is_alone {
         end(&parsed.workflow.name, &jobs, &stop);
     }
     Ok(Exit::Success)
 }
 
-fn known(scripts: &[Script<'_>], workflow: &Workflow) -> Known {
+fn known(scripts: &[BatchScript<'_>], workflow: &Workflow) -> SubmissionFilter {
     let files = scripts.iter().filter_map(|script| match script {
-        Script::File(path) => Some(*path),
-        Script::Step(..) => None,
+        BatchScript::File(path) => Some(*path),
+        BatchScript::Step(..) => None,
     });
     let steps = scripts.iter().filter_map(|script| match script {
-        Script::File(_) => None,
-        Script::Step(step, _) => Some(&*step.name),
+        BatchScript::File(_) => None,
+        BatchScript::Step(step, _) => Some(&*step.name),
     });
     match scripts.first() {
-        Some(Script::File(_)) => Known::scripts(files),
-        _ => Known::steps(workflow, steps),
+        Some(BatchScript::File(_)) => SubmissionFilter::scripts(files),
+        _ => SubmissionFilter::steps(workflow, steps),
     }
 }
 
 /// Says what is there already: nobody submits the same twice without knowing.
-fn tell_queued(queue: &Queue) {
+fn print_queued_jobs(queue: &QueuedJobs) {
     let (held, others): (Vec<_>, Vec<_>) = queue.iter().partition(|(_, is_held)| **is_held);
     let [held, others] = [held, others].map(|jobs| jobs.into_iter().map(|(job, _)| job));
     if others.len() > 0 {
@@ -136,9 +136,9 @@ fn tell_queued(queue: &Queue) {
 }
 
 /// Whether a signal asks that nothing more is submitted.
-struct Stop(Arc<AtomicUsize>);
+struct SubmitInterrupt(Arc<AtomicUsize>);
 
-impl Stop {
+impl SubmitInterrupt {
     fn new() -> CliResult<Self> {
         let signal = Arc::new(AtomicUsize::new(0));
         for (number, exit) in [
@@ -156,7 +156,7 @@ impl Stop {
         Ok(Self(signal))
     }
 
-    fn asked(&self) -> Option<Exit> {
+    fn requested_exit(&self) -> Option<Exit> {
         match self.0.load(Ordering::SeqCst) {
             0 => None,
             code if code == Exit::Interrupted as usize => Some(Exit::Interrupted),
@@ -166,7 +166,7 @@ impl Stop {
 
     /// Refuses once there was one.
     fn check(&self) -> CliResult<()> {
-        match self.asked() {
+        match self.requested_exit() {
             None => Ok(()),
             Some(exit) => Err(CliError::new(exit, "a signal has ended the submission")),
         }
@@ -175,11 +175,11 @@ impl Stop {
 
 /// Refuses where no controller of a site is: jobs that need data would wait for it for ever, or run without it.
 fn reachable() -> CliResult<()> {
-    let controller = Controller::of_environment();
+    let controller = ControllerClient::of_environment();
     let until = Instant::now() + REACHABLE;
     loop {
         // Whatever it says, it is there.
-        let Err(why) = controller.ask_once(&Ask::Nodes, REACHABLE) else {
+        let Err(why) = controller.ask_once(&ControllerRequest::Nodes, REACHABLE) else {
             return Ok(());
         };
         if Instant::now() >= until {
@@ -194,13 +194,13 @@ fn reachable() -> CliResult<()> {
 }
 
 /// The user's scripts, or those that a workflow file gives.
-fn scripts<'a>(files: &'a [PathBuf], workflow: &'a Workflow) -> CliResult<Vec<Script<'a>>> {
+fn scripts<'a>(files: &'a [PathBuf], workflow: &'a Workflow) -> CliResult<Vec<BatchScript<'a>>> {
     let is_script = |file: &Path| {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         text.starts_with("#!")
     };
     if files.iter().all(|file| is_script(file)) {
-        return Ok(files.iter().map(|file| Script::File(file)).collect());
+        return Ok(files.iter().map(|file| BatchScript::File(file)).collect());
     }
     if workflow.steps.len() > MAX_JOBS {
         let text = format!(
@@ -213,7 +213,7 @@ fn scripts<'a>(files: &'a [PathBuf], workflow: &'a Workflow) -> CliResult<Vec<Sc
         Ok(jobs) => {
             let steps = jobs
                 .into_iter()
-                .map(|step| Script::Step(step, &workflow.folder));
+                .map(|step| BatchScript::Step(step, &workflow.folder));
             Ok(steps.collect())
         }
         Err(unsuited) => {
@@ -228,18 +228,18 @@ fn scripts<'a>(files: &'a [PathBuf], workflow: &'a Workflow) -> CliResult<Vec<Sc
 
 /// Submits each script, held.
 fn held(
-    scripts: &[Script<'_>],
+    scripts: &[BatchScript<'_>],
     options: &[String],
-    stop: &Stop,
-    jobs: &mut Vec<Job>,
+    stop: &SubmitInterrupt,
+    jobs: &mut Vec<SlurmJobId>,
 ) -> CliResult<()> {
     for script in scripts {
         stop.check()?;
         let mut sbatch = Command::new("sbatch");
         sbatch.args(["--parsable", "--hold"]).args(options);
         let said = match script {
-            Script::File(path) => sbatch.arg(path).output(),
-            Script::Step(step, folder) => {
+            BatchScript::File(path) => sbatch.arg(path).output(),
+            BatchScript::Step(step, folder) => {
                 let after: Vec<String> =
                     step.after.iter().map(|at| jobs[*at].to_string()).collect();
                 if !after.is_empty() {
@@ -287,14 +287,14 @@ fn by_pipe(mut command: Command, text: &str) -> io::Result<Output> {
 }
 
 /// Nothing stays of a submission that failed; of what does, the jobs are named. sbatch may have failed after Slurm had taken a job.
-fn cancel(jobs: &[Job], known: &Known, before: &Queue) {
-    let words: Vec<String> = jobs.iter().map(Job::to_string).collect();
+fn cancel(jobs: &[SlurmJobId], known: &SubmissionFilter, before: &QueuedJobs) {
+    let words: Vec<String> = jobs.iter().map(SlurmJobId::to_string).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let cancelled = match words.is_empty() {
         true => Ok(String::new()),
         false => ask("scancel", &words),
     };
-    let mut left: Vec<Job> = match (known.queued(), &cancelled) {
+    let mut left: Vec<SlurmJobId> = match (known.queued(), &cancelled) {
         (Ok(queue), _) => queue.into_keys().collect(),
         (Err(_), Ok(_)) => Vec::new(),
         (Err(_), Err(_)) => jobs.to_vec(),
@@ -312,15 +312,15 @@ fn cancel(jobs: &[Job], known: &Known, before: &Queue) {
 }
 
 /// Tells the controller that the workflow is whole, when it knows all its jobs.
-fn end(workflow: &str, jobs: &[Job], stop: &Stop) {
-    let controller = Controller::of_environment();
+fn end(workflow: &str, jobs: &[SlurmJobId], stop: &SubmitInterrupt) {
+    let controller = ControllerClient::of_environment();
     let until = Instant::now() + TIMEOUT;
-    let known = |job: &Job| {
-        let said = controller.ask_once(&Ask::Job(*job), PAUSE);
-        matches!(said, Ok(Said::Job(_)))
+    let known = |job: &SlurmJobId| {
+        let said = controller.ask_once(&ControllerRequest::Job(*job), PAUSE);
+        matches!(said, Ok(ControllerReply::Job(_)))
     };
     while !jobs.iter().all(known) {
-        if Instant::now() >= until || stop.asked().is_some() {
+        if Instant::now() >= until || stop.requested_exit().is_some() {
             say!(
                 "the controller does not know all these jobs yet; when it does (`tarn slurm why JOB`), run `tarn slurm end {workflow}`, so that its data goes when nobody reads it any more"
             );
@@ -328,12 +328,12 @@ fn end(workflow: &str, jobs: &[Job], stop: &Stop) {
         }
         std::thread::sleep(PAUSE);
     }
-    let ask = Ask::End {
+    let ask = ControllerRequest::End {
         user: rustix::process::getuid().as_raw(),
         workflow: workflow.to_owned(),
     };
     match controller.ask_once(&ask, TIMEOUT) {
-        Ok(Said::Done) => {}
+        Ok(ControllerReply::Done) => {}
         Ok(other) => say!("the workflow's end is not known: {other:?}"),
         Err(why) => say!("the workflow's end is not known: {why}"),
     }

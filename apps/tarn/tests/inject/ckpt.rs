@@ -5,7 +5,7 @@ use crate::common::{Ran, Site};
 use crate::verbs::{of, well};
 use std::fs;
 use std::path::Path;
-use tarn_checkpoint::{Options, Properties, Session, Staging, VersionId};
+use tarn_checkpoint::{CheckpointSession, Options, Properties, StagingShare, VersionId};
 use tarn_checkpoint_core::{arena, flush};
 use tarn_media::ExternalFolder;
 
@@ -17,7 +17,7 @@ fn options(site: &Site) -> Options {
         tier: Some(site.path("tier")),
         memory: Some(site.path("memory")),
         external: Some(site.path("store")),
-        staging: Some(Staging::All),
+        staging: Some(StagingShare::All),
         helper: false,
         ..Options::default()
     }
@@ -31,8 +31,8 @@ fn id(generation: u64) -> VersionId {
 }
 
 /// A start of the program, which goes on from its newest version, and what that holds.
-fn begin(site: &Site) -> (Session, Option<VersionId>) {
-    let mut session = Session::begin(options(site)).unwrap();
+fn begin(site: &Site) -> (CheckpointSession, Option<VersionId>) {
+    let mut session = CheckpointSession::begin(options(site)).unwrap();
     let size = ROWS as usize * 8;
     session
         .create("rows", size, 8, Properties::default())

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use tarn_proto::site::{
-    Advice, Ask, DatasetInfo, JobInfo, NodeInfo, Owner, Said, Stage, UsageInfo, decode, encode,
+    ControllerReply, ControllerRequest, DatasetInfo, JobInfo, NodeInfo, Owner, PlacementAdvice,
+    Stage, UsageInfo, decode, encode,
 };
 use tarn_types::energy::Draw;
 
@@ -65,34 +66,36 @@ fn answer(mut peer: UnixStream) -> Option<()> {
     peer.write_all(&frame).ok()
 }
 
-fn said(ask: &Ask) -> Said {
+fn said(ask: &ControllerRequest) -> ControllerReply {
     match ask {
-        Ask::Stage(staging) if matches!(staging.stage, Stage::Setup(_)) => {
-            Said::Advice(Advice::default())
+        ControllerRequest::Stage(staging) if matches!(staging.stage, Stage::Setup(_)) => {
+            ControllerReply::Advice(PlacementAdvice::default())
         }
-        Ask::Datasets | Ask::Find(_) => Said::Datasets(vec![DatasetInfo {
-            owner: OWNER,
-            workflow: "w".into(),
-            dataset: "kept".into(),
-            version: 1,
-            bytes: 5,
-            nodes: vec!["n1".into()],
-            stores: Default::default(),
-            awaits: None,
-            until: None,
-            ends_soon: false,
-            failed: None,
-            readers: vec![OWNER],
-            jobs: vec![1],
-        }]),
-        Ask::Job(_) => Said::Job(Box::new(JobInfo {
+        ControllerRequest::Datasets | ControllerRequest::Find(_) => {
+            ControllerReply::Datasets(vec![DatasetInfo {
+                owner: OWNER,
+                workflow: "w".into(),
+                dataset: "kept".into(),
+                version: 1,
+                bytes: 5,
+                nodes: vec!["n1".into()],
+                stores: Default::default(),
+                awaits: None,
+                until: None,
+                ends_soon: false,
+                failed: None,
+                readers: vec![OWNER],
+                jobs: vec![1],
+            }])
+        }
+        ControllerRequest::Job(_) => ControllerReply::Job(Box::new(JobInfo {
             user: 0,
             phase: "running".into(),
             history: vec![(0, "set up".into())],
             waits: None,
             ending: Vec::new(),
         })),
-        Ask::Nodes => Said::Nodes(vec![NodeInfo {
+        ControllerRequest::Nodes => ControllerReply::Nodes(vec![NodeInfo {
             name: "n1".into(),
             up: true,
             capacity: 1 << 30,
@@ -102,7 +105,7 @@ fn said(ask: &Ask) -> Said {
             draw: Draw::default(),
             stores: Vec::new(),
         }]),
-        Ask::Usage(_) => Said::Usage(vec![UsageInfo {
+        ControllerRequest::Usage(_) => ControllerReply::Usage(vec![UsageInfo {
             owner: OWNER,
             node_seconds: 3600,
             mib_seconds: 1,
@@ -110,7 +113,7 @@ fn said(ask: &Ask) -> Said {
             written_outside: 0,
             between_nodes: 0,
         }]),
-        _ => Said::Done,
+        _ => ControllerReply::Done,
     }
 }
 

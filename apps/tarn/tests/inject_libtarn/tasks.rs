@@ -58,7 +58,8 @@ impl World {
         for folder in ["a/fast/store", "a/old", "a/gone", "a/new", "b/fast/store"] {
             std::fs::create_dir_all(dir.path().join(folder)).unwrap();
         }
-        let there = tarn_objects::Store::open(Some(&dir.path().join("b/fast/store"))).unwrap();
+        let there =
+            tarn_objects::NodeObjectStore::open(Some(&dir.path().join("b/fast/store"))).unwrap();
         there.put("k", b"there", "").unwrap();
         let mut far = tarnd(dir.path(), "b");
         far.stdin(Stdio::null()).stderr(Stdio::null());

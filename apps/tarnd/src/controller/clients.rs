@@ -1,8 +1,8 @@
 //! Who asks: Slurm's scripts and users, at a unix socket, and from other hosts by TCP, where munge says who they are. A thread for each;
 //! most wait for a stage of their job.
 
-use super::Input;
-use crate::Fault;
+use super::ControllerInput;
+use crate::TarndError;
 use crate::site::{MAX_PENDING, MAX_PENDING_OF_ONE};
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -14,9 +14,9 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tarn_munge::{Munge, Reader, SessionError, Writer, accept_anyone};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Ask, CONTROLLER, Said, decode, encode};
+use tarn_munge::{Munge, MungeSessionReader, MungeSessionWriter, SessionError, accept_anyone};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{CONTROLLER, ControllerReply, ControllerRequest, decode, encode};
 use tarn_stream::PendingConnections;
 use tarn_sys::fdpass::{peer, peer_groups};
 use tarn_types::codes::Exit;
@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub(super) struct ClientListener {
     pub(super) slurm: u32,
-    pub(super) inputs: Sender<Input>,
+    pub(super) inputs: Sender<ControllerInput>,
     pub(super) munge: Munge,
 }
 
@@ -51,8 +51,12 @@ struct Asker {
 }
 
 /// Serves at a path, and for other hosts at an address, until the program ends.
-pub(super) fn serve(path: &Path, far: SocketAddr, listener: ClientListener) -> Result<(), Fault> {
-    let fault = |e: anyhow::Error| Fault::new(Exit::State, e);
+pub(super) fn serve(
+    path: &Path,
+    far: SocketAddr,
+    listener: ClientListener,
+) -> Result<(), TarndError> {
+    let fault = |e: anyhow::Error| TarndError::new(Exit::State, e);
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))
@@ -75,7 +79,7 @@ pub(super) fn serve(path: &Path, far: SocketAddr, listener: ClientListener) -> R
     let far = TcpListener::bind(far)
         .with_context(|| format!("cannot listen at {far}"))
         .map_err(fault)?;
-    let counts = Arc::new(Counts::default());
+    let counts = Arc::new(ClientCounts::default());
     let (theirs, of_all) = (listener.clone(), Arc::clone(&counts));
     let accept = move || {
         loop {
@@ -112,18 +116,18 @@ fn accepted<T>(result: io::Result<T>) -> Option<T> {
 }
 
 /// How many each user has; Slurm's and root's are one.
-type Counts = Mutex<BTreeMap<Option<u32>, usize>>;
+type ClientCounts = Mutex<BTreeMap<Option<u32>, usize>>;
 
 /// One of those that ask, given back at the end, in whatever way that comes.
-struct Place {
-    counts: Arc<Counts>,
+struct ClientSlot {
+    counts: Arc<ClientCounts>,
     /// None for who speaks for Slurm.
     user: Option<u32>,
 }
 
-impl Place {
+impl ClientSlot {
     /// `None` when all are taken.
-    fn take(counts: &Arc<Counts>, user: Option<u32>) -> Option<Self> {
+    fn take(counts: &Arc<ClientCounts>, user: Option<u32>) -> Option<Self> {
         let mut all = counts.lock().unwrap_or_else(PoisonError::into_inner);
         let of_users: usize = all
             .iter()
@@ -144,7 +148,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
         let mut all = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = all.get_mut(&self.user) {
@@ -157,24 +161,31 @@ impl Drop for Place {
 }
 
 /// A place for who this is; `None` when all are taken. Whether they speak for Slurm.
-fn place(listener: &ClientListener, counts: &Arc<Counts>, user: u32) -> (bool, Option<Place>) {
+fn place(
+    listener: &ClientListener,
+    counts: &Arc<ClientCounts>,
+    user: u32,
+) -> (bool, Option<ClientSlot>) {
     let trusted = user == 0 || user == listener.slurm;
-    (trusted, Place::take(counts, (!trusted).then_some(user)))
+    (
+        trusted,
+        ClientSlot::take(counts, (!trusted).then_some(user)),
+    )
 }
 
-fn too_many() -> Said {
+fn too_many() -> ControllerReply {
     let text = "too many ask at a time: try again in a moment";
-    Said::Refused(Refusal::new(Code::Busy, text))
+    ControllerReply::Refused(RequestError::new(Code::Busy, text))
 }
 
 /// Somebody of this host.
-fn admit(stream: UnixStream, listener: &ClientListener, counts: &Arc<Counts>) {
+fn admit(stream: UnixStream, listener: &ClientListener, counts: &Arc<ClientCounts>) {
     let Ok(peer) = peer(&stream) else {
         return;
     };
     let (user, group) = (peer.uid, peer.gid);
     let (trusted, Some(place)) = place(listener, counts, user) else {
-        let _ = say(&stream, &too_many());
+        let _ = send_reply(&stream, &too_many());
         return;
     };
     let listener = listener.clone();
@@ -192,7 +203,7 @@ fn meet(
     stream: TcpStream,
     from: SocketAddr,
     listener: &ClientListener,
-    counts: &Arc<Counts>,
+    counts: &Arc<ClientCounts>,
     pending: &PendingConnections,
 ) {
     let stranger = match pending.admit(&stream, from) {
@@ -230,7 +241,12 @@ fn converse(
     stream.set_write_timeout(Some(TIMEOUT))?;
     let ask = match hear(stream)? {
         Ok(ask) => ask,
-        Err(text) => return say(stream, &Said::Refused(Refusal::new(Code::Invalid, text))),
+        Err(text) => {
+            return send_reply(
+                stream,
+                &ControllerReply::Refused(RequestError::new(Code::Invalid, text)),
+            );
+        }
     };
     let mut groups = peer_groups(stream)?;
     groups.push(group);
@@ -242,16 +258,16 @@ fn converse(
     stream.set_read_timeout(Some(Duration::from_millis(1)))?;
     let is_gone = || matches!((&*stream).read(&mut [0]), Ok(0));
     match answer(listener, asker, ask, is_gone) {
-        Some(said) => say(stream, &said),
+        Some(said) => send_reply(stream, &said),
         None => Ok(()),
     }
 }
 
 /// The same with somebody of another host, whose groups are those that this one knows.
 fn converse_far(
-    (mut reader, mut writer): (Reader, Writer),
+    (mut reader, mut writer): (MungeSessionReader, MungeSessionWriter),
     listener: &ClientListener,
-    counts: &Arc<Counts>,
+    counts: &Arc<ClientCounts>,
     (user, group): (u32, u32),
 ) -> Result<(), SessionError> {
     let (trusted, Some(_place)) = place(listener, counts, user) else {
@@ -282,11 +298,11 @@ fn converse_far(
 fn answer(
     listener: &ClientListener,
     asker: Asker,
-    ask: Ask,
+    ask: ControllerRequest,
     mut is_gone: impl FnMut() -> bool,
-) -> Option<Said> {
+) -> Option<ControllerReply> {
     let (reply, answer) = sync_channel(1);
-    let asked = Input::Asked {
+    let asked = ControllerInput::Asked {
         user: asker.user,
         groups: asker.groups,
         trusted: asker.trusted,
@@ -300,7 +316,10 @@ fn answer(
             // Another asks about the same job now, or the controller ends.
             Err(RecvTimeoutError::Disconnected) => {
                 let text = "somebody else waits for this job's stage now, or the controller ends: ask again";
-                return Some(Said::Refused(Refusal::new(Code::Lost, text)));
+                return Some(ControllerReply::Refused(RequestError::new(
+                    Code::Lost,
+                    text,
+                )));
             }
             // A client that has gone is not waited for; its job's stage goes on.
             Err(RecvTimeoutError::Timeout) if is_gone() => return None,
@@ -309,7 +328,7 @@ fn answer(
     }
 }
 
-fn hear(mut stream: &UnixStream) -> io::Result<Result<Ask, String>> {
+fn hear(mut stream: &UnixStream) -> io::Result<Result<ControllerRequest, String>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
@@ -321,7 +340,7 @@ fn hear(mut stream: &UnixStream) -> io::Result<Result<Ask, String>> {
     Ok(decode(&body).map_err(|e| e.to_string()))
 }
 
-fn say(mut stream: &UnixStream, said: &Said) -> io::Result<()> {
+fn send_reply(mut stream: &UnixStream, said: &ControllerReply) -> io::Result<()> {
     let frame = encode(said).map_err(io::Error::other)?;
     stream.write_all(&frame)
 }

@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use tarn_journal::lines::sync_folder;
-use tarn_munge::{KEY_BYTES, Secret};
+use tarn_munge::{KEY_BYTES, SecretBytes};
 
 const SITE: &str = "site.key";
 const DATA: &str = "data.key";
@@ -31,7 +31,7 @@ pub(super) fn rotate(state: &Path, secrets: &Secrets) -> anyhow::Result<Secrets>
             "there are {MAX_DATA} secrets, and no more are kept: forget the older ones first (`tarn slurm rotate-key --drop`)"
         );
     }
-    let mut data = vec![Secret::random()?];
+    let mut data = vec![SecretBytes::random()?];
     data.extend_from_slice(&secrets.data);
     keep(
         state,
@@ -59,12 +59,12 @@ fn keep(state: &Path, secrets: Secrets) -> anyhow::Result<Secrets> {
     Ok(secrets)
 }
 
-fn file(state: &Path, name: &str, most: usize) -> anyhow::Result<Vec<Secret>> {
+fn file(state: &Path, name: &str, most: usize) -> anyhow::Result<Vec<SecretBytes>> {
     let path = state.join(name);
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == ErrorKind::NotFound => {
-            let fresh = vec![Secret::random()?];
+            let fresh = vec![SecretBytes::random()?];
             write(state, name, &fresh)?;
             return Ok(fresh);
         }
@@ -83,11 +83,14 @@ fn file(state: &Path, name: &str, most: usize) -> anyhow::Result<Vec<Secret>> {
             path.display()
         );
     }
-    Ok(secrets.iter().map(|bytes| Secret::new(*bytes)).collect())
+    Ok(secrets
+        .iter()
+        .map(|bytes| SecretBytes::new(*bytes))
+        .collect())
 }
 
 /// The older file is overwritten when the new one has its name.
-fn write(state: &Path, name: &str, secrets: &[Secret]) -> anyhow::Result<()> {
+fn write(state: &Path, name: &str, secrets: &[SecretBytes]) -> anyhow::Result<()> {
     let (path, fresh) = (state.join(name), state.join(format!("{name}.new")));
     let about = || path.display().to_string();
     let mut options = OpenOptions::new();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tarn_journal::lines::{LineReader, LineWriter, sync_folder};
 use tarn_proto::site::Epoch;
-use tarn_site::{Config, Event, Site};
+use tarn_site::{Config, Site, SiteServiceEvent};
 use tarn_types::units::Time;
 
 /// Name and version of the format: the first line.
@@ -15,22 +15,22 @@ const MAX_BYTES: u64 = 256 << 20;
 
 /// A line of the log.
 #[derive(Debug, Serialize, Deserialize)]
-enum Record {
+enum ControllerRecord {
     /// All that was known, in MessagePack with the fields' names, as hexadecimal digits: only the first line is one. What an older
     /// version did not know has its default.
     State(String),
     /// Something happened.
-    At(Time, Event),
+    At(Time, SiteServiceEvent),
 }
 
 /// The log, open for append.
-pub(super) struct Log {
+pub(super) struct ControllerLog {
     path: PathBuf,
     writer: LineWriter,
     max: u64,
 }
 
-impl Log {
+impl ControllerLog {
     /// Plays the log in a state folder, and opens it. The caller has the folder's lock.
     pub(super) fn open(state: &Path, config: Config) -> anyhow::Result<(Self, Site)> {
         let path = state.join("site.log");
@@ -44,12 +44,12 @@ impl Log {
         };
         let mut actions = Vec::new();
         while let Some(line) = lines.next_line()? {
-            let record: Record = serde_json::from_slice(line).with_context(|| {
+            let record: ControllerRecord = serde_json::from_slice(line).with_context(|| {
                 format!("a line of {} is no record that this version of tarnd knows: start the version that wrote it, or a newer one", path.display())
             })?;
             match record {
-                Record::State(text) => site = decode(&text)?,
-                Record::At(now, event) => {
+                ControllerRecord::State(text) => site = decode(&text)?,
+                ControllerRecord::At(now, event) => {
                     site.step(now, event, &mut actions);
                     actions.clear();
                 }
@@ -69,9 +69,10 @@ impl Log {
     }
 
     /// Makes events durable, together.
-    pub(super) fn append(&mut self, events: &[(Time, Event)]) -> anyhow::Result<()> {
-        let line =
-            |(now, event): &(Time, Event)| serde_json::to_vec(&Record::At(*now, event.clone()));
+    pub(super) fn append(&mut self, events: &[(Time, SiteServiceEvent)]) -> anyhow::Result<()> {
+        let line = |(now, event): &(Time, SiteServiceEvent)| {
+            serde_json::to_vec(&ControllerRecord::At(*now, event.clone()))
+        };
         let lines: Result<Vec<_>, _> = events.iter().map(line).collect();
         let lines = lines.context("an event cannot be written")?;
         let written = self.writer.append(lines.iter().map(Vec::as_slice));
@@ -90,7 +91,7 @@ impl Log {
             }
             _ => {}
         }
-        let record = serde_json::to_vec(&Record::State(encode(site)?))?;
+        let record = serde_json::to_vec(&ControllerRecord::State(encode(site)?))?;
         let mut writer = LineWriter::create(&fresh, FORMAT)?;
         writer
             .append([record.as_slice()])
@@ -150,13 +151,13 @@ pub(super) fn next_epoch(state: &Path, known: Epoch) -> anyhow::Result<Epoch> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tarn_proto::site::Capacity;
+    use tarn_proto::site::StoreCapacity;
 
-    fn opened(node: &str) -> Event {
-        Event::Opened {
+    fn opened(node: &str) -> SiteServiceEvent {
+        SiteServiceEvent::Opened {
             stores: Vec::new(),
             node: node.into(),
-            capacity: Capacity {
+            capacity: StoreCapacity {
                 root: "/scm/tarn".into(),
                 bytes: 1 << 30,
                 free: 1 << 30,
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn what_was_logged_is_known_again_also_after_the_log_was_shortened() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut log, mut site) = Log::open(folder.path(), Config::default()).unwrap();
+        let (mut log, mut site) = ControllerLog::open(folder.path(), Config::default()).unwrap();
         for at in 1..50 {
             let event = opened(&format!("n{at}"));
             log.append(&[(at, event.clone())]).unwrap();
@@ -182,7 +183,7 @@ mod tests {
             }
         }
         drop(log);
-        let (_, again) = Log::open(folder.path(), Config::default()).unwrap();
+        let (_, again) = ControllerLog::open(folder.path(), Config::default()).unwrap();
         assert_eq!(format!("{again:?}"), format!("{site:?}"));
         assert_eq!(again.nodes().count(), 49);
     }
@@ -190,9 +191,9 @@ mod tests {
     /// What is not said in a workflow is left out of it.
     #[test]
     fn a_log_is_shortened_while_jobs_arrive() {
-        use tarn_proto::site::{Ask, Stage, Staging};
+        use tarn_proto::site::{ControllerRequest, Stage, Staging};
         let folder = tempfile::tempdir().unwrap();
-        let (mut log, mut site) = Log::open(folder.path(), Config::default()).unwrap();
+        let (mut log, mut site) = ControllerLog::open(folder.path(), Config::default()).unwrap();
         let submitted = serde_json::json!({
             "user": 1000, "group": 1000, "workflow": {
                 "name": "w", "external": null, "folder": "/", "steps": [],
@@ -205,12 +206,12 @@ mod tests {
         });
         let submitted = serde_json::from_value(submitted).unwrap();
         let stage = Stage::Setup(Box::new(submitted));
-        let event = Event::Asked(tarn_site::Asked {
+        let event = SiteServiceEvent::Asked(tarn_site::SiteRequest {
             token: 1,
             user: 0,
             groups: vec![0],
             trusted: true,
-            ask: Ask::Stage(Staging { job: 1, stage }),
+            ask: ControllerRequest::Stage(Staging { job: 1, stage }),
         });
         log.append(&[(1, event.clone())]).unwrap();
         site.step(1, event, &mut Vec::new());
@@ -218,7 +219,7 @@ mod tests {
         log.max = 0;
         log.shorten(&site).unwrap();
         drop(log);
-        let (_, again) = Log::open(folder.path(), Config::default()).unwrap();
+        let (_, again) = ControllerLog::open(folder.path(), Config::default()).unwrap();
         assert_eq!(format!("{again:?}"), format!("{site:?}"));
     }
 
@@ -229,7 +230,7 @@ mod tests {
     fn what_an_older_version_knew_is_known() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("site.log"), OLDER).unwrap();
-        let (mut log, site) = Log::open(folder.path(), Config::default()).unwrap();
+        let (mut log, site) = ControllerLog::open(folder.path(), Config::default()).unwrap();
         let text = format!("{site:?}");
         for known in ["\"n2\"", "\"alices\"", "is_sealed: false", "arriving: {2"] {
             assert!(text.contains(known), "{known}: {text}");
@@ -237,7 +238,7 @@ mod tests {
         // It goes on as this version's.
         log.append(&[(9, opened("n3"))]).unwrap();
         drop(log);
-        let (_, again) = Log::open(folder.path(), Config::default()).unwrap();
+        let (_, again) = ControllerLog::open(folder.path(), Config::default()).unwrap();
         assert_eq!(again.nodes().count(), 3);
     }
 
@@ -248,7 +249,7 @@ mod tests {
     fn what_is_on_its_way_between_stores_is_known() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("site.log"), WITH_STORES).unwrap();
-        let (mut log, site) = Log::open(folder.path(), Config::default()).unwrap();
+        let (mut log, site) = ControllerLog::open(folder.path(), Config::default()).unwrap();
         let text = format!("{site:?}");
         for known in ["Moving { from: \"pmem\", to: \"nvme\"", "name: \"nvme\""] {
             assert!(text.contains(known), "{known}: {text}");
@@ -257,7 +258,7 @@ mod tests {
         log.max = 0;
         log.shorten(&site).unwrap();
         drop(log);
-        let (_, again) = Log::open(folder.path(), Config::default()).unwrap();
+        let (_, again) = ControllerLog::open(folder.path(), Config::default()).unwrap();
         assert_eq!(format!("{again:?}"), text);
     }
 
@@ -265,7 +266,7 @@ mod tests {
     fn a_torn_line_is_cut_off_and_a_strange_one_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("site.log");
-        let (mut log, _) = Log::open(folder.path(), Config::default()).unwrap();
+        let (mut log, _) = ControllerLog::open(folder.path(), Config::default()).unwrap();
         log.append(&[(1, opened("n1"))]).unwrap();
         let good = std::fs::metadata(&path).unwrap().len();
         log.append(&[(2, opened("n2"))]).unwrap();
@@ -273,7 +274,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for cut in good as usize + 1..whole.len() - 1 {
             std::fs::write(&path, &whole[..cut]).unwrap();
-            let (_, site) = Log::open(folder.path(), Config::default()).unwrap();
+            let (_, site) = ControllerLog::open(folder.path(), Config::default()).unwrap();
             assert_eq!(site.nodes().count(), 1, "{cut}");
         }
     }

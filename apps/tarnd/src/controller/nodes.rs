@@ -1,6 +1,6 @@
 //! The controller's sessions with nodes: a thread that reads and one that writes for each, begun anew when they end.
 
-use super::Input;
+use super::ControllerInput;
 use crate::site::Secrets;
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,8 +8,10 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_munge::{Munge, Reader, Writer, open};
-use tarn_proto::site::{Command, Epoch, Greeting, OLDEST, Order, Piece, Report, VERSION, Welcome};
+use tarn_munge::{Munge, MungeSessionReader, MungeSessionWriter, open};
+use tarn_proto::site::{
+    Epoch, Greeting, HoldingsChunk, NodeOrder, NodeWelcome, NumberedOrder, OLDEST, Report, VERSION,
+};
 
 /// Seconds between tries to reach a node that does not answer; the last one for ever.
 const PAUSES: [u64; 6] = [1, 1, 2, 5, 10, 30];
@@ -25,44 +27,44 @@ const LOOK: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
 
 /// The sessions.
-pub(super) struct Nodes {
-    about: About,
+pub(super) struct NodeSessions {
+    about: NodeSessionContext,
     known: BTreeSet<String>,
     /// The session of each node that takes orders, and where its orders go.
-    open: BTreeMap<String, (u64, Sender<Command>)>,
+    open: BTreeMap<String, (u64, Sender<NumberedOrder>)>,
     /// The nodes of those whose session began with the newest secrets.
     rekeyed: BTreeSet<String>,
 }
 
 /// What all sessions need.
 #[derive(Clone)]
-struct About {
+struct NodeSessionContext {
     epoch: Epoch,
-    secrets: Arc<Mutex<Kept>>,
+    secrets: Arc<Mutex<SessionSecrets>>,
     munge: Munge,
     /// The user that nodes' tarnds run as, which is this one's.
     user: u32,
     port: u16,
-    inputs: Sender<Input>,
+    inputs: Sender<ControllerInput>,
 }
 
 /// The secrets that sessions begin with, and how often they have changed.
-struct Kept {
+struct SessionSecrets {
     secrets: Secrets,
     changes: u64,
 }
 
-impl Nodes {
+impl NodeSessions {
     pub(super) fn new(
         epoch: Epoch,
         (secrets, munge): (Secrets, Munge),
         port: u16,
-        inputs: Sender<Input>,
+        inputs: Sender<ControllerInput>,
     ) -> Self {
         Self {
-            about: About {
+            about: NodeSessionContext {
                 epoch,
-                secrets: Arc::new(Mutex::new(Kept {
+                secrets: Arc::new(Mutex::new(SessionSecrets {
                     secrets,
                     changes: 0,
                 })),
@@ -118,7 +120,7 @@ impl Nodes {
         node: &str,
         (session, changes): (u64, u64),
         is_behind: bool,
-        orders: Sender<Command>,
+        orders: Sender<NumberedOrder>,
     ) {
         let is_newest = changes == self.about.kept().changes;
         let orders = match is_newest {
@@ -147,15 +149,15 @@ impl Nodes {
     }
 
     /// Says it to a node; one whose session has just ended is told nothing, as its end is news on its way.
-    pub(super) fn order(&self, node: &str, number: u64, order: Order) {
+    pub(super) fn order(&self, node: &str, number: u64, order: NodeOrder) {
         if let Some((_, orders)) = self.open.get(node) {
-            let _ = orders.send(Command { number, order });
+            let _ = orders.send(NumberedOrder { number, order });
         }
     }
 }
 
-impl About {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+impl NodeSessionContext {
+    fn kept(&self) -> MutexGuard<'_, SessionSecrets> {
         self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -202,7 +204,7 @@ impl About {
             pieces: true,
         })?;
         let (capacity, stores, holds, partial, jobs, is_behind) = match reader.receive(INVENTORY)? {
-            Welcome::Ready {
+            NodeWelcome::Ready {
                 capacity,
                 stores,
                 mut holds,
@@ -215,22 +217,22 @@ impl About {
                 // Of each user as much as a node tells of anybody.
                 let mut is_last = !pieces;
                 while !is_last {
-                    let piece: Piece = reader.receive(TIMEOUT)?;
+                    let piece: HoldingsChunk = reader.receive(TIMEOUT)?;
                     holds.extend(piece.holds);
                     is_last = piece.is_last;
                 }
                 (capacity, stores, holds, partial, jobs, is_behind)
             }
-            Welcome::Stale(epoch) => bail!(
+            NodeWelcome::Stale(epoch) => bail!(
                 "it has had orders of controller number {epoch}, this is number {}: two controllers with different state folders?",
                 self.epoch
             ),
-            Welcome::Version(oldest, newest) => bail!(
+            NodeWelcome::Version(oldest, newest) => bail!(
                 "it speaks versions {oldest} to {newest}, this controller {OLDEST} to {VERSION}: update the older one"
             ),
         };
         let (orders, queue) = channel();
-        let opened = Input::Opened {
+        let opened = ControllerInput::Opened {
             node: node.to_owned(),
             session,
             changes,
@@ -255,7 +257,7 @@ impl About {
         })?;
         let why = self.read(node, session, &mut reader);
         tracing::warn!(node, "does not answer any more: {why:#}");
-        let closed = Input::Closed {
+        let closed = ControllerInput::Closed {
             node: node.to_owned(),
             session,
         };
@@ -265,7 +267,7 @@ impl About {
         Ok(())
     }
 
-    fn read(&self, node: &str, session: u64, reader: &mut Reader) -> anyhow::Error {
+    fn read(&self, node: &str, session: u64, reader: &mut MungeSessionReader) -> anyhow::Error {
         loop {
             let report: Report = match reader.receive(SILENCE) {
                 Ok(report) => report,
@@ -277,7 +279,7 @@ impl About {
                 | Report::Serving { number, .. }
                 | Report::Capacity { number, .. } => *number,
             };
-            let reported = Input::Reported {
+            let reported = ControllerInput::Reported {
                 node: node.to_owned(),
                 session,
                 number,
@@ -291,14 +293,14 @@ impl About {
 }
 
 /// Writes orders until the session is forgotten or over; and now and then asks what the node draws, which is no order of the core's.
-fn write(writer: &mut Writer, queue: &Receiver<Command>) {
+fn write(writer: &mut MungeSessionWriter, queue: &Receiver<NumberedOrder>) {
     let mut looked: Option<Instant> = None;
     loop {
         if looked.is_none_or(|at| at.elapsed() >= LOOK) {
             looked = Some(Instant::now());
-            let look = Command {
+            let look = NumberedOrder {
                 number: 0,
-                order: Order::Look,
+                order: NodeOrder::Look,
             };
             if writer.send(&look).is_err() {
                 return;
@@ -312,9 +314,9 @@ fn write(writer: &mut Writer, queue: &Receiver<Command>) {
             }
             // So that the node, too, notices a controller that is gone.
             Err(RecvTimeoutError::Timeout) => {
-                let beat = Command {
+                let beat = NumberedOrder {
                     number: 0,
-                    order: Order::Beat,
+                    order: NodeOrder::Beat,
                 };
                 if writer.send(&beat).is_err() {
                     return;

@@ -1,11 +1,11 @@
 //! What the controller asks Slurm, and what it tells it: the room on nodes, for `sinfo -O NodeList,Extra`, and the nodes that have none for
 //! a job. docs/internals/site.md.
 
-use super::Input;
+use super::ControllerInput;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
-use tarn_proto::site::{Excluded, Job, NodeInfo, StoreInfo};
+use tarn_proto::site::{Excluded, NodeInfo, SlurmJobId, StoreInfo};
 use tarn_slurm::{Preference, SlurmError, exclude, excluding, idle, put_to_sleep, show_on};
 use tarn_types::units::Bytes;
 
@@ -31,7 +31,7 @@ const DRAWN: Duration = Duration::from_secs(30);
 const NONE_DRAWN: Duration = Duration::from_secs(600);
 
 /// Asks Slurm again and again what nodes draw, if one of its plug-ins measures that, by a thread of its own.
-pub(super) fn ask_what_is_drawn(inputs: Sender<Input>) {
+pub(super) fn ask_what_is_drawn(inputs: Sender<ControllerInput>) {
     let ask = move || {
         // Slurm may begin after the controller, and get a plug-in later.
         loop {
@@ -40,7 +40,7 @@ pub(super) fn ask_what_is_drawn(inputs: Sender<Input>) {
                 true => tarn_slurm::drawn(&nodes()).unwrap_or_default(),
                 false => BTreeMap::new(),
             };
-            if inputs.send(Input::Drawn(drawn)).is_err() {
+            if inputs.send(ControllerInput::Drawn(drawn)).is_err() {
                 return;
             }
             std::thread::sleep(if is_measured { DRAWN } else { NONE_DRAWN });
@@ -77,15 +77,15 @@ pub(super) fn nodes() -> Vec<String> {
 }
 
 /// A job that waits for nodes: which it is not to get, and which of them were full when it was taken in.
-pub(super) type Waiting = (Job, Excluded, Vec<String>);
+pub(super) type WaitingJob = (SlurmJobId, Excluded, Vec<String>);
 
 /// Tells Slurm something now and then, by a thread of its own: Slurm may take its time.
-pub(super) struct Teller<T> {
+pub(super) struct SlurmNotifier<T> {
     to: Option<SyncSender<T>>,
     last: Option<Instant>,
 }
 
-impl<T: Send + 'static> Teller<T> {
+impl<T: Send + 'static> SlurmNotifier<T> {
     /// One that tells nothing.
     fn silent() -> Self {
         let (to, last) = (None, None);
@@ -113,7 +113,7 @@ impl<T: Send + 'static> Teller<T> {
     }
 
     /// Tells how it is now, if the last time is a while ago. False if that is to be done later.
-    pub(super) fn tell(&mut self, now: impl FnOnce() -> T) -> bool {
+    pub(super) fn notify_if_due(&mut self, now: impl FnOnce() -> T) -> bool {
         let Some(to) = &self.to else { return true };
         if self.last.is_some_and(|last| last.elapsed() < EVERY) {
             return false;
@@ -125,16 +125,16 @@ impl<T: Send + 'static> Teller<T> {
 }
 
 /// Has `sinfo` show what room nodes have, if that is `wanted`.
-pub(super) fn rooms(wanted: bool) -> Teller<Vec<NodeInfo>> {
+pub(super) fn rooms(wanted: bool) -> SlurmNotifier<Vec<NodeInfo>> {
     match wanted {
-        true => Teller::start("room", show_all),
-        false => Teller::silent(),
+        true => SlurmNotifier::start("room", show_all),
+        false => SlurmNotifier::silent(),
     }
 }
 
 /// Has jobs that wait get no nodes without room for them.
-pub(super) fn exclusions() -> Teller<Vec<Waiting>> {
-    Teller::start("exclusions", exclude_all)
+pub(super) fn exclusions() -> SlurmNotifier<Vec<WaitingJob>> {
+    SlurmNotifier::start("exclusions", exclude_all)
 }
 
 /// When nodes sleep.
@@ -147,10 +147,10 @@ pub(super) struct Sleep {
 }
 
 /// Has Slurm put nodes to sleep, where that is wanted, of those that tarn has nothing on.
-pub(super) fn sleepers(sleep: Option<Sleep>) -> Teller<Vec<String>> {
+pub(super) fn sleepers(sleep: Option<Sleep>) -> SlurmNotifier<Vec<String>> {
     match sleep {
-        Some(sleep) => Teller::start("sleep", move |news| put_all_to_sleep(news, sleep)),
-        None => Teller::silent(),
+        Some(sleep) => SlurmNotifier::start("sleep", move |news| put_all_to_sleep(news, sleep)),
+        None => SlurmNotifier::silent(),
     }
 }
 
@@ -201,17 +201,17 @@ fn put_all_to_sleep(news: &Receiver<Vec<String>>, sleep: Sleep) {
 struct Preferences {
     looked: Option<Instant>,
     /// When a held job was last released.
-    released: BTreeMap<Job, Instant>,
+    released: BTreeMap<SlurmJobId, Instant>,
     /// When Slurm's controller has started, and the jobs that waited then and are still to be looked at.
     started: String,
-    unchecked: BTreeSet<Job>,
+    unchecked: BTreeSet<SlurmJobId>,
     /// At which a look has ended with an error: they come last, so that no job keeps others waiting.
-    refused: BTreeSet<Job>,
+    refused: BTreeSet<SlurmJobId>,
 }
 
 impl Preferences {
     /// Takes [`RESTORING`] at most, or one answer of Slurm: what is left comes the next time.
-    fn restore(&mut self, own: &BTreeSet<Job>) {
+    fn restore(&mut self, own: &BTreeSet<SlurmJobId>) {
         let now = Instant::now();
         if self.looked.is_some_and(|then| then.elapsed() < HELD) {
             return;
@@ -225,7 +225,11 @@ impl Preferences {
         }
     }
 
-    fn restore_until(&mut self, own: &BTreeSet<Job>, end: Instant) -> Result<(), SlurmError> {
+    fn restore_until(
+        &mut self,
+        own: &BTreeSet<SlurmJobId>,
+        end: Instant,
+    ) -> Result<(), SlurmError> {
         let started = tarn_slurm::controller_start_time()?;
         if started != self.started {
             self.started = started;
@@ -235,7 +239,7 @@ impl Preferences {
         let to_release = held
             .intersection(own)
             .filter(|job| !self.released.contains_key(job));
-        let mut jobs: Vec<(Job, bool)> = to_release
+        let mut jobs: Vec<(SlurmJobId, bool)> = to_release
             .map(|job| (*job, true))
             .chain(self.unchecked.difference(&held).map(|job| (*job, false)))
             .collect();
@@ -265,15 +269,15 @@ impl Preferences {
     }
 }
 
-fn exclude_all(news: &Receiver<Vec<Waiting>>) {
+fn exclude_all(news: &Receiver<Vec<WaitingJob>>) {
     let mut preferences = Preferences::default();
-    let mut told: BTreeMap<Job, Excluded> = BTreeMap::new();
+    let mut told: BTreeMap<SlurmJobId, Excluded> = BTreeMap::new();
     // Of an earlier controller, or of when jobs were taken in.
     let mut unknown = excluding().unwrap_or_default();
     let mut began = Instant::now();
     let mut failed = false;
     // Whose change Slurm has refused: the others come first, so that no job holds up those of others.
-    let mut refused: BTreeSet<Job> = BTreeSet::new();
+    let mut refused: BTreeSet<SlurmJobId> = BTreeSet::new();
     for mut jobs in news {
         refused.retain(|job| jobs.iter().any(|(of, ..)| of == job));
         jobs.sort_by_key(|(job, ..)| refused.contains(job));

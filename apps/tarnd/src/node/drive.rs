@@ -12,12 +12,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_chan
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_node::{Config, Local, Waker};
-use tarn_ports::{Nodes, Progress, World, WorldError};
-use tarn_proto::node::{self as proto, Answer, Call, Told, encode};
-use tarn_sessions::News;
-use tarn_types::event::{Ended, Event};
+use tarn_ports::{NodeWorld, Progress, World, WorldError};
+use tarn_proto::node::{self as proto, NodeCommand, NodeReply, NodeRequest, encode};
+use tarn_sessions::NotificationSender;
+use tarn_types::event::{AttemptOutcome, Event};
 use tarn_types::id::NodeId;
-use tarn_types::nodes::Attempt;
+use tarn_types::nodes::AttemptId;
 
 /// What is told and asked and waits for the thread; more waits at whoever says it.
 const WAITING: usize = 1024;
@@ -30,13 +30,13 @@ const BUG: &str =
     "an error inside tarnd; please report it with the lines above on its standard error";
 
 /// Something for the thread.
-enum Work {
-    Told(Told),
-    Call(Call, SyncSender<Answer>),
+enum DriverInput {
+    Told(NodeCommand),
+    Call(NodeRequest, SyncSender<NodeReply>),
     /// A message of another node about an attempt.
-    Step(NodeId, Attempt, Vec<u8>),
+    Step(NodeId, AttemptId, Vec<u8>),
     /// A message about an attempt was not given to another node, and why.
-    Undelivered(NodeId, Attempt, String),
+    Undelivered(NodeId, AttemptId, String),
     /// Nothing works here any more, and why.
     Broken(String),
     /// The session is over; so says a flag as well, which passes what waits.
@@ -47,7 +47,7 @@ enum Work {
 pub(super) struct Driver {
     give: Give,
     ends: Arc<AtomicBool>,
-    kept: Kept,
+    kept: PreservedFolders,
     /// Says something when the world is gone.
     gone: Mutex<Receiver<()>>,
 }
@@ -55,13 +55,13 @@ pub(super) struct Driver {
 /// Gives the thread something.
 #[derive(Clone)]
 struct Give {
-    work: SyncSender<Work>,
+    work: SyncSender<DriverInput>,
     waker: Waker,
 }
 
 impl Give {
     /// Waits while much waits for the thread. False when it is gone, which it is only when it is told to.
-    fn give(&self, work: Work) -> bool {
+    fn give(&self, work: DriverInput) -> bool {
         let given = self.work.send(work).is_ok();
         if given {
             self.waker.now();
@@ -71,10 +71,10 @@ impl Give {
 }
 
 /// Folders of what is to be kept, whatever becomes of the run; known when the world is gone.
-type Kept = Arc<Mutex<BTreeSet<PathBuf>>>;
+type PreservedFolders = Arc<Mutex<BTreeSet<PathBuf>>>;
 
 /// Says something; false if nobody hears it any more.
-pub(super) fn say(news: &News, what: proto::News) -> bool {
+pub(super) fn send_notification(news: &NotificationSender, what: proto::NodeNotification) -> bool {
     match encode(what) {
         Ok(bytes) => news.send(bytes),
         Err(e) => {
@@ -91,17 +91,17 @@ impl Driver {
     /// Why there is none.
     pub(super) fn start(
         config: Config,
-        news: News,
+        news: NotificationSender,
         replicas: Arc<Replicas>,
         step_sender: Arc<StepSender>,
         loans: Arc<Loans>,
-    ) -> Result<(Self, Answer), String> {
+    ) -> Result<(Self, NodeReply), String> {
         let (work, waiting) = sync_channel(WAITING);
         let (made, born) = channel();
         let (alive, gone) = channel();
         let ends = Arc::new(AtomicBool::new(false));
         let its_end = Arc::clone(&ends);
-        let kept = Kept::default();
+        let kept = PreservedFolders::default();
         let keeps = Arc::clone(&kept);
         let its_work = work.clone();
         let drive = move || {
@@ -112,7 +112,7 @@ impl Driver {
                 Ok(Err(e)) => return drop(made.send(Err(e.to_string()))),
                 Err(_) => return drop(made.send(Err(BUG.into()))),
             };
-            let able = Answer::Opened {
+            let able = NodeReply::Opened {
                 several: world.multi_node().err(),
                 shared: world.one_namespace().err(),
                 images: world.images().err(),
@@ -124,11 +124,11 @@ impl Driver {
             };
             let undelivered = give.clone();
             step_sender.watched_by(Box::new(move |to, step, why| {
-                undelivered.give(Work::Undelivered(to, step, why));
+                undelivered.give(DriverInput::Undelivered(to, step, why));
             }));
             let inbox = replicas
                 .inbox
-                .open(move |from, step, message| give.give(Work::Step(from, step, message)));
+                .open(move |from, step, message| give.give(DriverInput::Step(from, step, message)));
             let _ = made.send(Ok((world.waker(), able)));
             let driving = Driving {
                 progress: world.progress(),
@@ -162,20 +162,20 @@ impl Driver {
     }
 
     /// Passes on what was told; waits while much was.
-    pub(super) fn tell(&self, told: Told) {
-        self.give.give(Work::Told(told));
+    pub(super) fn enqueue_command(&self, told: NodeCommand) {
+        self.give.give(DriverInput::Told(told));
     }
 
     /// Ends the world, though the session goes on.
     pub(super) fn break_off(&self, why: String) {
-        self.give.give(Work::Broken(why));
+        self.give.give(DriverInput::Broken(why));
     }
 
     /// Asks, and waits for the answer.
-    pub(super) fn call(&self, call: Call) -> Answer {
+    pub(super) fn call(&self, call: NodeRequest) -> NodeReply {
         let (answer, answered) = sync_channel(1);
-        self.give.give(Work::Call(call, answer));
-        let failed = |_| Answer::Failed("the world of this node is gone".into());
+        self.give.give(DriverInput::Call(call, answer));
+        let failed = |_| NodeReply::Failed("the world of this node is gone".into());
         answered.recv().unwrap_or_else(failed)
     }
 
@@ -189,7 +189,7 @@ impl Driver {
     pub(super) fn end(&self, timeout: Duration) -> bool {
         self.ends.store(true, Ordering::Relaxed);
         // Where it is full, the thread is not waiting for more.
-        let _ = self.give.work.try_send(Work::End);
+        let _ = self.give.work.try_send(DriverInput::End);
         self.give.waker.now();
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         gone.recv_timeout(timeout) == Err(RecvTimeoutError::Disconnected)
@@ -197,12 +197,12 @@ impl Driver {
 }
 
 struct Driving {
-    keeps: Kept,
+    keeps: PreservedFolders,
     /// None once the run has left it.
     world: Option<Box<Local>>,
-    waiting: Receiver<Work>,
+    waiting: Receiver<DriverInput>,
     ends: Arc<AtomicBool>,
-    news: News,
+    news: NotificationSender,
     replicas: Arc<Replicas>,
     inbox: OpenInbox,
     step_sender: Arc<StepSender>,
@@ -230,12 +230,12 @@ impl Driving {
         // Its steps end first: nobody hears of them any more.
         let world = self.world.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(world)));
-        say(&self.news, proto::News::Broken(why.clone()));
+        send_notification(&self.news, proto::NodeNotification::Broken(why.clone()));
         while !self.ended()
             && let Ok(work) = self.waiting.recv()
         {
-            if let Work::Call(_, answer) = work {
-                let _ = answer.send(Answer::Failed(why.clone()));
+            if let DriverInput::Call(_, answer) = work {
+                let _ = answer.send(NodeReply::Failed(why.clone()));
             }
         }
     }
@@ -278,14 +278,14 @@ impl Driving {
                 }
                 let heard = match what {
                     Event::Timer => true,
-                    what => say(&self.news, proto::News::Event(what)),
+                    what => send_notification(&self.news, proto::NodeNotification::Event(what)),
                 };
                 if !heard {
                     return Ok(());
                 }
                 event = world.poll();
             }
-            if !self.tell_progress() {
+            if !self.report_progress() {
                 return Ok(());
             }
         }
@@ -293,7 +293,7 @@ impl Driving {
     }
 
     /// False if nobody hears it.
-    fn tell_progress(&mut self) -> bool {
+    fn report_progress(&mut self) -> bool {
         if self.looked.elapsed() < LOOK {
             return true;
         }
@@ -303,113 +303,119 @@ impl Driving {
         // Once more when nothing does: what was told before is over.
         let tell = goes_on || self.told_of;
         self.told_of = goes_on;
-        !tell || say(&self.news, proto::News::Progress { transfers, steps })
+        !tell
+            || send_notification(
+                &self.news,
+                proto::NodeNotification::Progress { transfers, steps },
+            )
     }
 
-    fn take(&mut self, work: Work) -> Result<(), WorldError> {
+    fn take(&mut self, work: DriverInput) -> Result<(), WorldError> {
         match work {
-            Work::Told(told) => self.told(told),
-            Work::Call(call, answer) => {
+            DriverInput::Told(told) => self.handle_command(told),
+            DriverInput::Call(call, answer) => {
                 let given = self.answer(call)?;
                 // Who asked may have given up.
                 let _ = answer.send(given);
                 Ok(())
             }
-            Work::Step(from, step, message) => {
+            DriverInput::Step(from, step, message) => {
                 if let Some(world) = &mut self.world {
                     world.follower(from, step, &message);
                 }
                 Ok(())
             }
-            Work::Undelivered(to, step, why) => {
+            DriverInput::Undelivered(to, step, why) => {
                 // First: whoever ends the attempt there need not have been reached from here.
-                let undelivered = proto::News::Undelivered {
+                let undelivered = proto::NodeNotification::Undelivered {
                     to,
                     step,
                     why: why.clone(),
                 };
-                say(&self.news, undelivered);
+                send_notification(&self.news, undelivered);
                 if let Some(world) = &mut self.world {
                     world.undelivered(to, step, &why);
                 }
                 Ok(())
             }
-            Work::Broken(why) => Err(WorldError(why)),
-            Work::End => Ok(()),
+            DriverInput::Broken(why) => Err(WorldError(why)),
+            DriverInput::End => Ok(()),
         }
     }
 
-    fn told(&mut self, told: Told) -> Result<(), WorldError> {
+    fn handle_command(&mut self, told: NodeCommand) -> Result<(), WorldError> {
         match &told {
-            Told::NodeLost(node) => self.replicas.lost(*node),
-            Told::NodeBack(node, address) => self.replicas.back(*node, address.clone()),
-            Told::Mark(mark) => self.inbox.mark(*mark),
-            Told::Lead { step, mark } => self.step_sender.lead(*step, *mark),
+            NodeCommand::NodeLost(node) => self.replicas.lost(*node),
+            NodeCommand::NodeBack(node, address) => self.replicas.back(*node, address.clone()),
+            NodeCommand::Mark(mark) => self.inbox.mark(*mark),
+            NodeCommand::Lead { step, mark } => self.step_sender.lead(*step, *mark),
             _ => {}
         }
         let Some(world) = &mut self.world else {
             return Ok(());
         };
         match told {
-            Told::Do(action) => world.perform(&action),
-            Told::Know(parts) => world.know(parts),
-            Told::Pace { own, all } => {
+            NodeCommand::Do(action) => world.perform(&action),
+            NodeCommand::Know(parts) => world.know(parts),
+            NodeCommand::Pace { own, all } => {
                 world.pace(own, all);
                 Ok(())
             }
-            Told::KillAll => {
+            NodeCommand::KillAll => {
                 world.kill_all();
                 Ok(())
             }
-            Told::Undelivered { from, step, why } => {
+            NodeCommand::Undelivered { from, step, why } => {
                 world.undelivered(from, step, &why);
                 Ok(())
             }
-            Told::NodeLost(node) => {
+            NodeCommand::NodeLost(node) => {
                 world.mate_lost(node);
                 Ok(())
             }
-            Told::NodeBack(..) | Told::Mark(_) | Told::Lead { .. } => Ok(()),
+            NodeCommand::NodeBack(..) | NodeCommand::Mark(_) | NodeCommand::Lead { .. } => Ok(()),
         }
     }
 
-    fn answer(&mut self, call: Call) -> Result<Answer, WorldError> {
+    fn answer(&mut self, call: NodeRequest) -> Result<NodeReply, WorldError> {
         let Some(world) = &mut self.world else {
-            return Ok(Answer::Failed("the run has left this node".into()));
+            return Ok(NodeReply::Failed("the run has left this node".into()));
         };
         Ok(match call {
-            Call::Offer {
+            NodeRequest::Offer {
                 prior,
                 there,
                 protected,
             } => {
                 world.offer(prior, &there, &protected)?;
-                Answer::Done
+                NodeReply::Done
             }
-            Call::Inventory(wanted) => Answer::Found(world.inventory(&wanted)?),
-            Call::Clean(staying) => Answer::Cleaned(world.clean(&staying)?),
-            Call::Idle(idle) => Answer::Waits(world.waits(idle)),
-            Call::Exist(folders) => {
+            NodeRequest::Inventory(wanted) => NodeReply::Found(world.inventory(&wanted)?),
+            NodeRequest::Clean(staying) => NodeReply::Cleaned(world.clean(&staying)?),
+            NodeRequest::Idle(idle) => NodeReply::Waits(world.waits(idle)),
+            NodeRequest::Exist(folders) => {
                 let there = world.exist(&folders)?.into_iter();
-                Answer::There(there.map(|there| there == Some(true)).collect())
+                NodeReply::There(there.map(|there| there == Some(true)).collect())
             }
-            Call::Remove(folders) => Answer::Left(world.remove(&folders)?),
-            Call::Leave => Answer::Left(self.world.take().map_or_else(Vec::new, |w| w.leave())),
-            Call::Measure { .. }
-            | Call::Link { .. }
-            | Call::Sweep { .. }
-            | Call::Borrowers { .. }
-            | Call::Lend { .. }
-            | Call::Borrow { .. }
-            | Call::Room(_)
-            | Call::Open(_)
-            | Call::Close => Answer::Failed("that is not asked of a world".into()),
+            NodeRequest::Remove(folders) => NodeReply::Left(world.remove(&folders)?),
+            NodeRequest::Leave => {
+                NodeReply::Left(self.world.take().map_or_else(Vec::new, |w| w.leave()))
+            }
+            NodeRequest::Measure { .. }
+            | NodeRequest::Link { .. }
+            | NodeRequest::Sweep { .. }
+            | NodeRequest::Borrowers { .. }
+            | NodeRequest::Lend { .. }
+            | NodeRequest::Borrow { .. }
+            | NodeRequest::Room(_)
+            | NodeRequest::Open(_)
+            | NodeRequest::Close => NodeReply::Failed("that is not asked of a world".into()),
         })
     }
 }
 
 fn has_failed(event: &Event) -> bool {
-    let failed = |ended: &Ended| matches!(ended, Ended::Failed { .. });
+    let failed = |ended: &AttemptOutcome| matches!(ended, AttemptOutcome::Failed { .. });
     match event {
         Event::TransferFailed { .. } => true,
         Event::Ended { ended, .. } => failed(ended),

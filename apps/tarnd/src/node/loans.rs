@@ -7,7 +7,7 @@ use tarn_node::borrowed::{AttachPoint, AttachedPartition, attach_points};
 use tarn_node::lent::{ExportedPartition, Terms};
 use tarn_node::machine::{MachineError, TierSpec};
 use tarn_node::{Local, ProviderAddress};
-use tarn_proto::node::{Answer, Borrow, Brick};
+use tarn_proto::node::{Borrow, Brick, NodeReply};
 
 use super::measure;
 
@@ -16,11 +16,11 @@ use super::measure;
 pub(super) struct Loans {
     /// Where borrowed tiers can appear, or why none can be borrowed.
     grounds: Result<Vec<AttachPoint>, String>,
-    state: Mutex<State>,
+    state: Mutex<LoanTable>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LoanTable {
     /// By tier and borrower.
     lent: BTreeMap<(PathBuf, String), Arc<ExportedPartition>>,
     /// By the tier's name; with the lender.
@@ -43,12 +43,12 @@ impl Loans {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LoanTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lends part of a tier.
-    pub(super) fn lend(&self, terms: Terms) -> Result<Answer, String> {
+    pub(super) fn export_tier(&self, terms: Terms) -> Result<NodeReply, String> {
         let key = (terms.root.clone(), terms.borrower.clone());
         // One that is there would be in the way of another.
         drop(self.state().lent.remove(&key));
@@ -60,7 +60,7 @@ impl Loans {
             password,
         } = loan.provider_address().clone();
         self.state().lent.insert(key, Arc::new(loan));
-        Ok(Answer::Lent(Brick {
+        Ok(NodeReply::Lent(Brick {
             host,
             port,
             user,
@@ -75,7 +75,7 @@ impl Loans {
         brick: Brick,
         (bytes, state): (u64, &Path),
         gone: impl Fn(String) + Send + 'static,
-    ) -> Result<Answer, String> {
+    ) -> Result<NodeReply, String> {
         let grounds = self.grounds.as_ref().map_err(Clone::clone)?;
         let ground = grounds.iter().find(|g| g.tier == tier);
         let ground = ground.ok_or_else(|| format!("it has tier `{tier}` itself"))?;
@@ -94,7 +94,7 @@ impl Loans {
         let root = borrowed.root().to_owned();
         let named = (lender.to_owned(), Arc::new(borrowed));
         self.state().borrowed.insert(tier.to_owned(), named);
-        Ok(Answer::Borrowed { root, read, write })
+        Ok(NodeReply::Borrowed { root, read, write })
     }
 
     /// Why a borrowed tier has gone, if one has.
@@ -114,7 +114,7 @@ impl Loans {
         self.state()
             .lent
             .values()
-            .for_each(|loan| world.lends(loan));
+            .for_each(|loan| world.watch_export(loan));
     }
 
     /// Gives all back, and lends nothing any more.

@@ -3,7 +3,7 @@
 use super::replicas::Replicas;
 use std::path::Path;
 use std::time::Duration;
-use tarn_data_plane::{Probe, Timeouts};
+use tarn_data_plane::{DataClientTimeouts, LinkProbe};
 use tarn_mover::Trees;
 use tarn_node::machine::{self, ClusterSpec, TierSpec};
 use tarn_proto::node::Address;
@@ -93,14 +93,14 @@ pub(super) fn link(
     state: &Path,
     replicas: &Replicas,
 ) -> Result<u64, String> {
-    let timeout = Timeouts {
+    let timeout = DataClientTimeouts {
         connect: LINK_TIMEOUT,
         stall: LINK_TIMEOUT,
         busy: LINK_TIMEOUT,
         crowded: LINK_TIMEOUT,
         arrival: LINK_TIMEOUT,
     };
-    let probe = Probe {
+    let probe = LinkProbe {
         streams: Trees::new().threads(),
         time: LINK_TIME,
         most: LINK_BYTES,

@@ -2,25 +2,27 @@
 
 use super::paced::Paced;
 use super::step_inbox::StepInbox;
-use crate::pieces::{self, Lent};
+use crate::pieces::{self, ExportedPieces};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tarn_data_plane::{
-    Arriving, Called, Client, Key, Limits, MAX_ADDRESSES, Refusal, Registry, RunId, Served, Server,
-    Timeouts, Tree, Way,
+    Arriving, Called, ContentTransport, DataClient, DataClientTimeouts, DataServer, Key, Limits,
+    MAX_ADDRESSES, Registry, RegistryError, RunId, Served, Tree,
 };
 use tarn_mover::throttle::Limiter;
 use tarn_node::sockets::Sockets;
 use tarn_ports::{Arrivals, Control, MoverError, PeerTree, Peers, Pieces};
-use tarn_proto::local::{Ask, Code, Refusal as NotOpened, Said, StepMessage, pack, unpack};
+use tarn_proto::local::{
+    Code, PeerTarndReply, PeerTarndRequest, RequestError as NotOpened, StepMessage, pack, unpack,
+};
 use tarn_proto::node::{Address, NodeConfig};
 use tarn_sys::beneath::Root;
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::id::{NodeId, TierId, TierRef, TransferId};
 use tarn_types::layout::TierDir;
-use tarn_types::nodes::Own;
+use tarn_types::nodes::OwnedNodes;
 use tarn_types::part::StoreKey;
 
 /// Streams of programs on other nodes to pieces of partitions: two a program and piece, for 16 programs on each of 32 nodes. Each has a thread.
@@ -40,13 +42,13 @@ pub(super) struct Replicas {
     /// Where these arrive.
     pub(super) inbox: Arc<StepInbox>,
     /// Large pieces are read by it where the peer has it too.
-    way: Way,
-    known: Mutex<Known>,
-    lent: Lent,
+    way: ContentTransport,
+    known: Mutex<ReplicaContext>,
+    lent: ExportedPieces,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ReplicaContext {
     /// This node, and its name.
     node: Option<NodeId>,
     own: String,
@@ -65,13 +67,13 @@ struct Known {
 }
 
 /// Serves what `replicas` has.
-pub(super) fn serve(at: &str, replicas: &Arc<Replicas>) -> std::io::Result<Server> {
+pub(super) fn serve(at: &str, replicas: &Arc<Replicas>) -> std::io::Result<DataServer> {
     let registry = Arc::clone(replicas);
     let limits = Limits {
         storages: STREAMS_TO_PIECES,
         ..Limits::default()
     };
-    Server::start(at, registry, limits, replicas.way.clone())
+    DataServer::start(at, registry, limits, replicas.way.clone())
 }
 
 /// What a replica is called between nodes.
@@ -85,7 +87,10 @@ impl Replicas {
     ///
     /// # Errors
     /// When no other key can be made of that one.
-    pub(super) fn new((run, key): (u128, [u8; 32]), way: Way) -> std::io::Result<Arc<Self>> {
+    pub(super) fn new(
+        (run, key): (u128, [u8; 32]),
+        way: ContentTransport,
+    ) -> std::io::Result<Arc<Self>> {
         let mut messages_run = RunId::default();
         let derived = Key::derive(&key, MESSAGES_RUN)?;
         for (to, from) in messages_run.iter_mut().zip(derived.0) {
@@ -98,11 +103,11 @@ impl Replicas {
             inbox: Arc::default(),
             key: Key(key),
             known: Mutex::default(),
-            lent: Lent::default(),
+            lent: ExportedPieces::default(),
         }))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ReplicaContext> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -131,12 +136,15 @@ impl Replicas {
         };
         let peers = node_config.peers.iter();
         let peer = &node_config.cluster.peer;
-        *self.known() = Known {
+        *self.known() = ReplicaContext {
             node: Some(node_config.node),
             own: own.name.clone(),
             tiers: own.tiers.iter().map(tier).collect(),
             run: node_config.run.clone(),
-            sockets: Sockets::of(&node_config.cluster, &Own::Some([node_config.node].into())),
+            sockets: Sockets::of(
+                &node_config.cluster,
+                &OwnedNodes::Some([node_config.node].into()),
+            ),
             arriving: BTreeMap::new(),
             nodes: peers
                 .filter_map(|(id, at)| Some((*id, (name(*id)?, at.clone()))))
@@ -155,15 +163,15 @@ impl Replicas {
         &self,
         name: &str,
         (host, port): &Address,
-        timeout: Timeouts,
-    ) -> Result<Arc<Client>, String> {
+        timeout: DataClientTimeouts,
+    ) -> Result<Arc<DataClient>, String> {
         let unknown =
             |why: String| format!("node {name} cannot be reached at {host}:{port}: {why}");
         let mut found = (host.as_str(), *port)
             .to_socket_addrs()
             .map_err(|e| unknown(e.to_string()))?;
         let address = found.next().ok_or_else(|| unknown("no address".into()))?;
-        Ok(Arc::new(Client {
+        Ok(Arc::new(DataClient {
             node: name.to_owned(),
             address,
             others: found.take(MAX_ADDRESSES).collect(),
@@ -181,20 +189,20 @@ impl Replicas {
     pub(super) fn message_client(
         &self,
         to: NodeId,
-        timeouts: Timeouts,
-    ) -> Result<Arc<Client>, MoverError> {
+        timeouts: DataClientTimeouts,
+    ) -> Result<Arc<DataClient>, MoverError> {
         let failed = |why| MoverError::new(FailureKind::Io, why);
         let found = self.known().nodes.get(&to).cloned();
         let (name, address) =
             found.ok_or_else(|| failed(format!("node {to} is no node of this run")))?;
         let client = self.client(&name, &address, timeouts).map_err(failed)?;
         let (run, key) = self.messages.clone();
-        Ok(Arc::new(Client {
+        Ok(Arc::new(DataClient {
             run,
             key,
             // As what tarn and its nodes say to each other: programs' environment and what they print.
-            way: Way::Sealed,
-            ..Client::clone(&client)
+            way: ContentTransport::Sealed,
+            ..DataClient::clone(&client)
         }))
     }
 
@@ -276,12 +284,12 @@ impl Replicas {
     }
 }
 
-impl pieces::Others for Replicas {
+impl pieces::PiecePeers for Replicas {
     fn own(&self) -> String {
         self.known().own.clone()
     }
 
-    fn client(&self, node: &str) -> Result<Arc<Client>, NotOpened> {
+    fn client(&self, node: &str) -> Result<Arc<DataClient>, NotOpened> {
         let address = {
             let known = self.known();
             let found = known.nodes.iter().find(|(_, (name, _))| name == node);
@@ -295,11 +303,11 @@ impl pieces::Others for Replicas {
             }
             address.clone()
         };
-        Replicas::client(self, node, &address, Timeouts::default())
+        Replicas::client(self, node, &address, DataClientTimeouts::default())
             .map_err(|why| NotOpened::new(Code::Io, why))
     }
 
-    fn way(&self) -> &Way {
+    fn way(&self) -> &ContentTransport {
         &self.way
     }
 }
@@ -316,9 +324,11 @@ impl Registry for Replicas {
         *run == self.messages.0
     }
 
-    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, Refusal> {
+    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, RegistryError> {
         if self.is_for_messages(run) {
-            return Err(Refusal("this stream is for messages about steps".into()));
+            return Err(RegistryError(
+                "this stream is for messages about steps".into(),
+            ));
         }
         let name = || String::from_utf8_lossy(tree.name()).into_owned();
         let found = match tree {
@@ -330,40 +340,40 @@ impl Registry for Replicas {
             Some(Ok(path)) => match Root::open(&path) {
                 Ok(root) => Ok(Served::Whole(Arc::new(root))),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Served::Gone),
-                Err(e) => Err(Refusal(format!("{}: {e}", path.display()))),
+                Err(e) => Err(RegistryError(format!("{}: {e}", path.display()))),
             },
-            None => Err(Refusal(format!(
+            None => Err(RegistryError(format!(
                 "`{}` is no replica",
                 name().escape_debug()
             ))),
         }
     }
 
-    fn call(&self, run: &RunId, body: &[u8], control: &Control) -> Result<Called, Refusal> {
+    fn call(&self, run: &RunId, body: &[u8], control: &Control) -> Result<Called, RegistryError> {
         if !self.is_for_messages(run) {
             return self.lent.called(body);
         }
-        let taken = match unpack(body).map_err(Refusal)? {
-            Ask::Step(message) => self.receive(message, control),
+        let taken = match unpack(body).map_err(RegistryError)? {
+            PeerTarndRequest::Step(message) => self.receive(message, control),
             _ => {
                 let text =
                     "this stream is for messages about steps, and nothing else is done for it";
                 Err(NotOpened::new(Code::Unsupported, text))
             }
         };
-        let said = taken.map_or_else(Said::Refused, |()| Said::Done);
-        pack(&said).map(Called::Said).map_err(Refusal)
+        let said = taken.map_or_else(PeerTarndReply::Refused, |()| PeerTarndReply::Done);
+        pack(&said).map(Called::Said).map_err(RegistryError)
     }
 }
 
 /// [`Replicas`] as the world of this node sees them.
-pub(super) struct Others {
+pub(super) struct WorldReplicas {
     pub(super) replicas: Arc<Replicas>,
     /// Told of transfers to this node that begin.
     pub(super) begun: Box<dyn Fn(TransferId) + Send + Sync>,
 }
 
-impl Peers for Others {
+impl Peers for WorldReplicas {
     fn tree(&self, spot: TierRef, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure> {
         let failed = |kind, message: String| Failure { kind, message };
         let known = self.replicas.known();
@@ -377,7 +387,9 @@ impl Peers for Others {
         }
         let limiter = known.limiter.clone();
         drop(known);
-        let client = self.replicas.client(&name, &address, Timeouts::default());
+        let client = self
+            .replicas
+            .client(&name, &address, DataClientTimeouts::default());
         let client = client.map_err(|why| failed(FailureKind::Io, why))?;
         let tree = client.tree(tree_of(spot.tier, key));
         Ok(match limiter {
@@ -402,11 +414,11 @@ impl Peers for Others {
         (self.begun)(id);
     }
 
-    fn lend(&self, pieces: Pieces) -> Result<Box<dyn Send>, Failure> {
+    fn export_pieces(&self, pieces: Pieces) -> Result<Box<dyn Send>, Failure> {
         let (instance, attempt) = pieces.step;
         let name = format!("@{instance}.{attempt}");
         let lent = &self.replicas.lent;
-        match lent.lend(
+        match lent.export_pieces(
             name,
             pieces.folders,
             Arc::clone(&self.replicas) as _,
@@ -499,7 +511,7 @@ mod tests {
         };
         let sockets = [socket(first, &[]), socket(last, &["t"])];
         let dir = tempfile::tempdir().unwrap();
-        let replicas = Replicas::new((7, [1; 32]), Way::Clear).unwrap();
+        let replicas = Replicas::new((7, [1; 32]), ContentTransport::Clear).unwrap();
         replicas.known().tiers = vec![("t".into(), TierDir(dir.path().to_path_buf()))];
         replicas.known().sockets = Sockets::divided(&sockets);
         assert!(replicas.find(b"0/k.0").is_some());
@@ -509,7 +521,7 @@ mod tests {
     #[test]
     fn no_name_leads_out_of_the_replicas() {
         let dir = tempfile::tempdir().unwrap();
-        let replicas = Replicas::new((7, [1; 32]), Way::Clear).unwrap();
+        let replicas = Replicas::new((7, [1; 32]), ContentTransport::Clear).unwrap();
         replicas.known().tiers = vec![("t".into(), TierDir(dir.path().to_path_buf()))];
         std::fs::create_dir_all(dir.path().join("parts/k.0")).unwrap();
         "r".clone_into(&mut replicas.known().run);
@@ -552,7 +564,7 @@ mod tests {
         }
         assert!(matches!(tree(b"0/none"), Ok(Served::Gone)));
         assert!(replicas.key(&run).is_some() && replicas.key(&8u128.to_le_bytes()).is_none());
-        let others = Others {
+        let others = WorldReplicas {
             replicas: Arc::clone(&replicas),
             begun: Box::new(|_| {}),
         };

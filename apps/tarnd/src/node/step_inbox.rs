@@ -6,9 +6,9 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_ports::Watch;
-use tarn_proto::local::{Code, MAX_STEP_PIECE, Refusal, StepMessage};
+use tarn_proto::local::{Code, MAX_STEP_PIECE, RequestError, StepMessage};
 use tarn_types::id::NodeId;
-use tarn_types::nodes::Attempt;
+use tarn_types::nodes::AttemptId;
 
 /// Between two looks at whether the sender is still there, while its message waits.
 const LOOK: Duration = Duration::from_millis(50);
@@ -16,12 +16,12 @@ const LOOK: Duration = Duration::from_millis(50);
 const MAX_MESSAGE: usize = 1 << 30;
 
 /// Gives a whole message to the world of this node, and waits while much waits there. False when there is no world any more.
-type Deliver = dyn Fn(NodeId, Attempt, Vec<u8>) -> bool + Send + Sync;
+type Deliver = dyn Fn(NodeId, AttemptId, Vec<u8>) -> bool + Send + Sync;
 
 /// Where calls with such messages arrive, whether there is a world for them or not.
 #[derive(Default)]
 pub(super) struct StepInbox {
-    state: Mutex<State>,
+    state: Mutex<StepInboxState>,
     changed: Condvar,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Debug for StepInbox {
 }
 
 #[derive(Default)]
-struct State {
+struct StepInboxState {
     /// Counts the worlds that there have been.
     world: u64,
     deliver: Option<Arc<Deliver>>,
@@ -66,8 +66,8 @@ impl SenderState {
     }
 
     /// Takes a piece in; the message, if this was its last one.
-    fn take(&mut self, message: StepMessage) -> Result<Option<Vec<u8>>, Refusal> {
-        let invalid = |text| Err(Refusal::new(Code::Invalid, text));
+    fn take(&mut self, message: StepMessage) -> Result<Option<Vec<u8>>, RequestError> {
+        let invalid = |text| Err(RequestError::new(Code::Invalid, text));
         let mut bytes = match (message.first, self.partial.take()) {
             (true, _) => Vec::new(),
             (false, Some(bytes)) if message.number == self.number + 1 => bytes,
@@ -91,21 +91,21 @@ impl SenderState {
 }
 
 impl StepInbox {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StepInboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// There is a world from now on, until what is returned is dropped.
     pub(super) fn open(
         self: &Arc<Self>,
-        deliver: impl Fn(NodeId, Attempt, Vec<u8>) -> bool + Send + Sync + 'static,
+        deliver: impl Fn(NodeId, AttemptId, Vec<u8>) -> bool + Send + Sync + 'static,
     ) -> OpenInbox {
         let mut state = self.state();
         let world = state.world + 1;
-        *state = State {
+        *state = StepInboxState {
             world,
             deliver: Some(Arc::new(deliver)),
-            ..State::default()
+            ..StepInboxState::default()
         };
         OpenInbox {
             inbox: Arc::clone(self),
@@ -130,8 +130,8 @@ impl StepInbox {
         message: StepMessage,
         is_lost: impl Fn() -> bool,
         watch: &dyn Watch,
-    ) -> Result<(), Refusal> {
-        let refused = |code, text| Err(Refusal::new(code, text));
+    ) -> Result<(), RequestError> {
+        let refused = |code, text| Err(RequestError::new(code, text));
         let (from, step, number) = (message.from, message.step, message.number);
         let mut state = self.state();
         let (world, deliver) = loop {
@@ -209,9 +209,9 @@ impl Drop for OpenInbox {
     fn drop(&mut self) {
         let mut state = self.inbox.state();
         if state.world == self.world {
-            *state = State {
+            *state = StepInboxState {
                 world: self.world,
-                ..State::default()
+                ..StepInboxState::default()
             };
         }
         drop(state);
@@ -228,7 +228,7 @@ mod tests {
     use tarn_types::id::{InstanceId, StepId};
 
     const SENDER: NodeId = NodeId(3);
-    const STEP: Attempt = (
+    const STEP: AttemptId = (
         InstanceId {
             step: StepId(0),
             index: 0,

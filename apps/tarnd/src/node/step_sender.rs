@@ -7,12 +7,14 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_data_plane::{Client, Line, Timeouts};
+use tarn_data_plane::{CallStream, DataClient, DataClientTimeouts};
 use tarn_ports::{Control, Followers, MoverError, Watch};
-use tarn_proto::local::{Ask, Code, MAX_STEP_PIECE, Said, StepMessage, pack, unpack};
+use tarn_proto::local::{
+    Code, MAX_STEP_PIECE, PeerTarndReply, PeerTarndRequest, StepMessage, pack, unpack,
+};
 use tarn_sys::private::random;
 use tarn_types::id::NodeId;
-use tarn_types::nodes::Attempt;
+use tarn_types::nodes::AttemptId;
 
 /// How long a message is tried to be given to its node. Longer than it takes tarn to find out that a node is lost: then that is why.
 const TRY_FOR: Duration = Duration::from_secs(30);
@@ -25,7 +27,7 @@ const MAX_WAITING_BYTES: usize = 64 << 20;
 /// Messages that wait for one node; who has more waits. More than commands of `tarn exec` may have under way.
 const MAX_WAITING: usize = 1 << 16;
 /// How long one try waits for what. A node that is alive says so every 2 s.
-const TIMEOUTS: Timeouts = Timeouts {
+const TIMEOUTS: DataClientTimeouts = DataClientTimeouts {
     connect: Duration::from_secs(5),
     stall: Duration::from_secs(10),
     busy: Duration::from_secs(5),
@@ -34,40 +36,40 @@ const TIMEOUTS: Timeouts = Timeouts {
 };
 
 /// Hears of each attempt of which a message was not delivered: the node it was for, and why.
-type OnUndelivered = Box<dyn Fn(NodeId, Attempt, String) + Send + Sync>;
+type OnUndelivered = Box<dyn Fn(NodeId, AttemptId, String) + Send + Sync>;
 
 /// What the world of this node sends by. With [`Self::end`] everything that waits is forgotten.
-pub(super) struct StepSender(Arc<Inner>);
+pub(super) struct StepSender(Arc<StepSenderState>);
 
-struct Inner {
+struct StepSenderState {
     replicas: Arc<Replicas>,
     node: NodeId,
     /// See [`StepMessage::epoch`].
     epoch: u64,
     /// Of each attempt that is led here, the mark that its messages are for.
-    marks: Mutex<BTreeMap<Attempt, u64>>,
-    queues: Mutex<BTreeMap<NodeId, Arc<Queue>>>,
+    marks: Mutex<BTreeMap<AttemptId, u64>>,
+    queues: Mutex<BTreeMap<NodeId, Arc<StepMessageQueue>>>,
     control: Control,
     undelivered: OnceLock<OnUndelivered>,
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: Mutex<Waiting>,
+struct StepMessageQueue {
+    waiting: Mutex<QueuedStepMessages>,
     changed: Condvar,
     /// Pieces so far.
     number: AtomicU64,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueuedStepMessages {
     messages: VecDeque<Message>,
     bytes: usize,
     has_thread: bool,
 }
 
 struct Message {
-    step: Attempt,
+    step: AttemptId,
     after: u64,
     bytes: Vec<u8>,
 }
@@ -95,9 +97,9 @@ impl From<MoverError> for TryError {
 }
 
 /// Whether a try is to stop.
-struct Stop<'a>(&'a Inner, NodeId);
+struct SendCancellation<'a>(&'a StepSenderState, NodeId);
 
-impl Watch for Stop<'_> {
+impl Watch for SendCancellation<'_> {
     fn stopped(&self) -> bool {
         self.0.is_gone(self.1)
     }
@@ -107,10 +109,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Queue {
+impl StepMessageQueue {
     /// The next message; none when none has come for a while, and then the thread that asks has no place any more.
     fn next(&self) -> Option<Message> {
-        let none = |w: &mut Waiting| w.messages.is_empty();
+        let none = |w: &mut QueuedStepMessages| w.messages.is_empty();
         let waited = self
             .changed
             .wait_timeout_while(lock(&self.waiting), IDLE, none);
@@ -126,7 +128,7 @@ impl Queue {
     }
 
     /// Forgets all that waits; which attempts it was about.
-    fn clear(&self) -> BTreeSet<Attempt> {
+    fn clear(&self) -> BTreeSet<AttemptId> {
         let mut waiting = lock(&self.waiting);
         waiting.bytes = 0;
         let all = std::mem::take(&mut waiting.messages);
@@ -142,7 +144,7 @@ impl StepSender {
     /// # Errors
     /// When there is no randomness.
     pub(super) fn new(replicas: Arc<Replicas>, node: NodeId) -> io::Result<Self> {
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(StepSenderState {
             replicas,
             node,
             epoch: u64::from_le_bytes(random()?),
@@ -159,7 +161,7 @@ impl StepSender {
     }
 
     /// An attempt is led here: its messages are for those who have had this mark.
-    pub(super) fn lead(&self, step: Attempt, mark: u64) {
+    pub(super) fn lead(&self, step: AttemptId, mark: u64) {
         let mut marks = lock(&self.0.marks);
         // One that never began has had no end.
         marks.retain(|(instance, _), _| *instance != step.0);
@@ -167,7 +169,7 @@ impl StepSender {
     }
 
     /// An attempt that was led here is over.
-    pub(super) fn ended(&self, step: Attempt) {
+    pub(super) fn ended(&self, step: AttemptId) {
         lock(&self.0.marks).remove(&step);
     }
 
@@ -188,7 +190,7 @@ impl Drop for StepSender {
 }
 
 impl Followers for StepSender {
-    fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool {
+    fn send(&self, to: NodeId, step: AttemptId, message: Vec<u8>) -> bool {
         let inner = &self.0;
         let queue = Arc::clone(lock(&inner.queues).entry(to).or_default());
         let after = lock(&inner.marks).get(&step).copied().unwrap_or_default();
@@ -226,13 +228,13 @@ impl Followers for StepSender {
     }
 }
 
-impl Inner {
+impl StepSenderState {
     fn is_gone(&self, to: NodeId) -> bool {
         self.control.cancelled() || self.replicas.is_lost(to)
     }
 
     /// Sends what is in a queue until nothing more comes.
-    fn send_all(&self, to: NodeId, queue: &Queue) {
+    fn send_all(&self, to: NodeId, queue: &StepMessageQueue) {
         let mut stream = None;
         while let Some(message) = queue.next() {
             let step = message.step;
@@ -245,7 +247,7 @@ impl Inner {
     }
 
     /// Nothing in the queue is sent any more. What waits behind a message of which that is known would wait as long in vain.
-    fn give_up(&self, to: NodeId, step: Option<Attempt>, queue: &Queue, why: &str) {
+    fn give_up(&self, to: NodeId, step: Option<AttemptId>, queue: &StepMessageQueue, why: &str) {
         let mut steps = queue.clear();
         steps.extend(step);
         let (own, name) = (self.replicas.name(self.node), self.replicas.name(to));
@@ -262,8 +264,8 @@ impl Inner {
         &self,
         to: NodeId,
         message: Message,
-        queue: &Queue,
-        stream: &mut Option<(Arc<Client>, Line)>,
+        queue: &StepMessageQueue,
+        stream: &mut Option<(Arc<DataClient>, CallStream)>,
     ) -> Result<(), NotDelivered> {
         let Message { step, after, bytes } = message;
         let count = bytes.len().div_ceil(MAX_STEP_PIECE).max(1);
@@ -280,7 +282,7 @@ impl Inner {
                 last: at + 1 == count,
                 piece: bytes.get(begin..end).unwrap_or_default().to_vec(),
             };
-            let call = pack(&Ask::Step(piece)).map_err(NotDelivered::Failed)?;
+            let call = pack(&PeerTarndRequest::Step(piece)).map_err(NotDelivered::Failed)?;
             self.deliver_piece(to, &call, stream)?;
         }
         Ok(())
@@ -291,7 +293,7 @@ impl Inner {
         &self,
         to: NodeId,
         call: &[u8],
-        stream: &mut Option<(Arc<Client>, Line)>,
+        stream: &mut Option<(Arc<DataClient>, CallStream)>,
     ) -> Result<(), NotDelivered> {
         let began = Instant::now();
         loop {
@@ -319,9 +321,9 @@ impl Inner {
         &self,
         to: NodeId,
         call: &[u8],
-        stream: &mut Option<(Arc<Client>, Line)>,
+        stream: &mut Option<(Arc<DataClient>, CallStream)>,
     ) -> Result<(), TryError> {
-        let stop = Stop(self, to);
+        let stop = SendCancellation(self, to);
         let (client, line) = match stream {
             Some(open) => open,
             None => {
@@ -332,11 +334,11 @@ impl Inner {
         };
         let reply = client.call_on(line, call, &stop)?;
         match unpack(&reply).map_err(TryError::Refused)? {
-            Said::Done => Ok(()),
-            Said::Refused(why) if matches!(why.code, Code::Busy | Code::Lost) => {
+            PeerTarndReply::Done => Ok(()),
+            PeerTarndReply::Refused(why) if matches!(why.code, Code::Busy | Code::Lost) => {
                 Err(TryError::Again(why.text))
             }
-            Said::Refused(why) => Err(TryError::Refused(why.text)),
+            PeerTarndReply::Refused(why) => Err(TryError::Refused(why.text)),
             _ => Err(TryError::Refused("it answered what was not asked".into())),
         }
     }

@@ -1,8 +1,8 @@
 //! Sessions of the run, and what of it outlasts them.
 
-use super::drive::{Driver, say};
+use super::drive::{Driver, send_notification};
 use super::loans::{Loans, is_gone};
-use super::replicas::{Others, Replicas};
+use super::replicas::{Replicas, WorldReplicas};
 use super::step_sender::StepSender;
 use super::{Notice, measure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,12 +16,14 @@ use tarn_mover::Trees;
 use tarn_node::keys::Wrapping;
 use tarn_node::lent::{self, Terms};
 use tarn_node::{Config, Local, Namespaces};
-use tarn_ports::{Followers, Meter, Nodes, Peers};
-use tarn_proto::node::{self as proto, Answer, Call, NodeConfig, Started, Told, VERSION};
+use tarn_ports::{Followers, Meter, NodeWorld, Peers};
+use tarn_proto::node::{
+    self as proto, NodeCommand, NodeConfig, NodeReply, NodeRequest, NodeStartReport, VERSION,
+};
 use tarn_seal::ring::KeyRing;
-use tarn_sessions::{Handler, News, Refused, Talk};
+use tarn_sessions::{NotificationSender, SessionHandler, SessionOpenError, Talk};
 use tarn_types::layout::StateDir;
-use tarn_types::nodes::{Own, Staying};
+use tarn_types::nodes::{OwnedNodes, Staying};
 
 /// How long steps and transfers are given to end once they are told to. They are killed: it is the kernel that may take long.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,23 +31,23 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
 /// The node's half of the run.
-pub(super) struct Host {
-    about: Started,
+pub(super) struct NodeRun {
+    about: NodeStartReport,
     run: String,
     /// The program that steps are started through.
     helper: PathBuf,
     /// Measures this node.
-    meter: Arc<tarn_power::Machine>,
+    meter: Arc<tarn_power::MachineMeter>,
     replicas: Arc<Replicas>,
     loans: Arc<Loans>,
     notify: Sender<Notice>,
-    state: Mutex<State>,
+    state: Mutex<NodeRunState>,
 }
 
 #[derive(Default)]
-struct State {
+struct NodeRunState {
     /// Sessions that have begun and not ended; numbered.
-    sessions: BTreeMap<u64, News>,
+    sessions: BTreeMap<u64, NotificationSender>,
     next: u64,
     /// The world, and the session that it is of.
     world: Option<(u64, Arc<Driver>)>,
@@ -61,9 +63,9 @@ struct State {
     ends: bool,
 }
 
-impl Host {
+impl NodeRun {
     pub(super) fn new(
-        about: Started,
+        about: NodeStartReport,
         run: String,
         helper: PathBuf,
         replicas: Arc<Replicas>,
@@ -74,7 +76,7 @@ impl Host {
             about,
             run,
             helper,
-            meter: Arc::new(tarn_power::Machine::new(&tarn_power::sysfs())),
+            meter: Arc::new(tarn_power::MachineMeter::new(&tarn_power::sysfs())),
             replicas,
             loans: Arc::new(loans),
             notify,
@@ -82,7 +84,7 @@ impl Host {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, NodeRunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,11 +94,15 @@ impl Host {
     }
 
     /// Tells who is here that tarnd was told to end. False if nobody is.
-    pub(super) fn tell_end(&self) -> bool {
-        let sessions: Vec<News> = self.state().sessions.values().cloned().collect();
+    pub(super) fn notify_ending(&self) -> bool {
+        let sessions: Vec<NotificationSender> = self.state().sessions.values().cloned().collect();
         let somebody = !sessions.is_empty();
         // Who is slow to hear it holds nobody up.
-        let tell = move || sessions.iter().all(|news| say(news, proto::News::Ending));
+        let tell = move || {
+            sessions
+                .iter()
+                .all(|news| send_notification(news, proto::NodeNotification::Ending))
+        };
         let thread = std::thread::Builder::new().name("tarn-farewell".into());
         somebody && thread.spawn(tell).is_ok()
     }
@@ -173,7 +179,7 @@ impl Host {
         let caller_env: Vec<_> = environment.map(|(k, v)| (os(k), os(v))).collect();
         // Which object store, and with which keys, whoever called tarn has said.
         let theirs = caller_env.clone();
-        let store = tarn_s3::Client::new(move |name| {
+        let store = tarn_s3::S3Client::new(move |name| {
             let found = theirs.iter().find(|(k, _)| k == name);
             found.map(|(_, value)| value.clone())
         });
@@ -200,7 +206,7 @@ impl Host {
                 false => Namespaces::Off,
             },
             signals: false,
-            own: Own::Some([node_config.node].into()),
+            own: OwnedNodes::Some([node_config.node].into()),
             peers,
             followers,
             addresses: node_config
@@ -228,7 +234,12 @@ impl Host {
     }
 
     /// Makes the world of a session.
-    fn open(&self, session: u64, news: &News, node_config: NodeConfig) -> Result<Answer, String> {
+    fn open(
+        &self,
+        session: u64,
+        news: &NotificationSender,
+        node_config: NodeConfig,
+    ) -> Result<NodeReply, String> {
         if self.world().is_some() {
             return Err("the run was opened already".into());
         }
@@ -244,10 +255,10 @@ impl Host {
             let news = news.clone();
             move |id| {
                 // Who does not hear it any more waits for nothing.
-                say(&news, proto::News::Begun(id));
+                send_notification(&news, proto::NodeNotification::Begun(id));
             }
         };
-        let peers = Others {
+        let peers = WorldReplicas {
             replicas: Arc::clone(&self.replicas),
             begun: Box::new(begun),
         };
@@ -270,7 +281,7 @@ impl Host {
     fn take_folders(&self, workspace: &str, state: &Path) -> Result<(), String> {
         let folder = measure::memory(state, &self.about.node)?.0;
         let path = folder.join(format!("{workspace}.lock"));
-        let held = |state: &State| state.lock.as_ref().is_some_and(|(p, _)| *p == path);
+        let held = |state: &NodeRunState| state.lock.as_ref().is_some_and(|(p, _)| *p == path);
         if held(&self.state()) {
             return Ok(());
         }
@@ -304,7 +315,7 @@ impl Host {
         brick: proto::Brick,
         bytes: u64,
         state: &Path,
-    ) -> Result<Answer, String> {
+    ) -> Result<NodeReply, String> {
         let host = Arc::downgrade(self);
         let gone = {
             let (tier, lender) = (tier.clone(), lender.clone());
@@ -319,9 +330,14 @@ impl Host {
         self.loans.borrow(names, brick, (bytes, state), gone)
     }
 
-    fn answer(self: &Arc<Self>, session: u64, news: &News, call: Call) -> Result<Answer, String> {
+    fn answer(
+        self: &Arc<Self>,
+        session: u64,
+        news: &NotificationSender,
+        call: NodeRequest,
+    ) -> Result<NodeReply, String> {
         match call {
-            Call::Measure {
+            NodeRequest::Measure {
                 version,
                 tarn,
                 tiers,
@@ -335,24 +351,24 @@ impl Host {
                 }
                 let draw = self.meter.draw();
                 measure::measure(&self.about.node, &tiers, external, &state, draw)
-                    .map(Answer::Cluster)
+                    .map(NodeReply::Cluster)
             }
-            Call::Link { from, at, state } => {
+            NodeRequest::Link { from, at, state } => {
                 measure::link(&self.about.node, &from, &at, &state, &self.replicas)
-                    .map(Answer::Rate)
+                    .map(NodeReply::Rate)
             }
-            Call::Open(node_config) => self.open(session, news, *node_config),
-            Call::Borrowers { roots, workspace } => {
+            NodeRequest::Open(node_config) => self.open(session, news, *node_config),
+            NodeRequest::Borrowers { roots, workspace } => {
                 let all = roots.iter().map(|r| lent::borrowers(r, &workspace));
-                Ok(Answer::Borrowers(all.collect()))
+                Ok(NodeReply::Borrowers(all.collect()))
             }
-            Call::Lend {
+            NodeRequest::Lend {
                 tier,
                 root,
                 borrower,
                 workspace,
                 bytes,
-            } => self.loans.lend(Terms {
+            } => self.loans.export_tier(Terms {
                 helper: self.helper.clone(),
                 root,
                 tier,
@@ -361,15 +377,15 @@ impl Host {
                 borrower,
                 bytes,
             }),
-            Call::Borrow {
+            NodeRequest::Borrow {
                 tier,
                 lender,
                 brick,
                 bytes,
                 state,
             } => self.borrow((tier, lender), brick, bytes, &state),
-            Call::Room(roots) => Ok(Answer::Room(tarn_node::machine::room(&roots))),
-            Call::Sweep {
+            NodeRequest::Room(roots) => Ok(NodeReply::Room(tarn_node::machine::held_space(&roots))),
+            NodeRequest::Sweep {
                 workspace,
                 state,
                 roots,
@@ -377,16 +393,16 @@ impl Host {
             } => {
                 self.take_folders(&workspace, &state)?;
                 let swept = tarn_node::sweep(&workspace, &roots, &protected, &Trees::new());
-                Ok(Answer::Swept(swept))
+                Ok(NodeReply::Swept(swept))
             }
-            Call::Close => {
+            NodeRequest::Close => {
                 self.state().closed = true;
-                Ok(Answer::Done)
+                Ok(NodeReply::Done)
             }
             call => {
                 match &call {
-                    Call::Offer { protected, .. } => self.protect(protected),
-                    Call::Clean(staying) => self.protect(&staying.protected),
+                    NodeRequest::Offer { protected, .. } => self.protect(protected),
+                    NodeRequest::Clean(staying) => self.protect(&staying.protected),
                     _ => {}
                 }
                 match self.world() {
@@ -414,22 +430,27 @@ fn make_way(holder: Option<&Holder>) {
 }
 
 /// Takes sessions.
-pub(super) struct Sessions(pub(super) Arc<Host>);
+pub(super) struct Sessions(pub(super) Arc<NodeRun>);
 
-impl Handler for Sessions {
-    fn opened(&self, run: &str, _: &str, news: News) -> Result<(Vec<u8>, Box<dyn Talk>), Refused> {
+impl SessionHandler for Sessions {
+    fn opened(
+        &self,
+        run: &str,
+        _: &str,
+        news: NotificationSender,
+    ) -> Result<(Vec<u8>, Box<dyn Talk>), SessionOpenError> {
         let host = &self.0;
         if run != host.run {
-            return Err(Refused(format!(
+            return Err(SessionOpenError(format!(
                 "this tarnd was started for {}, not for {run}",
                 host.run
             )));
         }
         let about = serde_json::to_vec(&host.about);
-        let about = about.map_err(|e| Refused(e.to_string()))?;
+        let about = about.map_err(|e| SessionOpenError(e.to_string()))?;
         let mut state = host.state();
         if state.ends {
-            return Err(Refused("tarnd ends".into()));
+            return Err(SessionOpenError("tarnd ends".into()));
         }
         state.next += 1;
         let number = state.next;
@@ -437,7 +458,7 @@ impl Handler for Sessions {
         // Said under the lock, as what it outdates is.
         let _ = host.notify.send(Notice::Session);
         drop(state);
-        let talking = Talking {
+        let talking = NodeRunSession {
             host: Arc::clone(host),
             number,
             news,
@@ -447,20 +468,20 @@ impl Handler for Sessions {
 }
 
 /// One session.
-struct Talking {
-    host: Arc<Host>,
+struct NodeRunSession {
+    host: Arc<NodeRun>,
     number: u64,
-    news: News,
+    news: NotificationSender,
 }
 
-impl Talk for Talking {
+impl Talk for NodeRunSession {
     fn call(&self, request: Vec<u8>) -> Vec<u8> {
         let call = proto::decode(&request).map_err(|e| e.to_string());
         let answer = call.and_then(|call| self.host.answer(self.number, &self.news, call));
-        let answer = answer.unwrap_or_else(Answer::Failed);
+        let answer = answer.unwrap_or_else(NodeReply::Failed);
         let answer = match answer {
             // That is why.
-            Answer::Failed(_) if self.host.state().ends => Answer::Ending,
+            NodeReply::Failed(_) if self.host.state().ends => NodeReply::Ending,
             answer => answer,
         };
         proto::encode(answer).unwrap_or_else(|e| {
@@ -469,30 +490,30 @@ impl Talk for Talking {
         })
     }
 
-    fn told(&self, said: Vec<u8>) {
-        let told = proto::decode::<Told>(&said).map_err(|e| e.to_string());
+    fn handle_command(&self, said: Vec<u8>) {
+        let told = proto::decode::<NodeCommand>(&said).map_err(|e| e.to_string());
         let world = self
             .host
             .world()
             .ok_or("the run has not been opened on this node");
         match (told, world) {
-            (Ok(told), Ok(world)) => world.tell(told),
+            (Ok(told), Ok(world)) => world.enqueue_command(told),
             (Err(why), _) => self.broken(why),
             (_, Err(why)) => self.broken(why.to_owned()),
         }
     }
 }
 
-impl Talking {
+impl NodeRunSession {
     /// What was told cannot be done: nobody may wait for it.
     fn broken(&self, why: String) {
-        if let Ok(bytes) = proto::encode(proto::News::Broken(why)) {
+        if let Ok(bytes) = proto::encode(proto::NodeNotification::Broken(why)) {
             self.news.send(bytes);
         }
     }
 }
 
-impl Drop for Talking {
+impl Drop for NodeRunSession {
     fn drop(&mut self) {
         let host = &self.host;
         let mut state = host.state();

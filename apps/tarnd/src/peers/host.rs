@@ -3,8 +3,8 @@
 //! Tasks that they hand over go through this tarnd's own socket, like any program's: rights, room, quotas, shares and the
 //! journal are the same for them.
 
-use crate::connection::Region;
-use crate::work::{self, Endpoint, Held, Id};
+use crate::connection::ProgramRegion;
+use crate::work::{self, ConfinedPath, Id, TaskEndpoint};
 use rustix::fs::FileType;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,41 +12,43 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
-use tarn_client::{Client, Until};
+use tarn_client::{Client, WaitCondition};
 use tarn_data_plane::{
-    Called, Key, MakeTarget, Part, Refusal as NotServed, Registry, RunId, Served, Tree,
+    Called, Key, MakeTarget, Registry, RegistryError as NotServed, RunId, Served, ServedFileExtent,
+    Tree,
 };
 use tarn_mover::Trees;
 use tarn_ports::Control;
 use tarn_proto::local::{
-    Ask, Code, Place, Refusal, Said, SpaceInfo, TaskId, TaskSpec, pack, unpack,
+    Code, PeerTarndReply, PeerTarndRequest, RequestError, SpaceInfo, TaskId, TaskLocation,
+    TaskSpec, pack, unpack,
 };
 use tarn_sys::beneath::Root;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
 
-use super::Peers;
+use super::PeerTable;
 
 /// Permissions of a file that memory becomes.
 const MODE: u32 = 0o644;
 
 /// What is shown to other nodes: kept by the server's thread, read by those that answer.
 #[derive(Debug, Default)]
-struct Shown {
+struct PeerExports {
     /// Root of each dataspace that may be read.
     spaces: BTreeMap<String, PathBuf>,
     /// Memory that tasks handed over read: region, offset, length.
-    memory: BTreeMap<TaskId, (Region, u64, u64)>,
+    memory: BTreeMap<TaskId, (ProgramRegion, u64, u64)>,
 }
 
 /// This node, as other nodes see it.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct PeerHost {
     run: RunId,
     key: Key,
     socket: PathBuf,
     mover: Trees,
-    shown: Mutex<Shown>,
+    shown: Mutex<PeerExports>,
     /// The connection to this tarnd itself; `Err` once it ends.
     client: Mutex<Result<Option<Arc<Client>>, ()>>,
 }
@@ -60,9 +62,9 @@ pub(crate) fn memory_name(task: TaskId) -> String {
     format!("{}{task}", String::from_utf8_lossy(tarn_tasks::HIDDEN))
 }
 
-impl Host {
+impl PeerHost {
     /// Of a tarnd that serves programs at `socket`.
-    pub(crate) fn new(peers: &Peers, socket: &Path) -> Arc<Self> {
+    pub(crate) fn new(peers: &PeerTable, socket: &Path) -> Arc<Self> {
         Arc::new(Self {
             run: peers.run,
             key: peers.key.clone(),
@@ -81,7 +83,13 @@ impl Host {
     }
 
     /// A task's memory may be read, until it ends.
-    pub(crate) fn show_memory(&self, task: TaskId, region: Region, offset: u64, length: u64) {
+    pub(crate) fn show_memory(
+        &self,
+        task: TaskId,
+        region: ProgramRegion,
+        offset: u64,
+        length: u64,
+    ) {
         let memory = (region, offset, length);
         lock(&self.shown).memory.insert(task, memory);
     }
@@ -96,8 +104,8 @@ impl Host {
         *lock(&self.client) = Err(());
     }
 
-    fn client(&self) -> Result<Arc<Client>, Refusal> {
-        let ends = || Refusal::new(Code::Lost, "tarnd ends there");
+    fn client(&self) -> Result<Arc<Client>, RequestError> {
+        let ends = || RequestError::new(Code::Lost, "tarnd ends there");
         let known = lock(&self.client).clone();
         if let Some(client) = known.map_err(|()| ends())? {
             return Ok(client);
@@ -112,7 +120,7 @@ impl Host {
     }
 
     /// Asks this tarnd; a connection that is lost is made anew the next time.
-    fn own<T>(&self, ask: impl Fn(&Client) -> Result<T, Refusal>) -> Result<T, Refusal> {
+    fn own<T>(&self, ask: impl Fn(&Client) -> Result<T, RequestError>) -> Result<T, RequestError> {
         let client = self.client()?;
         ask(&client).inspect_err(|why| {
             if why.code == Code::Lost
@@ -123,46 +131,55 @@ impl Host {
         })
     }
 
-    fn root(&self, space: &str) -> Result<PathBuf, Refusal> {
+    fn root(&self, space: &str) -> Result<PathBuf, RequestError> {
         lock(&self.shown).spaces.get(space).cloned().ok_or_else(|| {
             let text = format!(
                 "there is no dataspace `{}` to be read",
                 space.escape_debug()
             );
-            Refusal::new(Code::NotFound, text)
+            RequestError::new(Code::NotFound, text)
         })
     }
 
-    fn memory(&self, space: &str) -> Option<(Region, u64, u64)> {
+    fn memory(&self, space: &str) -> Option<(ProgramRegion, u64, u64)> {
         let digits = space.strip_prefix(&*String::from_utf8_lossy(tarn_tasks::HIDDEN))?;
         let task: TaskId = digits.parse().ok()?;
         lock(&self.shown).memory.get(&task).cloned()
     }
 
-    fn held(&self, space: &str, path: &[u8]) -> Result<Held, Refusal> {
+    fn held(&self, space: &str, path: &[u8]) -> Result<ConfinedPath, RequestError> {
         tarn_tasks::check_path(&path.into(), true)?;
         let root = self.root(space)?;
-        let spot = Endpoint::Path {
+        let spot = TaskEndpoint::Path {
             space: Some((space.to_owned(), root)),
             path: path.to_vec(),
         };
-        Held::open(&spot, false)
+        ConfinedPath::open(&spot, false)
     }
 
     /// Opens a partition for a program of another node.
-    fn lend(&self, space: &str, path: &[u8], write: bool) -> Result<(Said, MakeTarget), Refusal> {
+    fn export_partition(
+        &self,
+        space: &str,
+        path: &[u8],
+        write: bool,
+    ) -> Result<(PeerTarndReply, MakeTarget), RequestError> {
         tarn_tasks::check_path(&path.into(), false)?;
         let space = (space.to_owned(), self.root(space)?);
         let serving = work::serve(space, path, write)?;
         Ok((
-            Said::Lent(serving.told()?),
+            PeerTarndReply::Lent(serving.describe_partition()?),
             Box::new(|_| serving.target(()).map_err(std::io::Error::other)),
         ))
     }
 
-    fn answer(&self, ask: Ask, control: &Control) -> Result<Said, Refusal> {
+    fn answer(
+        &self,
+        ask: PeerTarndRequest,
+        control: &Control,
+    ) -> Result<PeerTarndReply, RequestError> {
         match ask {
-            Ask::List {
+            PeerTarndRequest::List {
                 space,
                 path,
                 hashes,
@@ -172,13 +189,13 @@ impl Host {
                     Some(memory) => (true, memory_list(&memory, hashes, control)?, 0),
                     None => self.list(&space, &path.0, hashes, control)?,
                 };
-                Ok(Said::Listed {
+                Ok(PeerTarndReply::Listed {
                     single,
                     manifest: list.encode(),
                     print,
                 })
             }
-            Ask::Release {
+            PeerTarndRequest::Release {
                 space,
                 path,
                 node,
@@ -190,31 +207,37 @@ impl Host {
                 let held = self.held(&space, &path.0)?;
                 // Another node's numbers are not this one's.
                 let aside = work::hidden(task, &format!(".gone-{node}"));
-                work::release(&self.mover, &held, &aside, print, control).map(Said::Freed)
+                work::release(&self.mover, &held, &aside, print, control).map(PeerTarndReply::Freed)
             }
-            Ask::Submit(spec) => {
+            PeerTarndRequest::Submit(spec) => {
                 let taken = self.own(|client| client.submit(std::slice::from_ref(&*spec)))?;
                 let first = taken.into_iter().next();
-                let none = || Err(Refusal::new(Code::Internal, "nothing was taken"));
-                Ok(Said::Taken(first.unwrap_or_else(none)?))
+                let none = || Err(RequestError::new(Code::Internal, "nothing was taken"));
+                Ok(PeerTarndReply::Taken(first.unwrap_or_else(none)?))
             }
-            Ask::Look(id) => self.own(|client| {
+            PeerTarndRequest::Look(id) => self.own(|client| {
                 let status = client.status(&[id])?.pop();
-                let ended = client.wait_for(&[id], Until::All, Some(Duration::ZERO))?;
-                let status = status.ok_or_else(|| Refusal::new(Code::Internal, "no status"))?;
-                Ok(Said::Stands(status, ended.0.into_iter().next()))
+                let ended = client.wait_for(&[id], WaitCondition::All, Some(Duration::ZERO))?;
+                let status =
+                    status.ok_or_else(|| RequestError::new(Code::Internal, "no status"))?;
+                Ok(PeerTarndReply::Stands(status, ended.0.into_iter().next()))
             }),
-            Ask::Cancel(id) => self.own(|client| client.cancel(&[id])).map(|_| Said::Done),
-            Ask::Partitions { space, path, after } => {
+            PeerTarndRequest::Cancel(id) => self
+                .own(|client| client.cancel(&[id]))
+                .map(|_| PeerTarndReply::Done),
+            PeerTarndRequest::Partitions { space, path, after } => {
                 tarn_tasks::check_path(&path, true)?;
                 let root = self.root(&space)?;
-                work::list((space, root), &path.0, &after, |_| true).map(Said::Partitions)
+                work::list((space, root), &path.0, &after, |_| true).map(PeerTarndReply::Partitions)
             }
-            Ask::Step(_) => {
+            PeerTarndRequest::Step(_) => {
                 let text = "this tarnd is no half of a run: it takes part in no step";
-                Err(Refusal::new(Code::Unsupported, text))
+                Err(RequestError::new(Code::Unsupported, text))
             }
-            Ask::Lend { .. } => Err(Refusal::new(Code::Internal, "it is lent with its stream")),
+            PeerTarndRequest::Lend { .. } => Err(RequestError::new(
+                Code::Internal,
+                "it is lent with its stream",
+            )),
         }
     }
 
@@ -224,7 +247,7 @@ impl Host {
         path: &[u8],
         hashes: bool,
         control: &Control,
-    ) -> Result<(bool, Manifest, u128), Refusal> {
+    ) -> Result<(bool, Manifest, u128), RequestError> {
         let held = self.held(space, path)?;
         let stat = held.stat()?.ok_or_else(|| held.missing())?;
         let single = work::kind_of(&stat) != FileType::Directory;
@@ -240,10 +263,10 @@ impl Host {
 
 /// Memory as a tree of one file.
 fn memory_list(
-    (region, offset, length): &(Region, u64, u64),
+    (region, offset, length): &(ProgramRegion, u64, u64),
     hashes: bool,
     control: &Control,
-) -> Result<Manifest, Refusal> {
+) -> Result<Manifest, RequestError> {
     let hash = match hashes {
         true => Some(work::hash_memory(region, *offset, *length, control)?),
         false => None,
@@ -291,7 +314,7 @@ pub(crate) fn fingerprint(list: &Manifest, (device, inode): Id) -> u128 {
     print
 }
 
-impl Registry for Host {
+impl Registry for PeerHost {
     fn key(&self, run: &RunId) -> Option<Key> {
         (*run == self.run).then(|| self.key.clone())
     }
@@ -306,7 +329,7 @@ impl Registry for Host {
         let space = String::from_utf8_lossy(&bytes[..at]);
         let path = bytes.get(at + 1..).unwrap_or_default();
         if let Some((region, offset, length)) = self.memory(&space) {
-            return Ok(Served::Part(Part {
+            return Ok(Served::Part(ServedFileExtent {
                 fd: region.fd,
                 name: work::SINGLE.as_bytes().into(),
                 offset,
@@ -326,19 +349,21 @@ impl Registry for Host {
     }
 
     fn call(&self, _: &RunId, body: &[u8], control: &Control) -> Result<Called, NotServed> {
-        let ask: Ask = unpack(body).map_err(NotServed)?;
-        if let Ask::Lend { space, path, write } = &ask {
-            return match self.lend(space, &path.0, *write) {
+        let ask: PeerTarndRequest = unpack(body).map_err(NotServed)?;
+        if let PeerTarndRequest::Lend { space, path, write } = &ask {
+            return match self.export_partition(space, &path.0, *write) {
                 Ok((said, make)) => {
                     let said = pack(&said).map_err(NotServed)?;
                     Ok(Called::Storage(said, make))
                 }
-                Err(why) => pack(&Said::Refused(why))
+                Err(why) => pack(&PeerTarndReply::Refused(why))
                     .map(Called::Said)
                     .map_err(NotServed),
             };
         }
-        let said = self.answer(ask, control).unwrap_or_else(Said::Refused);
+        let said = self
+            .answer(ask, control)
+            .unwrap_or_else(PeerTarndReply::Refused);
         pack(&said).map(Called::Said).map_err(NotServed)
     }
 }
@@ -346,23 +371,23 @@ impl Registry for Host {
 /// A task as the node sees it that is to do it for this one: its own dataspaces are its own there, this node's are another's.
 /// `None` when it is this node's to do.
 pub(crate) fn handed(own: &str, task: &tarn_tasks::Task) -> Option<(String, TaskSpec)> {
-    use tarn_proto::local::{Kind, Verify};
+    use tarn_proto::local::{CopyVerification, TaskOperation};
     let node = task.done_by()?.to_owned();
-    let there = |place: &Place| match place {
-        Place::Node {
+    let there = |place: &TaskLocation| match place {
+        TaskLocation::Node {
             node: n,
             space,
             path,
-        } if *n == node => Place::Space {
+        } if *n == node => TaskLocation::Space {
             name: space.clone(),
             path: path.clone(),
         },
-        Place::Space { name, path } => Place::Node {
+        TaskLocation::Space { name, path } => TaskLocation::Node {
             node: own.to_owned(),
             space: name.clone(),
             path: path.clone(),
         },
-        Place::Memory { .. } => Place::Node {
+        TaskLocation::Memory { .. } => TaskLocation::Node {
             node: own.to_owned(),
             space: memory_name(task.id),
             path: b"".into(),
@@ -371,24 +396,24 @@ pub(crate) fn handed(own: &str, task: &tarn_tasks::Task) -> Option<(String, Task
     };
     let mut verify = task.spec.verify;
     let kind = match &task.spec.kind {
-        Kind::Nothing => return None,
-        Kind::Remove { at } => Kind::Remove { at: there(at) },
-        Kind::Allocate { at, bytes, how } => Kind::Allocate {
+        TaskOperation::Nothing => return None,
+        TaskOperation::Remove { at } => TaskOperation::Remove { at: there(at) },
+        TaskOperation::Allocate { at, bytes, how } => TaskOperation::Allocate {
             at: there(at),
             bytes: *bytes,
             how: how.clone(),
         },
-        Kind::Copy { from, to } => Kind::Copy {
+        TaskOperation::Copy { from, to } => TaskOperation::Copy {
             from: there(from),
             to: there(to),
         },
-        Kind::Move { from, to } => match (there(from), there(to)) {
+        TaskOperation::Move { from, to } => match (there(from), there(to)) {
             // The source is removed from here, once the copy is proven.
-            (from @ Place::Node { .. }, to) => {
-                verify = Verify::Readback;
-                Kind::Copy { from, to }
+            (from @ TaskLocation::Node { .. }, to) => {
+                verify = CopyVerification::Readback;
+                TaskOperation::Copy { from, to }
             }
-            (from, to) => Kind::Move { from, to },
+            (from, to) => TaskOperation::Move { from, to },
         },
     };
     let spec = TaskSpec {
@@ -411,8 +436,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let key = "0123456789abcdef".repeat(4);
         let file = format!("key = \"{key}\"\n[nodes.a]\naddress = \"a:7000\"\n");
-        let peers = Peers::parse(&file, "a").unwrap();
-        let host = Host::new(&peers, &folder.path().join("socket"));
+        let peers = PeerTable::parse(&file, "a").unwrap();
+        let host = PeerHost::new(&peers, &folder.path().join("socket"));
         let why = host.client().unwrap_err();
         assert!(
             why.code == Code::Lost && !why.text.contains("waited"),

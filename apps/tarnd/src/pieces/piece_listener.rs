@@ -1,6 +1,6 @@
 //! The socket by which the programs of a step have the partitions that lie over its nodes. It speaks the local protocol, and opens only.
 
-use super::Asked;
+use super::PieceHandler;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use tarn_ports::Control;
 use tarn_proto::local::{
-    Code, MAX_PACKET, Refusal, Reply, Request, VERSION, decode, encode, versions,
+    Code, LocalRequest, MAX_PACKET, Reply, RequestError, VERSION, decode, encode, versions,
 };
 use tarn_sys::fdpass::{peer, receive_packet, send_packet};
 
@@ -44,12 +44,12 @@ struct Inside {
     /// It is at its end when the listener is to close.
     closing: PipeReader,
     control: Control,
-    asked: Arc<Asked>,
+    asked: Arc<PieceHandler>,
 }
 
 impl PieceListener {
     /// Listens at a path in a folder that is there and only this user's.
-    pub(super) fn open(at: &Path, asked: Arc<Asked>) -> io::Result<Self> {
+    pub(super) fn open(at: &Path, asked: Arc<PieceHandler>) -> io::Result<Self> {
         let (closing, wake) = io::pipe()?;
         let inside = Arc::new(Inside {
             listener: listen_at(at)?,
@@ -128,15 +128,15 @@ impl Inside {
         let is_own = peer(program).is_ok_and(|peer| peer.uid == own);
         let (mut packet, mut out) = (vec![0; MAX_PACKET], Vec::new());
         let mut greeted = false;
-        while let Some(length) = self.heard(program, &mut packet) {
-            let Ok(request) = decode::<Request>(&packet[..length]) else {
+        while let Some(length) = self.next_packet(program, &mut packet) {
+            let Ok(request) = decode::<LocalRequest>(&packet[..length]) else {
                 return;
             };
             let (reply, file) = match is_own {
                 true => self.answer(request.message, &mut greeted),
                 false => {
                     let text = format!("these partitions are user {own}'s");
-                    (Reply::Refused(Refusal::new(Code::Denied, text)), None)
+                    (Reply::Refused(RequestError::new(Code::Denied, text)), None)
                 }
             };
             let sent = encode(VERSION, request.number, &reply, &mut out)
@@ -151,13 +151,13 @@ impl Inside {
         }
     }
 
-    fn answer(&self, request: Request, greeted: &mut bool) -> (Reply, Option<OwnedFd>) {
+    fn answer(&self, request: LocalRequest, greeted: &mut bool) -> (Reply, Option<OwnedFd>) {
         match request {
-            Request::Hello { oldest, newest, .. } => {
+            LocalRequest::Hello { oldest, newest, .. } => {
                 *greeted = true;
                 (self.greeting(oldest, newest), None)
             }
-            Request::Open {
+            LocalRequest::Open {
                 node,
                 space,
                 path,
@@ -168,7 +168,7 @@ impl Inside {
             }
             _ => {
                 let text = "partitions of steps and jobs are opened here, which are as large as was asked for, and nothing else is done for programs";
-                let why = Refusal::new(Code::Unsupported, text);
+                let why = RequestError::new(Code::Unsupported, text);
                 (Reply::Refused(why), None)
             }
         }
@@ -183,13 +183,13 @@ impl Inside {
             },
             None => {
                 let text = "no version of the messages in common: use the same release of tarn";
-                Reply::Refused(Refusal::new(Code::Version, text))
+                Reply::Refused(RequestError::new(Code::Version, text))
             }
         }
     }
 
     /// The next packet's length; none when there will be no more.
-    fn heard(&self, program: &OwnedFd, packet: &mut [u8]) -> Option<usize> {
+    fn next_packet(&self, program: &OwnedFd, packet: &mut [u8]) -> Option<usize> {
         loop {
             let mut waiting = [
                 PollFd::new(&self.closing, PollFlags::IN),

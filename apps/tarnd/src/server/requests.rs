@@ -1,16 +1,17 @@
 //! What programs ask, one request at a time.
 
-use super::{Server, Ticket, reply_of};
-use crate::connection::Key;
-use crate::waits::Wait;
-use crate::work::{Job, Lending, Memory, Wanted};
+use super::{PendingRequest, TarndServer, reply_of};
+use crate::connection::ProgramConnectionId;
+use crate::waits::TaskWait;
+use crate::work::{FileJob, PartitionQuery, PartitionRequest, TaskMemory};
 use rustix::fd::OwnedFd;
 use std::time::Duration;
 use tarn_proto::local::{
-    Code, JobChange, JobId, Kind, MAX_BATCH, MAX_IDS, Outcome, PacketError, PathBytes, Place,
-    Refusal, Reply, Request, Scope, SpaceChange, Stats, Status, TaskId, TaskSpec, decode, versions,
+    Code, JobChange, JobId, LocalRequest, MAX_BATCH, MAX_IDS, PacketError, PathBytes, Reply,
+    RequestError, Scope, SpaceChange, Stats, TaskId, TaskLocation, TaskOperation, TaskOutcome,
+    TaskSpec, TaskStatus, decode, versions,
 };
-use tarn_tasks::{Added, Answer, Event, Process};
+use tarn_tasks::{Added, Process, TaskEvent, TaskReply};
 
 /// Requests of one connection that wait for tasks.
 const MAX_WAITS: usize = 64;
@@ -24,19 +25,19 @@ const OUTCOME: usize = 64;
 const MAX_PARENTS: usize = 64;
 
 fn refused(code: Code, text: impl Into<String>) -> Reply {
-    Reply::Refused(Refusal::new(code, text))
+    Reply::Refused(RequestError::new(code, text))
 }
 
-impl Server {
+impl TarndServer {
     /// Takes a packet of a program.
     pub(super) fn packet(
         &mut self,
-        key: Key,
+        key: ProgramConnectionId,
         bytes: &[u8],
         truncated: bool,
         fd: Option<OwnedFd>,
     ) -> anyhow::Result<()> {
-        let packet = match decode::<Request>(bytes) {
+        let packet = match decode::<LocalRequest>(bytes) {
             _ if truncated => Err(PacketError::TooLarge),
             other => other,
         };
@@ -59,7 +60,7 @@ impl Server {
         let number = packet.number;
         let greeted = self.connections.get(&key).is_some_and(|c| c.greeted);
         match packet.message {
-            Request::Hello {
+            LocalRequest::Hello {
                 oldest,
                 newest,
                 job,
@@ -68,21 +69,31 @@ impl Server {
                 let text = "the first request must be Hello";
                 self.send(key, number, &refused(Code::Invalid, text), 0);
             }
-            Request::Open {
+            LocalRequest::Open {
                 node,
                 space,
                 path,
                 write,
             } => {
-                self.lend(key, number, (node, space, path), Wanted::One(write))?;
+                self.start_partition_request(
+                    key,
+                    number,
+                    (node, space, path),
+                    PartitionQuery::One(write),
+                )?;
             }
-            Request::Partitions {
+            LocalRequest::Partitions {
                 node,
                 space,
                 path,
                 after,
             } => {
-                self.lend(key, number, (node, space, path), Wanted::List(after))?;
+                self.start_partition_request(
+                    key,
+                    number,
+                    (node, space, path),
+                    PartitionQuery::List(after),
+                )?;
             }
             _ if self.is_guest(key) => {
                 let text = format!(
@@ -91,18 +102,18 @@ impl Server {
                 );
                 self.send(key, number, &refused(Code::Denied, text), 0);
             }
-            Request::Submit(tasks) => self.submit(key, number, tasks)?,
-            Request::Wait { ids, any, timeout } => self.wait(key, number, ids, any, timeout),
-            Request::Status(ids) => self.status(key, number, &ids),
-            Request::Cancel(ids) if ids.len() > MAX_IDS => self.too_many(key, number),
-            Request::Cancel(ids) => {
+            LocalRequest::Submit(tasks) => self.submit(key, number, tasks)?,
+            LocalRequest::Wait { ids, any, timeout } => self.wait(key, number, ids, any, timeout),
+            LocalRequest::Status(ids) => self.status(key, number, &ids),
+            LocalRequest::Cancel(ids) if ids.len() > MAX_IDS => self.too_many(key, number),
+            LocalRequest::Cancel(ids) => {
                 let user = self.user(key);
                 let ticket = self.ticket(key, number, Vec::new());
-                self.step(Event::Cancel { ticket, user, ids })?;
+                self.step(TaskEvent::Cancel { ticket, user, ids })?;
             }
-            Request::Pause(scope) => self.pause(key, number, scope, true)?,
-            Request::Resume(scope) => self.pause(key, number, scope, false)?,
-            Request::Register { length } => {
+            LocalRequest::Pause(scope) => self.pause(key, number, scope, true)?,
+            LocalRequest::Resume(scope) => self.pause(key, number, scope, false)?,
+            LocalRequest::Register { length } => {
                 let Some(connection) = self.connections.get_mut(&key) else {
                     return Ok(());
                 };
@@ -112,7 +123,7 @@ impl Server {
                 };
                 self.send(key, number, &reply, 0);
             }
-            Request::Unregister(region) => {
+            LocalRequest::Unregister(region) => {
                 let Some(connection) = self.connections.get_mut(&key) else {
                     return Ok(());
                 };
@@ -122,24 +133,24 @@ impl Server {
                 };
                 self.send(key, number, &reply, 0);
             }
-            Request::Spaces => {
+            LocalRequest::Spaces => {
                 let spaces = self.core.spaces_for(self.user(key));
                 self.send(key, number, &Reply::Spaces(spaces), 0);
             }
-            Request::Space(change) => self.space(key, number, change)?,
-            Request::Job(JobChange::AddProcess { job, pid }) => {
+            LocalRequest::Space(change) => self.space(key, number, change)?,
+            LocalRequest::Job(JobChange::AddProcess { job, pid }) => {
                 self.add_process(key, number, job, pid)?;
             }
-            Request::Job(change) => {
+            LocalRequest::Job(change) => {
                 let user = self.user(key);
                 let ticket = self.ticket(key, number, Vec::new());
-                self.step(Event::Job {
+                self.step(TaskEvent::Job {
                     ticket,
                     user,
                     change,
                 })?;
             }
-            Request::Stats => {
+            LocalRequest::Stats => {
                 let stats = self.stats();
                 self.send(key, number, &Reply::Stats(stats), 0);
             }
@@ -147,18 +158,18 @@ impl Server {
         Ok(())
     }
 
-    fn is_guest(&self, key: Key) -> bool {
+    fn is_guest(&self, key: ProgramConnectionId) -> bool {
         let connection = self.connections.get(&key);
         connection.is_none_or(|c| c.guest.is_some())
     }
 
     /// Opens or lists partitions, which a thread does that may touch files.
-    fn lend(
+    fn start_partition_request(
         &mut self,
-        key: Key,
+        key: ProgramConnectionId,
         number: u32,
         (node, space, path): (Option<String>, String, PathBytes),
-        wanted: Wanted,
+        wanted: PartitionQuery,
     ) -> anyhow::Result<()> {
         let Some(connection) = self.connections.get(&key) else {
             return Ok(());
@@ -172,12 +183,12 @@ impl Server {
         let node = node.filter(|node| *node != self.node);
         let guest = connection.guest.clone();
         let guest = guest.map(|groups| (connection.user, groups));
-        let is_list = matches!(wanted, Wanted::List(_));
+        let is_list = matches!(wanted, PartitionQuery::List(_));
         let checked = tarn_tasks::check_path(&path, is_list);
         let checked = match (&node, &guest) {
             (Some(_), Some(_)) => {
                 let text = "other users than this tarnd's have partitions of this node only";
-                Err(Refusal::new(Code::Denied, text))
+                Err(RequestError::new(Code::Denied, text))
             }
             (Some(node), None) => tarn_tasks::check_name("node", node).and(checked),
             (None, _) => checked,
@@ -191,7 +202,7 @@ impl Server {
                 "there is no dataspace `{}` on this node",
                 space.escape_debug()
             );
-            Refusal::new(Code::NotFound, text)
+            RequestError::new(Code::NotFound, text)
         });
         match checked.and(root) {
             Err(why) => self.send(key, number, &Reply::Refused(why), 0),
@@ -199,7 +210,7 @@ impl Server {
                 if let Some(connection) = self.connections.get_mut(&key) {
                     connection.lending += 1;
                 }
-                self.workers.give(Job::Lend(Lending {
+                self.workers.give(FileJob::Lend(PartitionRequest {
                     to: (key, number),
                     node,
                     space: (space, root),
@@ -212,14 +223,20 @@ impl Server {
         Ok(())
     }
 
-    fn pause(&mut self, key: Key, number: u32, scope: Scope, on: bool) -> anyhow::Result<()> {
+    fn pause(
+        &mut self,
+        key: ProgramConnectionId,
+        number: u32,
+        scope: Scope,
+        on: bool,
+    ) -> anyhow::Result<()> {
         if matches!(&scope, Scope::Tasks(ids) if ids.len() > MAX_IDS) {
             self.too_many(key, number);
             return Ok(());
         }
         let user = self.user(key);
         let ticket = self.ticket(key, number, Vec::new());
-        self.step(Event::Pause {
+        self.step(TaskEvent::Pause {
             ticket,
             user,
             scope,
@@ -227,14 +244,19 @@ impl Server {
         })
     }
 
-    fn user(&self, key: Key) -> u32 {
+    fn user(&self, key: ProgramConnectionId) -> u32 {
         self.connections.get(&key).map_or(u32::MAX, |c| c.user)
     }
 
-    fn ticket(&mut self, connection: Key, number: u32, memory: Vec<Memory>) -> u64 {
+    fn ticket(
+        &mut self,
+        connection: ProgramConnectionId,
+        number: u32,
+        memory: Vec<TaskMemory>,
+    ) -> u64 {
         let id = self.next_ticket;
         self.next_ticket += 1;
-        let ticket = Ticket {
+        let ticket = PendingRequest {
             connection,
             number,
             memory,
@@ -244,11 +266,11 @@ impl Server {
     }
 
     /// The core has answered.
-    pub(super) fn answer(&mut self, ticket: u64, answer: Answer, after: u64) {
+    pub(super) fn answer(&mut self, ticket: u64, answer: TaskReply, after: u64) {
         let Some(ticket) = self.tickets.remove(&ticket) else {
             return;
         };
-        if let Answer::Submitted(results) = &answer {
+        if let TaskReply::Submitted(results) = &answer {
             for (result, memory) in results.iter().zip(ticket.memory) {
                 if let (Ok(id), (Some(_), _) | (_, Some(_))) = (result, &memory) {
                     self.memory.insert(*id, memory);
@@ -258,12 +280,18 @@ impl Server {
         self.send(ticket.connection, ticket.number, &reply_of(answer), after);
     }
 
-    fn too_many(&mut self, key: Key, number: u32) {
+    fn too_many(&mut self, key: ProgramConnectionId, number: u32) {
         let text = format!("more than {MAX_IDS} ids in a request; send them in several");
         self.send(key, number, &refused(Code::Invalid, text), 0);
     }
 
-    fn hello(&mut self, key: Key, number: u32, (oldest, newest): (u16, u16), job: Option<JobId>) {
+    fn hello(
+        &mut self,
+        key: ProgramConnectionId,
+        number: u32,
+        (oldest, newest): (u16, u16),
+        job: Option<JobId>,
+    ) {
         let Some(connection) = self.connections.get(&key) else {
             return;
         };
@@ -296,7 +324,12 @@ impl Server {
 
     /// The job of a process: the one that it, or a process above it, was added to. One that it names itself must be
     /// that one, where jobs are registered.
-    fn job(&self, user: u32, pid: i32, named: Option<JobId>) -> Result<Option<JobId>, Refusal> {
+    fn job(
+        &self,
+        user: u32,
+        pid: i32,
+        named: Option<JobId>,
+    ) -> Result<Option<JobId>, RequestError> {
         if !self.core.has_jobs() && named.is_none() {
             return Ok(None);
         }
@@ -305,11 +338,11 @@ impl Server {
         let stamped = stamped.filter_map(|pid| Some((pid, self.stamp(pid)?)));
         let found = self.core.job_of(stamped);
         match (named, found) {
-            (Some(named), Some(found)) if named != found => Err(Refusal::new(
+            (Some(named), Some(found)) if named != found => Err(RequestError::new(
                 Code::Denied,
                 format!("process {pid} belongs to job {found}, not to job {named}"),
             )),
-            (Some(named), None) => Err(Refusal::new(
+            (Some(named), None) => Err(RequestError::new(
                 Code::Denied,
                 format!("process {pid} of user {user} does not belong to job {named}"),
             )),
@@ -317,7 +350,13 @@ impl Server {
         }
     }
 
-    fn add_process(&mut self, key: Key, number: u32, job: JobId, pid: i32) -> anyhow::Result<()> {
+    fn add_process(
+        &mut self,
+        key: ProgramConnectionId,
+        number: u32,
+        job: JobId,
+        pid: i32,
+    ) -> anyhow::Result<()> {
         let refusal = match self.stamp(pid) {
             _ if pid <= 1 => refused(
                 Code::Invalid,
@@ -333,7 +372,7 @@ impl Server {
                 let user = self.user(key);
                 let ticket = self.ticket(key, number, Vec::new());
                 let process = Process { job, pid, stamp };
-                return self.step(Event::Process(Added {
+                return self.step(TaskEvent::Process(Added {
                     ticket,
                     user,
                     process,
@@ -353,7 +392,12 @@ impl Server {
         Some(hasher.finish().0 as u64)
     }
 
-    fn submit(&mut self, key: Key, number: u32, mut tasks: Vec<TaskSpec>) -> anyhow::Result<()> {
+    fn submit(
+        &mut self,
+        key: ProgramConnectionId,
+        number: u32,
+        mut tasks: Vec<TaskSpec>,
+    ) -> anyhow::Result<()> {
         if tasks.len() > MAX_BATCH {
             let text = format!("more than {MAX_BATCH} tasks in a request; send them in several");
             self.send(key, number, &refused(Code::Invalid, text), 0);
@@ -369,7 +413,7 @@ impl Server {
         let mut memory = Vec::new();
         let touches = |t: &TaskSpec| {
             let (from, to) = t.kind.places();
-            let is = |p: Option<&Place>| matches!(p, Some(Place::Memory { .. }));
+            let is = |p: Option<&TaskLocation>| matches!(p, Some(TaskLocation::Memory { .. }));
             is(from) || is(to)
         };
         if tasks.iter().any(touches) {
@@ -385,7 +429,7 @@ impl Server {
             }
         }
         let ticket = self.ticket(key, number, memory);
-        self.step(Event::Submit {
+        self.step(TaskEvent::Submit {
             ticket,
             user,
             job,
@@ -394,30 +438,34 @@ impl Server {
     }
 
     /// This node's dataspaces, called by the node's name, are its own.
-    fn make_own(&self, place: &mut Place) {
-        if let Place::Node { node, space, path } = place
+    fn make_own(&self, place: &mut TaskLocation) {
+        if let TaskLocation::Node { node, space, path } = place
             && *node == self.node
         {
-            *place = Place::Space {
+            *place = TaskLocation::Space {
                 name: std::mem::take(space),
                 path: std::mem::take(path),
             };
         }
     }
 
-    fn memory_of(&self, key: Key, kind: &Kind) -> Result<Memory, Refusal> {
-        let find = |place: Option<&Place>| match place {
-            Some(Place::Memory {
+    fn memory_of(
+        &self,
+        key: ProgramConnectionId,
+        kind: &TaskOperation,
+    ) -> Result<TaskMemory, RequestError> {
+        let find = |place: Option<&TaskLocation>| match place {
+            Some(TaskLocation::Memory {
                 region,
                 offset,
                 length,
             }) => {
                 let connection = self.connections.get(&key);
-                let lost = || Refusal::new(Code::Lost, "the connection is closed");
+                let lost = || RequestError::new(Code::Lost, "the connection is closed");
                 let found = connection.ok_or_else(lost)?.region(*region)?;
                 let end = offset.checked_add(*length);
                 if end.is_none_or(|end| end > found.length) {
-                    return Err(Refusal::new(
+                    return Err(RequestError::new(
                         Code::Invalid,
                         format!(
                             "{length} bytes at {offset} are not inside region {region} of {} bytes",
@@ -433,7 +481,14 @@ impl Server {
         Ok((find(from)?, find(to)?))
     }
 
-    fn wait(&mut self, key: Key, number: u32, ids: Vec<TaskId>, any: bool, timeout: u64) {
+    fn wait(
+        &mut self,
+        key: ProgramConnectionId,
+        number: u32,
+        ids: Vec<TaskId>,
+        any: bool,
+        timeout: u64,
+    ) {
         if ids.len() > MAX_IDS {
             return self.too_many(key, number);
         }
@@ -454,20 +509,20 @@ impl Server {
         self.waits.add((key, number), ids, &live, any, until);
     }
 
-    pub(super) fn answer_wait(&mut self, wait: Wait) {
+    pub(super) fn answer_wait(&mut self, wait: TaskWait) {
         self.send_outcomes(wait.connection, wait.number, &wait.ids);
     }
 
-    fn send_outcomes(&mut self, key: Key, number: u32, ids: &[TaskId]) {
+    fn send_outcomes(&mut self, key: ProgramConnectionId, number: u32, ids: &[TaskId]) {
         let user = self.user(key);
         let mut bytes = 0;
-        let mut outcomes: Vec<Outcome> = Vec::new();
+        let mut outcomes: Vec<TaskOutcome> = Vec::new();
         let mut durable = false;
         for id in ids {
             if let Some(outcome) = self.core.outcome(user, *id) {
                 let text = match &outcome.end {
-                    tarn_proto::local::End::Failed(why) => why.text.len(),
-                    tarn_proto::local::End::Done => 0,
+                    tarn_proto::local::TaskEnd::Failed(why) => why.text.len(),
+                    tarn_proto::local::TaskEnd::Done => 0,
                 };
                 bytes += OUTCOME + text;
                 if bytes > MAX_OUTCOMES {
@@ -486,13 +541,13 @@ impl Server {
         if durable { self.journal.handed() } else { 0 }
     }
 
-    fn status(&mut self, key: Key, number: u32, ids: &[TaskId]) {
+    fn status(&mut self, key: ProgramConnectionId, number: u32, ids: &[TaskId]) {
         if ids.len() > MAX_IDS {
             return self.too_many(key, number);
         }
         let (user, now) = (self.user(key), self.clock.now());
         let status = |id: &TaskId| {
-            let mut status: Status = self.core.status(user, *id);
+            let mut status: TaskStatus = self.core.status(user, *id);
             if let Some(running) = self.running.get(id) {
                 (status.done, status.left) = running.look(now, status.all);
             }
@@ -517,7 +572,12 @@ impl Server {
         }
     }
 
-    fn space(&mut self, key: Key, number: u32, change: SpaceChange) -> anyhow::Result<()> {
+    fn space(
+        &mut self,
+        key: ProgramConnectionId,
+        number: u32,
+        change: SpaceChange,
+    ) -> anyhow::Result<()> {
         if let SpaceChange::Make { name, spec } = &change {
             use std::os::unix::ffi::OsStrExt;
             let root = std::path::Path::new(std::ffi::OsStr::from_bytes(&spec.root.0));
@@ -537,7 +597,7 @@ impl Server {
         }
         let user = self.user(key);
         let ticket = self.ticket(key, number, Vec::new());
-        self.step(Event::Space {
+        self.step(TaskEvent::Space {
             ticket,
             user,
             change,

@@ -1,7 +1,7 @@
 //! The folders of the dataspaces: held open and locked while tarnd serves them, and none of them within another, so that what a
 //! dataspace may hold is counted once.
 
-use crate::Fault;
+use crate::TarndError;
 use crate::work::{above, open_folder};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, flock};
@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tarn_proto::local::{Code, Refusal, SpaceInfo, SpaceSpec};
+use tarn_proto::local::{Code, RequestError, SpaceInfo, SpaceSpec};
 use tarn_types::codes::Exit;
 
 /// How long a lock is waited for: a tarnd that was killed a moment ago lets go when its last thread has ended.
@@ -19,15 +19,15 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Those of one tarnd, by name.
 #[derive(Default)]
-pub(super) struct Roots(BTreeMap<String, OwnedFd>);
+pub(super) struct SpaceRoots(BTreeMap<String, OwnedFd>);
 
-impl Roots {
+impl SpaceRoots {
     /// Takes the folders of all, before anything is done there; of these, `given` are the command line's.
     pub(super) fn take_all(
         &mut self,
         given: &[(String, SpaceSpec)],
         all: Vec<SpaceInfo>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), TarndError> {
         let is_given = |space: &SpaceInfo| given.iter().any(|(name, _)| *name == space.name);
         // Last, so that what overlaps is told of those that can be changed at once.
         let (given, known): (Vec<_>, Vec<_>) = all.into_iter().partition(is_given);
@@ -46,7 +46,7 @@ impl Roots {
                     continue;
                 }
             };
-            return Err(Fault::new(exit, anyhow::anyhow!(why.text)));
+            return Err(TarndError::new(exit, anyhow::anyhow!(why.text)));
         }
         Ok(())
     }
@@ -57,8 +57,8 @@ impl Roots {
         name: &str,
         root: &Path,
         timeout: Duration,
-    ) -> Result<(), Refusal> {
-        let refuse = |code, text: String| Err(Refusal::new(code, text));
+    ) -> Result<(), RequestError> {
+        let refuse = |code, text: String| Err(RequestError::new(code, text));
         let shown = root.display();
         let folder = match open_folder(root) {
             Ok(folder) => folder,

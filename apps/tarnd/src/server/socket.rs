@@ -1,6 +1,6 @@
 //! The socket that programs connect to.
 
-use crate::Fault;
+use crate::TarndError;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
@@ -22,10 +22,10 @@ impl Drop for Remove<'_> {
 }
 
 /// Listens at a path, whose leftover of an earlier tarnd is removed; `guests`: other users may connect.
-pub(super) fn listen_at(path: &Path, guests: bool) -> Result<OwnedFd, Fault> {
+pub(super) fn listen_at(path: &Path, guests: bool) -> Result<OwnedFd, TarndError> {
     let state = |e: Errno, doing: &str| {
         let text = format!("cannot {doing} the socket {}: {e}", path.display());
-        Fault::new(Exit::State, anyhow::anyhow!(text))
+        TarndError::new(Exit::State, anyhow::anyhow!(text))
     };
     let address = SocketAddrUnix::new(path).map_err(|e| state(e, "name"))?;
     let new = || {
@@ -36,7 +36,7 @@ pub(super) fn listen_at(path: &Path, guests: bool) -> Result<OwnedFd, Fault> {
     match connect(new().map_err(|e| state(e, "make"))?, &address) {
         Ok(()) | Err(Errno::AGAIN) => {
             let text = format!("another tarnd listens at {}; stop it first", path.display());
-            return Err(Fault::new(Exit::Busy, anyhow::anyhow!(text)));
+            return Err(TarndError::new(Exit::Busy, anyhow::anyhow!(text)));
         }
         // Nobody listens: a leftover of one that was killed, or nothing that was ever tarnd's.
         Err(Errno::CONNREFUSED) if is_socket(path) => drop(std::fs::remove_file(path)),
@@ -45,7 +45,7 @@ pub(super) fn listen_at(path: &Path, guests: bool) -> Result<OwnedFd, Fault> {
                 "{} exists and is no socket: give a name that is free (`--socket`)",
                 path.display()
             );
-            return Err(Fault::new(Exit::Usage, anyhow::anyhow!(text)));
+            return Err(TarndError::new(Exit::Usage, anyhow::anyhow!(text)));
         }
         Err(_) => {}
     }

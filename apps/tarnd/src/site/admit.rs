@@ -1,12 +1,12 @@
 //! What a job's tasks may see: a file a job, which the SPANK plug-in reads. docs/internals/site.md, "What a job sees".
 
-use super::stores::Stores;
+use super::stores::NodeStores;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Mount, Spread, Uid};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Mount, PartitionSpread, SlurmJobId, Uid};
 use tarn_types::bounds::MAX_NAME_BYTES;
 use tarn_types::workflow::StoragePartition;
 
@@ -22,11 +22,11 @@ const PAGE: u64 = 4096;
 /// The files of all jobs that are let in.
 pub(super) struct JobAdmission {
     folder: PathBuf,
-    stores: Arc<Stores>,
+    stores: Arc<NodeStores>,
 }
 
 impl JobAdmission {
-    pub(super) fn new(run: &Path, stores: Arc<Stores>) -> Self {
+    pub(super) fn new(run: &Path, stores: Arc<NodeStores>) -> Self {
         Self {
             folder: run.join("jobs"),
             stores,
@@ -36,10 +36,10 @@ impl JobAdmission {
     /// Lets a job in: the file is there whole, or not at all.
     pub(super) fn admit(
         &self,
-        (job, user): (Job, Uid),
+        (job, user): (SlurmJobId, Uid),
         memory: &Path,
         mounts: &[Mount],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let is_clear = mounts.iter().any(|mount| mount.in_memory);
         let roots = self.roots(mounts)?;
         let is_lent = mounts.iter().any(|mount| mount.partition);
@@ -65,7 +65,7 @@ impl JobAdmission {
                 "job {job} has {} datasets: at most {MAX_MOUNTS}",
                 mounts.len()
             );
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         for mount in mounts {
             check(mount)?;
@@ -93,14 +93,14 @@ impl JobAdmission {
             let text = format!(
                 "the description of the data of job {job} is longer than {MAX_FILE} bytes: ask for fewer datasets, or spread fewer partitions over so many nodes"
             );
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         let failed = |e: std::io::Error| {
             let text = format!(
                 "cannot write the file of job {job} in {}: {e}",
                 self.folder.display()
             );
-            Refusal::new(Code::Io, text)
+            RequestError::new(Code::Io, text)
         };
         let fresh = self.folder.join(format!(".{job}"));
         let mut options = std::fs::OpenOptions::new();
@@ -111,7 +111,7 @@ impl JobAdmission {
     }
 
     /// The roots of the stores that mounts lie in, in the order of these; of those that lie in none, the first store's.
-    fn roots(&self, mounts: &[Mount]) -> Result<Vec<&Path>, Refusal> {
+    fn roots(&self, mounts: &[Mount]) -> Result<Vec<&Path>, RequestError> {
         let mut roots = Vec::new();
         for mount in mounts.iter().filter(|mount| !mount.in_memory) {
             let root = self.stores.root_of(&mount.store)?;
@@ -126,18 +126,18 @@ impl JobAdmission {
     }
 
     /// A job is over.
-    pub(super) fn dismiss(&self, job: Job) -> Result<(), Refusal> {
+    pub(super) fn dismiss(&self, job: SlurmJobId) -> Result<(), RequestError> {
         match std::fs::remove_file(self.folder.join(job.to_string())) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 let text = format!("cannot remove the file of job {job}: {e}");
-                Err(Refusal::new(Code::Io, text))
+                Err(RequestError::new(Code::Io, text))
             }
             _ => Ok(()),
         }
     }
 
     /// The jobs that are let in.
-    pub(super) fn jobs(&self) -> Vec<Job> {
+    pub(super) fn jobs(&self) -> Vec<SlurmJobId> {
         let entries = std::fs::read_dir(&self.folder);
         let names = entries.into_iter().flatten().flatten();
         let numbers = names.filter_map(|e| e.file_name().to_str()?.parse().ok());
@@ -145,7 +145,7 @@ impl JobAdmission {
     }
 }
 
-fn check(mount: &Mount) -> Result<(), Refusal> {
+fn check(mount: &Mount) -> Result<(), RequestError> {
     let plain = mount
         .path
         .components()
@@ -172,11 +172,11 @@ fn check(mount: &Mount) -> Result<(), Refusal> {
         text.escape_debug(),
         mount.dataset.escape_debug()
     );
-    Err(Refusal::new(Code::Invalid, text))
+    Err(RequestError::new(Code::Invalid, text))
 }
 
 /// Whether what is said of how a partition lies over nodes can be so.
-fn is_sound(spread: &Spread) -> bool {
+fn is_sound(spread: &PartitionSpread) -> bool {
     let is_host = |node: &String| {
         let mut bytes = node.bytes();
         (1..=MAX_NODE).contains(&node.len())
@@ -189,7 +189,7 @@ fn is_sound(spread: &Spread) -> bool {
 }
 
 /// Tasks have the names of a partition's pieces in one variable.
-fn check_names(mount: &Mount) -> Result<(), Refusal> {
+fn check_names(mount: &Mount) -> Result<(), RequestError> {
     let nodes = mount.spread.iter().flat_map(|spread| &spread.nodes);
     let (name, most) = (&mount.dataset, StoragePartition::MOST_NAMES);
     let bytes = StoragePartition::names(name, nodes.map(String::as_str));
@@ -199,7 +199,7 @@ fn check_names(mount: &Mount) -> Result<(), Refusal> {
     let text = format!(
         "the names of the pieces of partition `{name}` have {bytes} bytes, and at most {most} fit into $TARN_PARTITION_{name}: ask for fewer nodes, give it a shorter name, or leave `spread` out"
     );
-    Err(Refusal::new(Code::Invalid, text))
+    Err(RequestError::new(Code::Invalid, text))
 }
 
 #[cfg(test)]
@@ -213,7 +213,7 @@ mod tests {
             store: String::new(),
             in_memory: false,
             partition: true,
-            spread: Some(Spread {
+            spread: Some(PartitionSpread {
                 block: PAGE,
                 nodes: vec!["n".repeat(107); nodes],
             }),

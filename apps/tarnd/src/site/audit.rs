@@ -21,7 +21,7 @@ const MAX_ADDRESSES: usize = 256;
 
 /// Whom lines are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum About {
+enum AuditSubject {
     User(Option<Uid>),
     /// Somebody who has not proven who they are; `None` for those of many addresses.
     Unproven(Option<IpAddr>),
@@ -57,7 +57,7 @@ impl Allowance {
 /// Where it goes beside the log.
 pub(super) struct Audit {
     file: Option<Mutex<File>>,
-    allowances: Mutex<BTreeMap<About, Allowance>>,
+    allowances: Mutex<BTreeMap<AuditSubject, Allowance>>,
 }
 
 impl Audit {
@@ -76,7 +76,7 @@ impl Audit {
 
     /// Something was done for a user.
     pub(super) fn done(&self, user: Uid, what: &str) {
-        if let Some(left_out) = self.may_say(About::User(Some(user))) {
+        if let Some(left_out) = self.take_allowance(AuditSubject::User(Some(user))) {
             tracing::debug!(user, "done: {}", plain(what));
             self.write(Some(user), (what, "done"), left_out);
         }
@@ -84,7 +84,7 @@ impl Audit {
 
     /// Something failed, or was refused.
     pub(super) fn refused(&self, user: Option<Uid>, what: &str, why: &str) {
-        if let Some(left_out) = self.may_say(About::User(user)) {
+        if let Some(left_out) = self.take_allowance(AuditSubject::User(user)) {
             tracing::warn!(user, "refused: {}: {}", plain(what), plain(why));
             self.write(user, (what, why), left_out);
         }
@@ -92,24 +92,26 @@ impl Audit {
 
     /// Somebody who has not proven who they are was refused.
     pub(super) fn turned_away(&self, from: IpAddr, what: &str, why: &str) {
-        if let Some(left_out) = self.may_say(About::Unproven(Some(from))) {
+        if let Some(left_out) = self.take_allowance(AuditSubject::Unproven(Some(from))) {
             tracing::warn!("refused: {what}: {from}: {}", plain(why));
             self.write(None, (what, &format!("{from}: {why}")), left_out);
         }
     }
 
-    fn may_say(&self, mut about: About) -> Option<u64> {
+    fn take_allowance(&self, mut about: AuditSubject) -> Option<u64> {
         let mut all = self
             .allowances
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let limit = match about {
-            About::User(_) => OF_USER,
-            About::Unproven(_) => {
+            AuditSubject::User(_) => OF_USER,
+            AuditSubject::Unproven(_) => {
                 let is_known = all.contains_key(&about);
-                let strangers = all.keys().filter(|a| matches!(a, About::Unproven(_)));
+                let strangers = all
+                    .keys()
+                    .filter(|a| matches!(a, AuditSubject::Unproven(_)));
                 if !is_known && strangers.count() >= MAX_ADDRESSES {
-                    about = About::Unproven(None);
+                    about = AuditSubject::Unproven(None);
                 }
                 OF_STRANGERS
             }
@@ -164,12 +166,12 @@ mod tests {
     #[test]
     fn one_users_lines_take_nothing_of_anothers() {
         let audit = Audit::open(None).unwrap();
-        let loud = About::User(Some(1));
-        while audit.may_say(loud).is_some() {}
-        assert_eq!(audit.may_say(About::User(Some(2))), Some(0));
+        let loud = AuditSubject::User(Some(1));
+        while audit.take_allowance(loud).is_some() {}
+        assert_eq!(audit.take_allowance(AuditSubject::User(Some(2))), Some(0));
         for last in 0..u16::MAX {
             let from = IpAddr::from([10, 0, (last >> 8) as u8, last as u8]);
-            audit.may_say(About::Unproven(Some(from)));
+            audit.take_allowance(AuditSubject::Unproven(Some(from)));
         }
         assert!(audit.allowances.lock().unwrap().len() <= MAX_ADDRESSES + 3);
     }

@@ -1,16 +1,16 @@
 //! What all users have here, as a session begins: each one's worker is asked, all at a time. Who does not answer soon, or has more than is
 //! told, is named, and holds up or crowds out nobody else.
 
-use super::pool::{Task, Wanted};
-use super::{Site, project};
+use super::pool::{WorkerOrder, WorkerTask};
+use super::{SiteNodeService, project};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
-use tarn_munge::{SessionError, Writer};
-use tarn_proto::local::Refusal;
-use tarn_proto::site::{Gid, Holding, Owner, Part, Piece, Report, Uid, Work, Worked};
+use tarn_munge::{MungeSessionWriter, SessionError};
+use tarn_proto::local::RequestError;
+use tarn_proto::site::{Gid, Holding, HoldingsChunk, Owner, Part, Report, Uid, Work, WorkResult};
 
 /// How long workers may take to say what there is, all together, and to wrap others' keys anew.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ const PIECE: usize = 1000;
 
 /// What there is.
 #[derive(Default)]
-pub(super) struct Inventory {
+pub(super) struct StoreInventory {
     pub(super) holds: Vec<(Uid, Holding)>,
     /// Those of whom there may be more.
     pub(super) partial: BTreeSet<Owner>,
@@ -30,7 +30,7 @@ pub(super) struct Inventory {
     pub(super) is_behind: bool,
 }
 
-impl Inventory {
+impl StoreInventory {
     /// What is told of who would crowd out others is cut.
     pub(super) fn share_out(&mut self, in_pieces: bool) {
         let most = if in_pieces { MOST } else { MOST_AT_ONCE };
@@ -60,13 +60,13 @@ impl Inventory {
     }
 
     /// Says it piece by piece.
-    pub(super) fn tell(self, writer: &mut Writer) -> Result<(), SessionError> {
+    pub(super) fn send_pieces(self, writer: &mut MungeSessionWriter) -> Result<(), SessionError> {
         let mut holds = self.holds.into_iter().peekable();
         loop {
             let piece: Vec<_> = holds.by_ref().take(PIECE).collect();
             let is_last = holds.peek().is_none();
             let holds = piece;
-            writer.send(&Piece { holds, is_last })?;
+            writer.send(&HoldingsChunk { holds, is_last })?;
             if is_last {
                 return Ok(());
             }
@@ -74,10 +74,10 @@ impl Inventory {
     }
 }
 
-impl Site {
+impl SiteNodeService {
     /// All that users have here.
-    pub(super) fn inventory(&self) -> Inventory {
-        let mut all = Inventory::default();
+    pub(super) fn inventory(&self) -> StoreInventory {
+        let mut all = StoreInventory::default();
         let mut projects = project::all(&self.stores);
         let mut asked: BTreeMap<Uid, Vec<Gid>> = BTreeMap::new();
         for user in self.pool.users() {
@@ -97,7 +97,7 @@ impl Site {
             let mut whose = vec![Owner::User(user)];
             whose.extend(own.into_iter().map(Owner::Project));
             let unknown = match said.remove(&user) {
-                Some(Ok(Worked::Inventory { holds, partial })) => {
+                Some(Ok(WorkResult::Inventory { holds, partial })) => {
                     all.holds
                         .extend(holds.into_iter().map(|holding| (user, holding)));
                     for owner in &partial {
@@ -172,15 +172,15 @@ impl Site {
     }
 
     /// What workers say of something that is no order of the controller's, of those who say it in time.
-    fn answers(&self, works: Vec<(Uid, Work)>) -> BTreeMap<Uid, Result<Worked, Refusal>> {
+    fn answers(&self, works: Vec<(Uid, Work)>) -> BTreeMap<Uid, Result<WorkResult, RequestError>> {
         // No order of a controller has such a number.
         let number = |user: Uid| u64::MAX - u64::from(user);
         let (reports, said) = channel();
         let mut left = works.len();
         for (user, work) in works {
-            let task = Task {
+            let task = WorkerTask {
                 number: number(user),
-                order: Wanted::Work(Box::new(work)),
+                order: WorkerOrder::Work(Box::new(work)),
                 about: None,
                 reports: reports.clone(),
             };
@@ -198,7 +198,7 @@ impl Site {
                 left -= 1;
                 let user = (u64::MAX - number) as Uid;
                 let answer = match what {
-                    Worked::Failed(why) => Err(why),
+                    WorkResult::Failed(why) => Err(why),
                     what => Ok(what),
                 };
                 answers.insert(user, answer);
@@ -218,7 +218,7 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tarn_proto::site::Held;
+    use tarn_proto::site::StoreContent;
 
     #[test]
     fn who_has_too_much_is_cut_and_nobody_else() {
@@ -231,7 +231,7 @@ mod tests {
                 part: 0,
             };
             let holding = Holding {
-                held: Held::Part(part),
+                held: StoreContent::Part(part),
                 proof: None,
                 stored: 0,
                 is_behind: false,
@@ -240,9 +240,9 @@ mod tests {
             (user, holding)
         };
         let many = (MOST_AT_ONCE / of(1, 0).1.weight()) as u32 + 1;
-        let mut all = Inventory {
+        let mut all = StoreInventory {
             holds: (0..many).map(|n| of(1, n)).chain([of(2, 0)]).collect(),
-            ..Inventory::default()
+            ..StoreInventory::default()
         };
         all.share_out(true);
         assert!(all.partial.is_empty());

@@ -3,7 +3,7 @@
 use super::site_registry;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tarn_munge::{KEY_BYTES, Secret};
+use tarn_munge::{KEY_BYTES, SecretBytes};
 use tarn_proto::site::{Gid, Owner, Uid};
 use tarn_seal::wrap::WrappingKey;
 use tarn_types::key::KeyId;
@@ -12,9 +12,9 @@ use tarn_types::key::KeyId;
 #[derive(Clone)]
 pub(crate) struct Secrets {
     /// Of workers' data plane.
-    pub(crate) site: Secret,
+    pub(crate) site: SecretBytes,
     /// Of encrypted data, the newest first.
-    pub(crate) data: Vec<Secret>,
+    pub(crate) data: Vec<SecretBytes>,
 }
 
 /// What a user's worker is told.
@@ -40,13 +40,13 @@ impl std::fmt::Debug for UserKeys {
 
 impl Secrets {
     /// As they come with a session: the first is the site's.
-    pub(crate) fn of(mut all: Vec<Secret>) -> Option<Self> {
+    pub(crate) fn of(mut all: Vec<SecretBytes>) -> Option<Self> {
         let data = all.split_off(all.len().min(1));
         all.pop().map(|site| Self { site, data })
     }
 
     /// As they go with a session.
-    pub(crate) fn all(&self) -> Vec<Secret> {
+    pub(crate) fn all(&self) -> Vec<SecretBytes> {
         let site = std::iter::once(&self.site);
         site.chain(&self.data).cloned().collect()
     }

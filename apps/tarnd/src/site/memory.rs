@@ -6,8 +6,8 @@ use rustix::fs::{Gid as Group, Mode, OFlags, Uid as User, chmod, chown, mkdir, o
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Gid, Job, Uid};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Gid, SlurmJobId, Uid};
 use tarn_sys::namespace::{mount_memory, unmount};
 
 /// Whoever has this folder open reaches jobs' memory; the one above it is root's alone.
@@ -17,18 +17,18 @@ const PASSED: u32 = 0o711;
 
 /// What was a job's: memory that no path leads to any more. It is free when nobody has it open.
 pub(super) struct Rest {
-    job: Job,
+    job: SlurmJobId,
     folder: OwnedFd,
 }
 
-fn not_removed(job: Job, why: &dyn std::fmt::Display) -> Refusal {
+fn not_removed(job: SlurmJobId, why: &dyn std::fmt::Display) -> RequestError {
     let text = format!("the unencrypted data of job {job} cannot be removed: {why}");
-    Refusal::new(Code::Io, text)
+    RequestError::new(Code::Io, text)
 }
 
 impl Rest {
     /// Removes all that is in it: whoever still sees it sees nothing any more.
-    pub(super) fn clear(self) -> Result<(), Refusal> {
+    pub(super) fn clear(self) -> Result<(), RequestError> {
         tarn_mover::clear(&self.folder).map_err(|e| not_removed(self.job, &e))
     }
 }
@@ -80,21 +80,21 @@ impl JobMemory {
     }
 
     /// A job's.
-    pub(super) fn of(&self, job: Job) -> PathBuf {
+    pub(super) fn of(&self, job: SlurmJobId) -> PathBuf {
         self.all.join(job.to_string())
     }
 
     /// Sees to it that a job has memory of so many bytes at most, and a user a folder in it.
     pub(super) fn ensure(
         &self,
-        job: Job,
+        job: SlurmJobId,
         bytes: u64,
         (user, group): (Uid, Gid),
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |e: std::io::Error| {
             let text = format!("no memory for the unencrypted data of job {job}: {e}");
-            Refusal::new(Code::Internal, text)
+            RequestError::new(Code::Internal, text)
         };
         let place = self.of(job);
         is_there(mkdir(&place, Mode::from_raw_mode(0o700))).map_err(failed)?;
@@ -106,7 +106,7 @@ impl JobMemory {
                 let text = format!(
                     "the encrypted data of job {job} takes {bytes} bytes of memory unencrypted, and {free} are free: give it more nodes, or nodes with more memory"
                 );
-                return Err(Refusal::new(Code::NoSpace, text));
+                return Err(RequestError::new(Code::NoSpace, text));
             }
             mount_memory(&place, bytes).map_err(failed)?;
             chmod(&place, Mode::from_raw_mode(PASSED)).map_err(|e| failed(e.into()))?;
@@ -121,7 +121,7 @@ impl JobMemory {
 
     /// Takes what a job has, if it has anything, out of everybody's sight but that of who has it open. What is in it is still to be
     /// [cleared](Rest::clear): there may be more than anybody wants to wait for.
-    pub(super) fn remove(&self, job: Job) -> Result<Option<Rest>, Refusal> {
+    pub(super) fn remove(&self, job: SlurmJobId) -> Result<Option<Rest>, RequestError> {
         let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let place = self.of(job);
         let removed = || -> std::io::Result<Option<Rest>> {
@@ -142,7 +142,7 @@ impl JobMemory {
     }
 
     /// The jobs that have some.
-    pub(super) fn jobs(&self) -> Vec<Job> {
+    pub(super) fn jobs(&self) -> Vec<SlurmJobId> {
         let entries = std::fs::read_dir(&self.all);
         let names = entries.into_iter().flatten().flatten();
         names

@@ -9,15 +9,15 @@ mod worker;
 
 use super::audit::Audit;
 use super::keys::Secrets;
-use super::stores::Stores;
+use super::stores::NodeStores;
 use super::talk::WorkerConfig;
-use post::{Item, Post};
+use post::{Post, WorkerQueueItem};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Gid, Report, Uid, Work, Worked};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Gid, Report, Uid, Work, WorkResult};
 use tarn_types::line::plain;
 
 /// Users that have a worker, or wait for one, at a time.
@@ -25,7 +25,7 @@ const MAX_WORKERS: usize = 4096;
 
 /// The workers of this node.
 pub(super) struct WorkerPool {
-    pub(super) stores: Arc<Stores>,
+    pub(super) stores: Arc<NodeStores>,
     /// The current folder of workers: jobs' memory is reached from there.
     pub(super) memory: PathBuf,
     /// Locks by which at most one worker of each user runs; root's.
@@ -44,16 +44,16 @@ pub(super) struct WorkerPool {
 pub(super) struct Posts(Mutex<BTreeMap<Uid, Arc<Post>>>);
 
 /// What a user's worker is to do, and who is told what came of it.
-pub(super) struct Task {
+pub(super) struct WorkerTask {
     pub(super) number: u64,
-    pub(super) order: Wanted,
+    pub(super) order: WorkerOrder,
     /// As the audit log has it; what is tarnd's own is not there.
     pub(super) about: Option<String>,
     pub(super) reports: Sender<Report>,
 }
 
 /// What a worker is wanted for.
-pub(super) enum Wanted {
+pub(super) enum WorkerOrder {
     Work(Box<Work>),
     /// Its port.
     Port,
@@ -63,20 +63,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Task {
+impl WorkerTask {
     /// It came to nothing.
-    fn refuse(self, user: Uid, audit: &Audit, why: Refusal) {
-        self.ended(user, audit, Worked::Failed(why));
+    fn refuse(self, user: Uid, audit: &Audit, why: RequestError) {
+        self.ended(user, audit, WorkResult::Failed(why));
     }
 
-    fn ended(self, user: Uid, audit: &Audit, mut what: Worked) {
+    fn ended(self, user: Uid, audit: &Audit, mut what: WorkResult) {
         // A worker's user may have worded it: it is shown in lines of others.
-        if let Worked::Failed(why) = &mut what {
+        if let WorkResult::Failed(why) = &mut what {
             why.text = plain(&why.text).into_owned();
         }
         match (&self.about, &what) {
             (None, _) => {}
-            (Some(about), Worked::Failed(why)) => audit.refused(Some(user), about, &why.text),
+            (Some(about), WorkResult::Failed(why)) => audit.refused(Some(user), about, &why.text),
             (Some(about), _) => audit.done(user, about),
         }
         let number = self.number;
@@ -98,23 +98,23 @@ impl WorkerPool {
     }
 
     /// Has a user's worker do something. Nothing is waited for: what comes of it is reported.
-    pub(super) fn give(self: &Arc<Self>, user: Uid, group: Gid, task: Task) {
+    pub(super) fn give(self: &Arc<Self>, user: Uid, group: Gid, task: WorkerTask) {
         let post = match self.post(user) {
             Ok(post) => post,
             Err(why) => return task.refuse(user, &self.audit, why),
         };
-        if let Err((task, why)) = post.add(Item::Task(group, task), self) {
+        if let Err((task, why)) = post.add(WorkerQueueItem::Task(group, task), self) {
             task.refuse(user, &self.audit, why);
         }
     }
 
-    fn post(&self, user: Uid) -> Result<Arc<Post>, Refusal> {
+    fn post(&self, user: Uid) -> Result<Arc<Post>, RequestError> {
         if user < self.min_uid {
             let text = format!(
                 "user {user} cannot have data here: users below {} cannot (`--min-uid`)",
                 self.min_uid
             );
-            return Err(Refusal::new(Code::Denied, text));
+            return Err(RequestError::new(Code::Denied, text));
         }
         let mut posts = lock(&self.posts.0);
         if posts.len() >= MAX_WORKERS && !posts.contains_key(&user) {
@@ -122,7 +122,7 @@ impl WorkerPool {
         }
         if posts.len() >= MAX_WORKERS && !posts.contains_key(&user) {
             let text = format!("{MAX_WORKERS} users have something done here at a time");
-            return Err(Refusal::new(Code::Busy, text));
+            return Err(RequestError::new(Code::Busy, text));
         }
         let post = posts
             .entry(user)
@@ -146,7 +146,7 @@ impl WorkerPool {
         *lock(&self.secrets) = Some(secrets.clone());
         // Whoever is begun now gets these; whoever was is told.
         for post in self.all() {
-            post.tell(Item::Keys, self);
+            post.notify_worker(WorkerQueueItem::Keys, self);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! What is a project's on a node: its folders are root's and the group's, what is in them its members'. docs/internals/site.md, "The store on a node".
 
-use super::stores::{Stores, having};
+use super::stores::{NodeStores, having};
 use rustix::fs::{Gid as Group, Mode, Uid as User};
 use std::io;
 use std::path::Path;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Gid, Held, Owner, Part, Uid, Work};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Gid, Owner, Part, StoreContent, Uid, Work};
 use tarn_sys::beneath::Root;
 use tarn_sys::users::{groups_of, primary_group};
 
@@ -25,7 +25,7 @@ pub(super) fn standing(user: Uid, wanted: Gid) -> io::Result<(Gid, Vec<Gid>)> {
 }
 
 /// The projects that have a folder in some store.
-pub(super) fn all(stores: &Stores) -> Vec<Gid> {
+pub(super) fn all(stores: &NodeStores) -> Vec<Gid> {
     let entries = stores.roots().map(std::fs::read_dir);
     let entries = entries.flatten().flatten().flatten();
     let gid = |e: std::fs::DirEntry| e.file_name().to_str()?.strip_prefix('p')?.parse().ok();
@@ -67,7 +67,7 @@ fn make_one(path: &Path, gid: Gid, mode: u32) -> io::Result<()> {
 
 /// What the controller leaves to the node: whose worker does this. `None` when nothing is there to be done.
 pub(super) fn actor(
-    stores: &Stores,
+    stores: &NodeStores,
     user: Uid,
     group: Gid,
     work: &Work,
@@ -75,7 +75,7 @@ pub(super) fn actor(
     let part = match work {
         Work::Check(part) | Work::CheckIn(part, _) | Work::Move { part, .. } => Some(part),
         Work::Remove(things) => match &things[..] {
-            [Held::Part(part) | Held::Copy(part, _)] => Some(part),
+            [StoreContent::Part(part) | StoreContent::Copy(part, _)] => Some(part),
             _ => None,
         },
         _ => None,
@@ -90,7 +90,7 @@ pub(super) fn actor(
 }
 
 /// Who has written a part here.
-pub(super) fn maker(stores: &Stores, part: &Part) -> io::Result<Option<Uid>> {
+pub(super) fn maker(stores: &NodeStores, part: &Part) -> io::Result<Option<Uid>> {
     let Some(folder) = part.folder() else {
         return Ok(None);
     };
@@ -110,20 +110,25 @@ pub(super) fn maker(stores: &Stores, part: &Part) -> io::Result<Option<Uid>> {
 }
 
 /// Refuses what is a project's to who is no member, and makes the project's folders for who is.
-pub(super) fn admit(stores: &Stores, part: &Part, user: Uid, group: Gid) -> Result<(), Refusal> {
+pub(super) fn admit(
+    stores: &NodeStores,
+    part: &Part,
+    user: Uid,
+    group: Gid,
+) -> Result<(), RequestError> {
     let Owner::Project(gid) = part.owner else {
         return Ok(());
     };
     let failed = |e: io::Error| {
         let text = format!("the folder of project {gid} cannot be made: {e}");
-        Refusal::new(Code::Io, text)
+        RequestError::new(Code::Io, text)
     };
     let (_, groups) = standing(user, group).map_err(failed)?;
     if gid == 0 || !groups.contains(&gid) {
         let text = format!(
             "{part} is of project {gid}, and user {user} is not in that group on this node"
         );
-        return Err(Refusal::new(Code::Denied, text));
+        return Err(RequestError::new(Code::Denied, text));
     }
     let mut roots = stores.roots();
     roots.try_for_each(|root| make(root, gid)).map_err(failed)

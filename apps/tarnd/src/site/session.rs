@@ -2,19 +2,19 @@
 
 use super::audit::Audit;
 use super::keys::Secrets;
-use super::pool::{Task, Wanted};
-use super::{Site, project};
+use super::pool::{WorkerOrder, WorkerTask};
+use super::{SiteNodeService, project};
 use anyhow::Context;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
-use tarn_munge::{Reader, Writer};
+use tarn_munge::{MungeSessionReader, MungeSessionWriter};
 use tarn_ports::Meter;
-use tarn_proto::local::{Code, Refusal};
+use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
-    Command, Epoch, Gid, Greeting, Held, Job, OLDEST, Order, Owner, Part, Report, Uid, VERSION,
-    Welcome, Work, Worked,
+    Epoch, Gid, Greeting, NodeOrder, NodeWelcome, NumberedOrder, OLDEST, Owner, Part, Report,
+    SlurmJobId, StoreContent, Uid, VERSION, Work, WorkResult,
 };
 
 /// Bytes of a work in the audit log.
@@ -23,7 +23,12 @@ const MAX_ABOUT: usize = 2048;
 const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
 
 /// Serves whoever has proven that they may give orders, as long as their term is the highest.
-pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, from: SocketAddr) {
+pub(super) fn serve(
+    site: &SiteNodeService,
+    halves: (MungeSessionReader, MungeSessionWriter),
+    secrets: &Secrets,
+    from: SocketAddr,
+) {
     let (mut reader, mut writer) = halves;
     let welcomed = welcome(site, &mut reader, &mut writer, secrets);
     let epoch = match welcomed {
@@ -49,7 +54,7 @@ pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, fr
             return;
         }
         let why = loop {
-            let command: Command = match reader.receive(SILENCE) {
+            let command: NumberedOrder = match reader.receive(SILENCE) {
                 Ok(command) => command,
                 Err(why) => break why,
             };
@@ -70,15 +75,15 @@ pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, fr
 }
 
 fn welcome(
-    site: &Site,
-    reader: &mut Reader,
-    writer: &mut Writer,
+    site: &SiteNodeService,
+    reader: &mut MungeSessionReader,
+    writer: &mut MungeSessionWriter,
     secrets: &Secrets,
 ) -> anyhow::Result<Epoch> {
     let greeting: Greeting = reader.receive(SILENCE)?;
     let version = VERSION.min(greeting.newest);
     if version < OLDEST.max(greeting.oldest) {
-        writer.send(&Welcome::Version(OLDEST, VERSION))?;
+        writer.send(&NodeWelcome::Version(OLDEST, VERSION))?;
         anyhow::bail!(
             "a controller that speaks versions {} to {}: update the older one",
             greeting.oldest,
@@ -88,7 +93,7 @@ fn welcome(
     {
         let mut term = site.term();
         if greeting.epoch < term.epoch {
-            writer.send(&Welcome::Stale(term.epoch))?;
+            writer.send(&NodeWelcome::Stale(term.epoch))?;
             anyhow::bail!(
                 "controller number {} is replaced: number {} gives orders",
                 greeting.epoch,
@@ -108,12 +113,12 @@ fn welcome(
     site.pool.rekey(secrets);
     let mut all = site.inventory();
     all.share_out(greeting.pieces);
-    let (capacity, stores) = site.stores.told();
+    let (capacity, stores) = site.stores.capacity_report();
     let holds = match greeting.pieces {
         true => Vec::new(),
         false => std::mem::take(&mut all.holds),
     };
-    writer.send(&Welcome::Ready {
+    writer.send(&NodeWelcome::Ready {
         version,
         tarn: env!("CARGO_PKG_VERSION").into(),
         boot: site.boot.clone(),
@@ -126,7 +131,7 @@ fn welcome(
         is_behind: all.is_behind,
     })?;
     if greeting.pieces {
-        all.tell(writer)?;
+        all.send_pieces(writer)?;
     }
     Ok(greeting.epoch)
 }
@@ -136,17 +141,17 @@ fn ended(
     audit: &Audit,
     user: Uid,
     what: &str,
-    result: Result<(), Refusal>,
+    result: Result<(), RequestError>,
     (number, reports): (u64, &Sender<Report>),
 ) {
     let what = match result {
         Ok(()) => {
             audit.done(user, what);
-            Worked::Done
+            WorkResult::Done
         }
         Err(why) => {
             audit.refused(Some(user), what, &why.text);
-            Worked::Failed(why)
+            WorkResult::Failed(why)
         }
     };
     let _ = reports.send(Report::Worked { number, what });
@@ -163,7 +168,7 @@ fn brief(work: &Work) -> String {
 }
 
 /// Writes what came of orders, and signs of life.
-fn report(writer: &mut Writer, queue: &Receiver<Report>) {
+fn report(writer: &mut MungeSessionWriter, queue: &Receiver<Report>) {
     loop {
         let report = match queue.recv_timeout(Duration::from_secs(Report::BEAT)) {
             Ok(report) => report,
@@ -176,33 +181,33 @@ fn report(writer: &mut Writer, queue: &Receiver<Report>) {
     }
 }
 
-impl Site {
-    fn obey(&self, command: Command, reports: &Sender<Report>) {
+impl SiteNodeService {
+    fn obey(&self, command: NumberedOrder, reports: &Sender<Report>) {
         let number = command.number;
-        let done = |user: Uid, what: &str, result: Result<(), Refusal>| {
+        let done = |user: Uid, what: &str, result: Result<(), RequestError>| {
             ended(&self.audit, user, what, result, (number, reports));
         };
-        let task = |about: String, order: Wanted| Task {
+        let task = |about: String, order: WorkerOrder| WorkerTask {
             number,
             order,
             about: Some(about),
             reports: reports.clone(),
         };
         match command.order {
-            Order::Do { user, group, work } => {
+            NodeOrder::Do { user, group, work } => {
                 let what = brief(&work);
                 let (user, group) = match project::actor(&self.stores, user, group, &work) {
                     Ok(Some(actor)) => actor,
                     // It is not there, so it need not be removed; a part that is to be checked is none.
                     Ok(None) => {
                         let is_removed = matches!(*work, Work::Remove(_));
-                        let missing = || Refusal::new(Code::NotFound, "it is not there");
+                        let missing = || RequestError::new(Code::NotFound, "it is not there");
                         done(user, &what, is_removed.then_some(()).ok_or_else(missing));
                         return;
                     }
                     Err(e) => {
                         let why = format!("its writer cannot be found out: {e}");
-                        done(user, &what, Err(Refusal::new(Code::Io, why)));
+                        done(user, &what, Err(RequestError::new(Code::Io, why)));
                         return;
                     }
                 };
@@ -210,25 +215,27 @@ impl Site {
                     .allowed(user, group, &work)
                     .and_then(|()| self.memory_for(user, group, &work));
                 match may {
-                    Ok(()) => self.pool.give(user, group, task(what, Wanted::Work(work))),
+                    Ok(()) => self
+                        .pool
+                        .give(user, group, task(what, WorkerOrder::Work(work))),
                     Err(why) => done(user, &what, Err(why)),
                 }
             }
-            Order::Stop(stopped) => {
+            NodeOrder::Stop(stopped) => {
                 self.pool.stop(stopped);
-                let what = Worked::Done;
+                let what = WorkResult::Done;
                 let _ = reports.send(Report::Worked { number, what });
             }
-            Order::Serve { user, group } => {
+            NodeOrder::Serve { user, group } => {
                 self.pool
-                    .give(user, group, task("serve".into(), Wanted::Port));
+                    .give(user, group, task("serve".into(), WorkerOrder::Port));
             }
-            Order::Admit { job, user, mounts } => {
+            NodeOrder::Admit { job, user, mounts } => {
                 let memory = self.memory.of(job);
                 let result = self.admission.admit((job, user), &memory, &mounts);
                 done(user, &format!("admit job {job}"), result);
             }
-            Order::Dismiss(job) => {
+            NodeOrder::Dismiss(job) => {
                 let what = format!("dismiss job {job}");
                 let removal = self
                     .admission
@@ -254,8 +261,8 @@ impl Site {
                     }
                 }
             }
-            Order::Look => {
-                let (capacity, meter) = (self.stores.told().0, Arc::clone(&self.meter));
+            NodeOrder::Look => {
+                let (capacity, meter) = (self.stores.capacity_report().0, Arc::clone(&self.meter));
                 let reports = reports.clone();
                 let look = move || {
                     let _ = reports.send(Report::Capacity {
@@ -271,14 +278,14 @@ impl Site {
                     tracing::warn!("the node's power is not known: no thread: {e}");
                 }
             }
-            Order::Beat => {}
+            NodeOrder::Beat => {}
         }
     }
 }
 
-impl Site {
+impl SiteNodeService {
     /// The jobs that are let in, or have memory.
-    fn jobs(&self) -> Vec<Job> {
+    fn jobs(&self) -> Vec<SlurmJobId> {
         let mut jobs = self.admission.jobs();
         jobs.extend(self.memory.jobs());
         jobs.sort_unstable();
@@ -287,7 +294,7 @@ impl Site {
     }
 
     /// A job that is to have something in clear has memory for it, and the user a folder there.
-    fn memory_for(&self, user: Uid, group: Gid, work: &Work) -> Result<(), Refusal> {
+    fn memory_for(&self, user: Uid, group: Gid, work: &Work) -> Result<(), RequestError> {
         match work {
             Work::Prepare {
                 job,
@@ -302,7 +309,7 @@ impl Site {
                 let standing = project::standing(user, group);
                 let (group, _) = standing.map_err(|e| {
                     let text = format!("the groups of user {user} are not known: {e}");
-                    Refusal::new(Code::Internal, text)
+                    RequestError::new(Code::Internal, text)
                 })?;
                 self.memory.ensure(*job, *bytes, (user, group))
             }
@@ -311,7 +318,7 @@ impl Site {
     }
 
     /// A worker touches what is its user's, or its projects', whatever the controller says.
-    fn allowed(&self, user: Uid, group: Gid, work: &Work) -> Result<(), Refusal> {
+    fn allowed(&self, user: Uid, group: Gid, work: &Work) -> Result<(), RequestError> {
         let is_own = |part: &Part| match part.owner {
             Owner::User(owner) => owner == user,
             Owner::Project(_) => true,
@@ -324,7 +331,7 @@ impl Site {
             | Work::CheckIn(part, _) => vec![part],
             Work::Prepare { parts, .. } | Work::View { parts, .. } => parts.iter().collect(),
             Work::Send { parts, .. } => parts.iter().map(|(part, _, _)| part).collect(),
-            Work::Remove(things) => things.iter().filter_map(Held::part).collect(),
+            Work::Remove(things) => things.iter().filter_map(StoreContent::part).collect(),
             Work::WrapAnew(parts) => parts.iter().collect(),
             Work::Lend { .. }
             | Work::Share { .. }
@@ -338,7 +345,7 @@ impl Site {
                 .try_for_each(|part| project::admit(&self.stores, part, user, group)),
             Some(part) => {
                 let text = format!("{part} belongs to {}, not to user {user}", part.owner);
-                Err(Refusal::new(Code::Denied, text))
+                Err(RequestError::new(Code::Denied, text))
             }
         }
     }

@@ -1,12 +1,12 @@
 //! What a worker serves to the same user's workers on other nodes.
 
-use crate::pieces::Lent;
+use crate::pieces::ExportedPieces;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tarn_data_plane::{Called, Key, Refusal, Registry, RunId, Served, Tree};
-use tarn_munge::{KEY_BYTES, Secret};
+use tarn_data_plane::{Called, Key, Registry, RegistryError, RunId, Served, Tree};
+use tarn_munge::{KEY_BYTES, SecretBytes};
 use tarn_ports::Control;
 use tarn_proto::site::Owner;
 use tarn_sys::beneath::Root;
@@ -19,12 +19,12 @@ pub(super) struct SiteRegistry {
     key: Key,
     user: u32,
     /// Pieces of partitions that lie over the nodes of jobs.
-    lent: Lent,
+    lent: ExportedPieces,
 }
 
 /// The name and key of a user's data plane.
 pub(super) fn credentials(key: &[u8; KEY_BYTES], user: u32) -> (RunId, Key) {
-    let name = Secret::new(*key).derive(format!("name {user}").as_bytes());
+    let name = SecretBytes::new(*key).derive(format!("name {user}").as_bytes());
     let mut run = RunId::default();
     let length = run.len();
     run.copy_from_slice(&name.bytes()[..length]);
@@ -32,14 +32,14 @@ pub(super) fn credentials(key: &[u8; KEY_BYTES], user: u32) -> (RunId, Key) {
 }
 
 /// The key of a user's data plane, which all nodes derive.
-pub(super) fn user_key(secret: &Secret, user: u32) -> [u8; KEY_BYTES] {
+pub(super) fn user_key(secret: &SecretBytes, user: u32) -> [u8; KEY_BYTES] {
     *secret
         .derive(format!("worker of {user}").as_bytes())
         .bytes()
 }
 
 impl SiteRegistry {
-    pub(super) fn new(roots: Vec<PathBuf>, key: [u8; KEY_BYTES], lent: Lent) -> Self {
+    pub(super) fn new(roots: Vec<PathBuf>, key: [u8; KEY_BYTES], lent: ExportedPieces) -> Self {
         let user = rustix::process::geteuid().as_raw();
         let (run, key) = credentials(&key, user);
         Self {
@@ -57,9 +57,11 @@ impl Registry for SiteRegistry {
         (*run == self.run).then(|| self.key.clone())
     }
 
-    fn tree(&self, _: &RunId, tree: &Tree) -> Result<Served, Refusal> {
+    fn tree(&self, _: &RunId, tree: &Tree) -> Result<Served, RegistryError> {
         let Tree::Replica(name) = tree else {
-            return Err(Refusal("only parts of datasets are served here".into()));
+            return Err(RegistryError(
+                "only parts of datasets are served here".into(),
+            ));
         };
         // The user's own parts, published ones alone; a project's are its members' to read.
         let own = format!("{}/d/", Owner::User(self.user));
@@ -68,7 +70,7 @@ impl Registry for SiteRegistry {
         if !(name.starts_with(own.as_bytes()) || is_project)
             || name.split(|b| *b == b'/').any(hidden)
         {
-            return Err(Refusal("that is no part of this user's".into()));
+            return Err(RegistryError("that is no part of this user's".into()));
         }
         let name = name.strip_suffix(b"/").unwrap_or(name);
         let at = name.iter().position(|b| *b == b'/').unwrap_or(name.len());
@@ -79,13 +81,13 @@ impl Registry for SiteRegistry {
             match top.and_then(|top| top.beneath(rest)) {
                 Ok(part) => return Ok(Served::Whole(Arc::new(part))),
                 Err(rustix::io::Errno::NOENT) => {}
-                Err(e) => return Err(Refusal(format!("the part cannot be opened: {e}"))),
+                Err(e) => return Err(RegistryError(format!("the part cannot be opened: {e}"))),
             }
         }
         Ok(Served::Gone)
     }
 
-    fn call(&self, _: &RunId, body: &[u8], _: &Control) -> Result<Called, Refusal> {
+    fn call(&self, _: &RunId, body: &[u8], _: &Control) -> Result<Called, RegistryError> {
         self.lent.called(body)
     }
 }

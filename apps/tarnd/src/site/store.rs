@@ -13,30 +13,32 @@ mod sealed;
 mod shared;
 
 use published::{Published, not_it};
-use sealed::Which;
+use sealed::JobFolderKind;
 
 use super::keys::{UserKeys, WrappingKeys};
 use super::site_registry::SiteRegistry;
 use super::talk::WorkerConfig;
-use crate::pieces::Lent;
-use crate::work::{Held, told};
+use crate::pieces::ExportedPieces;
+use crate::work::{ConfinedPath, to_request_error};
 use anyhow::Context;
 use rustix::fs::{AtFlags, Mode, OFlags};
-use shared::Shared;
+use shared::JobPieceExports;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use tarn_data_plane::{Limits, Server, Way};
+use tarn_data_plane::{ContentTransport, DataServer, Limits};
 use tarn_mover::Trees;
 use tarn_mover::throttle::Limiter;
 use tarn_munge::KEY_BYTES;
-use tarn_node::untouched::{self, Holds};
+use tarn_node::untouched::{self, MarkValidity};
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Gid, Held as Thing, Job, Origin, Owner, Part, Proof, Slice, Work, Worked};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{
+    Gid, Origin, Owner, Part, Proof, Slice, SlurmJobId, StoreContent as Thing, Work, WorkResult,
+};
 use tarn_types::hash::Hash;
 use tarn_types::manifest::Manifest;
 use tarn_types::part::Verify;
@@ -56,7 +58,7 @@ const MAX_BESIDE: u64 = 4096;
 const STREAMS_TO_PIECES: usize = 1024;
 
 /// A user's part of the store.
-pub(super) struct Store {
+pub(super) struct UserStore {
     /// Name and root of each of the node's stores, fast to slow.
     places: Vec<(String, PathBuf)>,
     user: u32,
@@ -66,7 +68,7 @@ pub(super) struct Store {
     /// Of the user's data plane.
     key: [u8; KEY_BYTES],
     /// How others' streams, and those to others, go.
-    way: Way,
+    way: ContentTransport,
     /// What keys of data are wrapped with.
     keys: RwLock<WrappingKeys>,
     projects: Vec<Gid>,
@@ -76,26 +78,26 @@ pub(super) struct Store {
     between: Option<Arc<Limiter>>,
     /// And what is moved from store to store.
     within: Option<Arc<Limiter>>,
-    server: Server,
+    server: DataServer,
     /// Pieces of partitions that lie over the nodes of jobs, and by which job.
-    lent: Lent,
-    shared: Mutex<BTreeMap<Job, Shared>>,
+    lent: ExportedPieces,
+    shared: Mutex<BTreeMap<SlurmJobId, JobPieceExports>>,
     /// What is worked on: one work at a time has each, as an order may be given again while its first one goes on.
     busy: Mutex<BTreeSet<String>>,
     free: Condvar,
 }
 
 /// Something that one work has.
-struct Claim<'a>(&'a Store, String);
+struct StoreClaim<'a>(&'a UserStore, String);
 
-impl Drop for Claim<'_> {
+impl Drop for StoreClaim<'_> {
     fn drop(&mut self) {
         self.0.busy().remove(&self.1);
         self.0.free.notify_all();
     }
 }
 
-impl Store {
+impl UserStore {
     /// Opens it, removes what was half done, and serves its parts to the same user's workers on other nodes.
     pub(super) fn open(
         places: Vec<(String, PathBuf)>,
@@ -105,17 +107,17 @@ impl Store {
     ) -> anyhow::Result<Self> {
         let key = keys.plane;
         let way = match worker_config.sealed {
-            true => Way::Sealed,
-            false => Way::Clear,
+            true => ContentTransport::Sealed,
+            false => ContentTransport::Clear,
         };
         let roots = places.iter().map(|(_, root)| root.clone());
-        let lent = Lent::default();
+        let lent = ExportedPieces::default();
         let site_registry = Arc::new(SiteRegistry::new(roots.collect(), key, lent.clone()));
         let limits = Limits {
             storages: STREAMS_TO_PIECES,
             ..Limits::default()
         };
-        let start = |at| Server::start(at, site_registry.clone(), limits, way.clone());
+        let start = |at| DataServer::start(at, site_registry.clone(), limits, way.clone());
         let server = start("[::]:0")
             .or_else(|_| start("0.0.0.0:0"))
             .context("no port for other nodes")?;
@@ -159,17 +161,21 @@ impl Store {
     }
 
     /// Waits until no other work has this.
-    fn claim(&self, what: String) -> Claim<'_> {
+    fn claim(&self, what: String) -> StoreClaim<'_> {
         let mut busy = self.busy();
         while busy.contains(&what) {
             let waited = self.free.wait(busy);
             busy = waited.unwrap_or_else(PoisonError::into_inner);
         }
         busy.insert(what.clone());
-        Claim(self, what)
+        StoreClaim(self, what)
     }
 
-    pub(super) fn perform(&self, work: Work, control: &Control) -> Result<Worked, Refusal> {
+    pub(super) fn perform(
+        &self,
+        work: Work,
+        control: &Control,
+    ) -> Result<WorkResult, RequestError> {
         let _claim = match &work {
             Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Move { part, .. } => {
                 Some(part.to_string())
@@ -177,7 +183,7 @@ impl Store {
             Work::Prepare { job, dataset, .. } => Some(format!("{job} writes {dataset}")),
             Work::View { job, dataset, .. } => Some(format!("{job} reads {dataset}")),
             Work::Lend { job, partition, .. } => Some(format!("{job} has {partition}")),
-            Work::Share { job, .. } | Work::Join { job, .. } => Some(lent_to(*job)),
+            Work::Share { job, .. } | Work::Join { job, .. } => Some(export_claim_name(*job)),
             Work::Send { dest, .. } => Some(dest.display().to_string()),
             Work::CheckDest { .. }
             | Work::Check(_)
@@ -225,7 +231,7 @@ impl Store {
                 size,
                 unit,
                 store,
-            } => self.lend((job, &partition), &store, (size, unit)),
+            } => self.make_partition((job, &partition), &store, (size, unit)),
             Work::Share { job, partitions } => self.offer(job, &partitions),
             Work::Join { job, peers } => self.join(job, peers),
             Work::Publish {
@@ -250,7 +256,7 @@ impl Store {
                 for thing in &things {
                     self.remove(thing)?;
                 }
-                Ok(Worked::Done)
+                Ok(WorkResult::Done)
             }
             Work::WrapAnew(parts) => {
                 for part in &parts {
@@ -259,27 +265,35 @@ impl Store {
                         self.wrap_anew(&held, (part, &proof))?;
                     }
                 }
-                Ok(Worked::Done)
+                Ok(WorkResult::Done)
             }
             Work::Inventory(projects) => self.inventory(&projects),
         }
     }
 
     /// What a part that is there holds.
-    fn manifest(&self, part: &Part) -> Result<(Held, Manifest, Proof), Refusal> {
+    fn manifest(&self, part: &Part) -> Result<(ConfinedPath, Manifest, Proof), RequestError> {
         self.manifest_at(self.where_is(part), part)
     }
 
-    fn manifest_at(&self, root: &Path, part: &Part) -> Result<(Held, Manifest, Proof), Refusal> {
+    fn manifest_at(
+        &self,
+        root: &Path,
+        part: &Part,
+    ) -> Result<(ConfinedPath, Manifest, Proof), RequestError> {
         let held = self.part(root, part, false)?;
         let (manifest, proof) = self.manifest_in(&held, held.name())?;
         Ok((held, manifest, proof))
     }
 
-    fn manifest_in(&self, held: &Held, name: &[u8]) -> Result<(Manifest, Proof), Refusal> {
+    fn manifest_in(
+        &self,
+        held: &ConfinedPath,
+        name: &[u8],
+    ) -> Result<(Manifest, Proof), RequestError> {
         let broken = |why: String| {
             let text = format!("the manifest of `{}` is damaged: {why}", held.place());
-            Refusal::new(Code::Corrupt, text)
+            RequestError::new(Code::Corrupt, text)
         };
         let inside = [name, b"/manifest"].concat();
         let path = held.path_of(&inside);
@@ -311,7 +325,7 @@ impl Store {
         from: &Origin,
         (proof, seal): (Option<&Proof>, bool),
         control: &Control,
-    ) -> Result<Worked, Refusal> {
+    ) -> Result<WorkResult, RequestError> {
         let root = match store {
             "" => self.where_is(part),
             store => self.root_of(store)?,
@@ -327,7 +341,7 @@ impl Store {
                 if let Origin::Outside(path) = from {
                     self.check_source((path, part.owner), &there, control)?;
                 }
-                return Ok(Worked::Proven {
+                return Ok(WorkResult::Proven {
                     proof: there,
                     moved: 0,
                 });
@@ -356,7 +370,7 @@ impl Store {
             Origin::Peer(peer) => {
                 let Some(proof) = proof else {
                     let text = "data from another node must be known before";
-                    return Err(Refusal::new(Code::Invalid, text));
+                    return Err(RequestError::new(Code::Invalid, text));
                 };
                 if proof.sealed {
                     wrapped = Some(self.key_from(part, peer, control)?);
@@ -377,7 +391,7 @@ impl Store {
             }
             Origin::Peer(_) => self.mover.copy_limited(&job, control, self.between.clone()),
         };
-        let mut report = report.map_err(|e| told(&e, &[&held]))?;
+        let mut report = report.map_err(|e| to_request_error(&e, &[&held]))?;
         let mut manifest = report.manifests.pop().unwrap_or_default();
         if let (Owner::Project(gid), Origin::Outside(_)) = (part.owner, from) {
             self.share(&held, &job.dest, gid, &mut manifest)?;
@@ -401,12 +415,12 @@ impl Store {
         {
             self.mover
                 .remove(&held.path_of(&whole))
-                .map_err(|e| told(&e, &[&held]))?;
+                .map_err(|e| to_request_error(&e, &[&held]))?;
             let text = format!("the received data of {part} differs from the published data");
-            return Err(Refusal::new(Code::Corrupt, text));
+            return Err(RequestError::new(Code::Corrupt, text));
         }
         self.publish_as(&held, &whole)?;
-        Ok(Worked::Proven {
+        Ok(WorkResult::Proven {
             proof: there,
             moved: report.bytes,
         })
@@ -414,16 +428,16 @@ impl Store {
 
     fn prepare(
         &self,
-        (job, dataset): (Job, &str),
+        (job, dataset): (SlurmJobId, &str),
         parts: &[Published],
         (store, in_memory): (&str, bool),
         control: &Control,
-    ) -> Result<Worked, Refusal> {
+    ) -> Result<WorkResult, RequestError> {
         let root = self.root_of(store)?;
         let place = (Some(root).filter(|_| !in_memory), true);
-        let held = self.of_job(job, Which::Written, dataset, place)?;
+        let held = self.of_job(job, JobFolderKind::Written, dataset, place)?;
         if held.stat()?.is_some() {
-            return Ok(Worked::Done);
+            return Ok(WorkResult::Done);
         }
         let whole = hidden(held.name(), "whole");
         self.clear(&held, &whole)?;
@@ -435,44 +449,44 @@ impl Store {
             }
             parts if in_memory => {
                 self.open_into(&held, parts, control)?;
-                return Ok(Worked::Done);
+                return Ok(WorkResult::Done);
             }
             parts => {
                 let roots = self.trees_of(None, parts, control)?;
                 let copied = self
                     .mover
                     .clone_view(&roots.trees(), &held.path_of(&whole), control);
-                copied.map_err(|e| told(&e, &roots.held()))?;
+                copied.map_err(|e| to_request_error(&e, &roots.held()))?;
             }
         }
         held.rename(&whole, &held, false)?;
-        Ok(Worked::Done)
+        Ok(WorkResult::Done)
     }
 
     fn view(
         &self,
-        (job, dataset): (Job, &str),
+        (job, dataset): (SlurmJobId, &str),
         parts: &[Published],
         (store, in_memory): (&str, bool),
         control: &Control,
-    ) -> Result<Worked, Refusal> {
+    ) -> Result<WorkResult, RequestError> {
         let root = self.root_of(store)?;
         let place = (Some(root).filter(|_| !in_memory), true);
-        let held = self.of_job(job, Which::Read, dataset, place)?;
+        let held = self.of_job(job, JobFolderKind::Read, dataset, place)?;
         if held.stat()?.is_some() {
-            return Ok(Worked::Done);
+            return Ok(WorkResult::Done);
         }
         if in_memory {
             self.open_into(&held, parts, control)?;
-            return Ok(Worked::Done);
+            return Ok(WorkResult::Done);
         }
         let whole = hidden(held.name(), "whole");
         self.clear(&held, &whole)?;
         let roots = self.trees_of(Some(root), parts, control)?;
         let linked = self.mover.link_view(&roots.trees(), &held.path_of(&whole));
-        linked.map_err(|e| told(&e, &roots.held()))?;
+        linked.map_err(|e| to_request_error(&e, &roots.held()))?;
         held.rename(&whole, &held, false)?;
-        Ok(Worked::Done)
+        Ok(WorkResult::Done)
     }
 
     /// Parts in the clear, in this store, or wherever they lie.
@@ -481,7 +495,7 @@ impl Store {
         root: Option<&Path>,
         parts: &[Published],
         control: &Control,
-    ) -> Result<Roots, Refusal> {
+    ) -> Result<PartRoots, RequestError> {
         let root = |published: &Published| {
             let part = &published.part;
             let root = root.unwrap_or_else(|| self.where_is(part));
@@ -494,20 +508,29 @@ impl Store {
                 true => {
                     let text =
                         format!("{part} is encrypted: it is opened into a job's memory only");
-                    Err(Refusal::new(Code::Denied, text))
+                    Err(RequestError::new(Code::Denied, text))
                 }
             }
         };
-        parts.iter().map(root).collect::<Result<_, _>>().map(Roots)
+        parts
+            .iter()
+            .map(root)
+            .collect::<Result<_, _>>()
+            .map(PartRoots)
     }
 
     /// Removes what of a folder is other nodes'.
-    fn cut(&self, from: &Held, slice: Option<&Slice>, control: &Control) -> Result<(), Refusal> {
+    fn cut(
+        &self,
+        from: &ConfinedPath,
+        slice: Option<&Slice>,
+        control: &Control,
+    ) -> Result<(), RequestError> {
         let Some(slice) = slice else {
             return Ok(());
         };
         let list = self.mover.list(&from.path(), control);
-        let list = list.map_err(|e| told(&e, &[from]))?;
+        let list = list.map_err(|e| to_request_error(&e, &[from]))?;
         let is_own = |path: &[u8]| match slice.rule.rank(path) {
             Some(rank) => (slice.first..slice.end).contains(&rank),
             None => slice.rest,
@@ -521,7 +544,7 @@ impl Store {
             let (folder, name) = top.holder(&entry.path).map_err(failed)?;
             let folder = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
             let removed = self.mover.remove(&folder.join(OsStr::from_bytes(name)));
-            removed.map_err(|e| told(&e, &[from]))?;
+            removed.map_err(|e| to_request_error(&e, &[from]))?;
         }
         for entry in folders.iter().rev() {
             let (folder, name) = top.holder(&entry.path).map_err(failed)?;
@@ -533,10 +556,10 @@ impl Store {
         Ok(())
     }
 
-    fn remove(&self, thing: &Thing) -> Result<(), Refusal> {
+    fn remove(&self, thing: &Thing) -> Result<(), RequestError> {
         let what = match thing {
             Thing::Part(part) | Thing::Copy(part, _) => part.to_string(),
-            Thing::Job(job) => lent_to(*job),
+            Thing::Job(job) => export_claim_name(*job),
         };
         let _claim = self.claim(what);
         if let Thing::Job(job) = thing {
@@ -550,7 +573,7 @@ impl Store {
         }
     }
 
-    fn remove_from(&self, root: &Path, thing: &Thing) -> Result<(), Refusal> {
+    fn remove_from(&self, root: &Path, thing: &Thing) -> Result<(), RequestError> {
         let held = match thing {
             Thing::Part(part) | Thing::Copy(part, _) => self.part(root, part, false),
             Thing::Job(job) => {
@@ -593,19 +616,19 @@ impl Store {
     }
 
     /// An empty folder of this hidden name.
-    fn begin(&self, held: &Held, whole: &[u8]) -> Result<(), Refusal> {
+    fn begin(&self, held: &ConfinedPath, whole: &[u8]) -> Result<(), RequestError> {
         self.clear(held, whole)?;
         let made = rustix::fs::mkdirat(held.folder(), whole, Mode::from_raw_mode(0o755));
         made.map_err(|e| held.failed("make", e))
     }
 
-    fn clear(&self, held: &Held, name: &[u8]) -> Result<(), Refusal> {
+    fn clear(&self, held: &ConfinedPath, name: &[u8]) -> Result<(), RequestError> {
         let removed = self.mover.remove(&held.path_of(name));
-        removed.map_err(|e| told(&e, &[held]))
+        removed.map_err(|e| to_request_error(&e, &[held]))
     }
 
     /// Removes something, by way of another name.
-    fn discard(&self, held: &Held) -> Result<(), Refusal> {
+    fn discard(&self, held: &ConfinedPath) -> Result<(), RequestError> {
         let gone = hidden(held.name(), "gone");
         self.clear(held, &gone)?;
         self.forget_key(held);
@@ -614,19 +637,24 @@ impl Store {
     }
 
     /// What a tree holds, sealed or not.
-    fn as_it_lies(&self, held: &Held, tree: &Path, control: &Control) -> Result<Manifest, Refusal> {
+    fn as_it_lies(
+        &self,
+        held: &ConfinedPath,
+        tree: &Path,
+        control: &Control,
+    ) -> Result<Manifest, RequestError> {
         let manifest = self.mover.digest(tree, control);
-        manifest.map_err(|e| told(&e, &[held]))
+        manifest.map_err(|e| to_request_error(&e, &[held]))
     }
 
     /// Writes what a whole folder holds beside its tree.
     fn label(
         &self,
-        held: &Held,
+        held: &ConfinedPath,
         whole: &[u8],
         manifest: &Manifest,
         (file, origin): (Option<String>, Option<Hash>),
-    ) -> Result<Proof, Refusal> {
+    ) -> Result<Proof, RequestError> {
         let bytes = manifest.encode();
         write(held, whole, "manifest", &bytes)?;
         if let Some(name) = &file {
@@ -637,14 +665,17 @@ impl Store {
         }
         prove(manifest, &bytes, (file, origin)).ok_or_else(|| {
             let text = format!("`{}` was not hashed completely", held.place());
-            Refusal::new(Code::Internal, text)
+            RequestError::new(Code::Internal, text)
         })
     }
 
     /// Gives a whole folder its name, durably, and before that what lies in it.
-    fn publish_as(&self, held: &Held, whole: &[u8]) -> Result<(), Refusal> {
+    fn publish_as(&self, held: &ConfinedPath, whole: &[u8]) -> Result<(), RequestError> {
         // Without the mark, it is read again before it is used.
-        let _ = untouched::mark(&held.path_of(&[whole, b"/tree"].concat()), Holds::Always);
+        let _ = untouched::mark(
+            &held.path_of(&[whole, b"/tree"].concat()),
+            MarkValidity::Always,
+        );
         held.sync_inside(whole)?;
         held.rename(whole, held, false)?;
         held.sync()
@@ -652,18 +683,18 @@ impl Store {
 }
 
 /// Parts that are here, with what they hold.
-struct Roots(Vec<(Held, Manifest)>);
+struct PartRoots(Vec<(ConfinedPath, Manifest)>);
 
-impl Roots {
+impl PartRoots {
     fn trees(&self) -> Vec<(PathBuf, Manifest)> {
-        let tree = |held: &Held| held.path_of(&[held.name(), b"/tree"].concat());
+        let tree = |held: &ConfinedPath| held.path_of(&[held.name(), b"/tree"].concat());
         self.0
             .iter()
             .map(|(held, m)| (tree(held), m.clone()))
             .collect()
     }
 
-    fn held(&self) -> Vec<&Held> {
+    fn held(&self) -> Vec<&ConfinedPath> {
         self.0.iter().map(|(held, _)| held).collect()
     }
 }
@@ -701,7 +732,12 @@ fn prove(
 }
 
 /// Writes a small file into a folder that is being made.
-fn write(held: &Held, whole: &[u8], name: &str, content: &[u8]) -> Result<(), Refusal> {
+fn write(
+    held: &ConfinedPath,
+    whole: &[u8],
+    name: &str,
+    content: &[u8],
+) -> Result<(), RequestError> {
     let written = || {
         let path = held.path_of(&[whole, b"/", name.as_bytes()].concat());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW;
@@ -718,7 +754,7 @@ fn write(held: &Held, whole: &[u8], name: &str, content: &[u8]) -> Result<(), Re
 }
 
 /// What is claimed by who lends a job's pieces, or removes them.
-fn lent_to(job: Job) -> String {
+fn export_claim_name(job: SlurmJobId) -> String {
     format!("{job} lends")
 }
 

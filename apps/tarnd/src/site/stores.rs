@@ -7,8 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tarn_journal::RunLock;
 use tarn_journal::lines::sync_folder;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Capacity, Epoch, MAX_STORES, Part, Store};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Epoch, MAX_STORES, NodeStoreReport, Part, StoreCapacity};
 use tarn_types::layout::ERASE;
 use tarn_types::units::parse_size;
 
@@ -19,7 +19,7 @@ const VOLATILE: &str = "volatile";
 
 /// What `--store` says: one of a node's stores, or its only one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct StoreSpec {
     /// Empty: it has none.
     name: String,
     root: PathBuf,
@@ -30,20 +30,20 @@ pub(crate) struct Wanted {
 /// A store of this node.
 #[derive(Debug)]
 struct One {
-    wanted: Wanted,
+    wanted: StoreSpec,
     /// Its file system is not mounted.
     is_away: bool,
 }
 
 /// The stores of this node, fast to slow.
-pub(super) struct Stores {
+pub(super) struct NodeStores {
     all: Vec<One>,
     _locks: Vec<RunLock>,
 }
 
 /// What a store says of itself.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Mark {
+struct StoreMarker {
     epoch: Epoch,
     /// Its name; none of one without.
     name: Option<String>,
@@ -52,7 +52,7 @@ struct Mark {
 }
 
 /// Reads `[NAME=]PATH:SIZE[,volatile]`.
-pub(crate) fn wanted(text: &str) -> Result<Wanted, String> {
+pub(crate) fn wanted(text: &str) -> Result<StoreSpec, String> {
     let (name, rest) = match text.split_once('=') {
         Some((name, rest)) if !text.starts_with('/') => (name, rest),
         _ => ("", text),
@@ -78,7 +78,7 @@ pub(crate) fn wanted(text: &str) -> Result<Wanted, String> {
     if !root.is_absolute() {
         return Err(format!("{} is not absolute", root.display()));
     }
-    Ok(Wanted {
+    Ok(StoreSpec {
         name: name.to_owned(),
         root,
         bytes: parse_size(size).map_err(|e| e.to_string())?,
@@ -87,7 +87,7 @@ pub(crate) fn wanted(text: &str) -> Result<Wanted, String> {
 }
 
 /// Whether these can be the stores of one node; `--volatile` is said of an only one.
-pub(crate) fn check(mut all: Vec<Wanted>, is_volatile: bool) -> anyhow::Result<Vec<Wanted>> {
+pub(crate) fn check(mut all: Vec<StoreSpec>, is_volatile: bool) -> anyhow::Result<Vec<StoreSpec>> {
     if let [one] = &mut all[..] {
         one.is_volatile |= is_volatile;
         return Ok(all);
@@ -115,13 +115,13 @@ pub(crate) fn check(mut all: Vec<Wanted>, is_volatile: bool) -> anyhow::Result<V
     Ok(all)
 }
 
-impl Stores {
+impl NodeStores {
     /// Makes their folders, and takes them; with `erase`, what is removed from them is overwritten first. A store that the others know, and
     /// that does not know itself, is not mounted: nothing is written there.
-    pub(super) fn open(wanted: Vec<Wanted>, erase: bool) -> anyhow::Result<Self> {
-        let marks: Vec<Option<Mark>> = wanted
+    pub(super) fn open(wanted: Vec<StoreSpec>, erase: bool) -> anyhow::Result<Self> {
+        let marks: Vec<Option<StoreMarker>> = wanted
             .iter()
-            .map(|store| Mark::read(&store.root))
+            .map(|store| StoreMarker::read(&store.root))
             .collect::<anyhow::Result<_>>()?;
         let known = marks.iter().flatten().flat_map(|mark| &mark.others);
         let known: BTreeSet<String> = known.cloned().collect();
@@ -184,7 +184,7 @@ impl Stores {
         Ok(stores)
     }
 
-    fn present(&self) -> impl Iterator<Item = &Wanted> {
+    fn present(&self) -> impl Iterator<Item = &StoreSpec> {
         self.all
             .iter()
             .filter(|one| !one.is_away)
@@ -193,7 +193,7 @@ impl Stores {
 
     /// Name and root of those that are there, fast to slow.
     pub(super) fn places(&self) -> Vec<(String, PathBuf)> {
-        let place = |store: &Wanted| (store.name.clone(), store.root.clone());
+        let place = |store: &StoreSpec| (store.name.clone(), store.root.clone());
         self.present().map(place).collect()
     }
 
@@ -203,7 +203,7 @@ impl Stores {
     }
 
     /// Where a store is; one without a name is the first.
-    pub(super) fn root_of(&self, name: &str) -> Result<&Path, Refusal> {
+    pub(super) fn root_of(&self, name: &str) -> Result<&Path, RequestError> {
         let found = self
             .present()
             .find(|store| name.is_empty() || store.name == name);
@@ -216,7 +216,9 @@ impl Stores {
     pub(super) fn epoch(&self) -> anyhow::Result<Epoch> {
         let mut highest = 0;
         for root in self.roots() {
-            highest = Mark::read(root)?.map_or(0, |mark| mark.epoch).max(highest);
+            highest = StoreMarker::read(root)?
+                .map_or(0, |mark| mark.epoch)
+                .max(highest);
         }
         Ok(highest)
     }
@@ -226,7 +228,7 @@ impl Stores {
         for store in self.present() {
             let others = self.all.iter().map(|one| &one.wanted.name);
             let others = others.filter(|name| **name != store.name).cloned();
-            let mark = Mark {
+            let mark = StoreMarker {
                 epoch,
                 name: Some(store.name.clone()).filter(|name| !name.is_empty()),
                 others: others.collect(),
@@ -237,12 +239,12 @@ impl Stores {
     }
 
     /// What the controller is told of them: the first, and all if they have names.
-    pub(super) fn told(&self) -> (Capacity, Vec<Store>) {
+    pub(super) fn capacity_report(&self) -> (StoreCapacity, Vec<NodeStoreReport>) {
         let capacity = |one: &One| {
             let about = rustix::fs::statvfs(&one.wanted.root)
                 .ok()
                 .filter(|_| !one.is_away);
-            Capacity {
+            StoreCapacity {
                 root: one.wanted.root.clone(),
                 bytes: one.wanted.bytes,
                 free: about.map_or(0, |a| a.f_bavail.saturating_mul(a.f_frsize)),
@@ -254,14 +256,14 @@ impl Stores {
             .iter()
             .find(|one| !one.is_away)
             .or(self.all.first());
-        let first = first.map(capacity).unwrap_or_else(|| Capacity {
+        let first = first.map(capacity).unwrap_or_else(|| StoreCapacity {
             root: PathBuf::new(),
             bytes: 0,
             free: 0,
             persistent: false,
         });
         let named = self.all.iter().filter(|one| !one.wanted.name.is_empty());
-        let store = |one: &One| Store {
+        let store = |one: &One| NodeStoreReport {
             name: one.wanted.name.clone(),
             capacity: capacity(one),
             is_away: one.is_away,
@@ -274,7 +276,7 @@ impl Stores {
 pub(super) fn root_in<'a>(
     places: &'a [(String, PathBuf)],
     name: &str,
-) -> Result<&'a Path, Refusal> {
+) -> Result<&'a Path, RequestError> {
     let found = places
         .iter()
         .find(|(own, _)| name.is_empty() || own == name);
@@ -283,12 +285,12 @@ pub(super) fn root_in<'a>(
         .ok_or_else(|| no_such(name))
 }
 
-fn no_such(name: &str) -> Refusal {
+fn no_such(name: &str) -> RequestError {
     let text = format!(
         "this node has no store `{}`, or it is not mounted",
         name.escape_debug()
     );
-    Refusal::new(Code::Invalid, text)
+    RequestError::new(Code::Invalid, text)
 }
 
 /// The roots that have a part.
@@ -298,7 +300,7 @@ pub(super) fn having<'a>(roots: impl Iterator<Item = &'a Path>, part: &Part) -> 
     roots.find(|root| std::fs::symlink_metadata(root.join(&folder)).is_ok())
 }
 
-impl Mark {
+impl StoreMarker {
     /// `None` where there is none.
     fn read(root: &Path) -> anyhow::Result<Option<Self>> {
         let path = root.join(MARK);
@@ -392,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_store_is_said_with_a_name_or_without() {
-        let one = |name: &str, root: &str, is_volatile| Wanted {
+        let one = |name: &str, root: &str, is_volatile| StoreSpec {
             name: name.into(),
             root: root.into(),
             bytes: 4 << 30,
@@ -437,19 +439,19 @@ mod tests {
     #[test]
     fn a_mark_is_read_as_it_was_written_and_nothing_else_is() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Mark::read(folder.path()).unwrap(), None);
-        let lone = Mark {
+        assert_eq!(StoreMarker::read(folder.path()).unwrap(), None);
+        let lone = StoreMarker {
             epoch: 7,
-            ..Mark::default()
+            ..StoreMarker::default()
         };
-        let named = Mark {
+        let named = StoreMarker {
             epoch: 8,
             name: Some("pmem".into()),
             others: ["dram".to_owned(), "nvme".to_owned()].into(),
         };
         for mark in [lone, named] {
             mark.write(folder.path()).unwrap();
-            assert_eq!(Mark::read(folder.path()).unwrap(), Some(mark));
+            assert_eq!(StoreMarker::read(folder.path()).unwrap(), Some(mark));
         }
         for bad in [
             "",
@@ -459,7 +461,7 @@ mod tests {
             "tarn-site 2\nepoch 1\nroot a\n",
         ] {
             std::fs::write(folder.path().join(MARK), bad).unwrap();
-            assert!(Mark::read(folder.path()).is_err(), "{bad:?}");
+            assert!(StoreMarker::read(folder.path()).is_err(), "{bad:?}");
         }
     }
 }

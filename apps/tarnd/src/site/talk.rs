@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
-use tarn_proto::site::{Gid, MAX_FRAME, Work, Worked, decode, encode};
+use tarn_proto::site::{Gid, MAX_FRAME, Work, WorkResult, decode, encode};
 
 /// How workers of a node copy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub(super) struct WorkerConfig {
 
 /// To a worker.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Told {
+pub(super) enum WorkerCommand {
     /// First.
     Begin {
         /// Name and root of each store, fast to slow.
@@ -55,7 +55,7 @@ pub(super) enum Told {
 
 /// From a worker.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Said {
+pub(super) enum WorkerNotification {
     /// It serves this user's parts there.
     Serving {
         /// The port.
@@ -66,19 +66,19 @@ pub(super) enum Said {
         /// Its number.
         number: u64,
         /// What.
-        what: Worked,
+        what: WorkResult,
     },
     /// It is there.
     Alive,
 }
 
-impl Said {
+impl WorkerNotification {
     /// How often a worker says that it is there: one that its user has stopped does not.
     pub(super) const BEAT: Duration = Duration::from_secs(3);
 }
 
 /// Says something.
-pub(super) fn say<T: Serialize>(mut to: &UnixStream, what: &T) -> io::Result<()> {
+pub(super) fn send_message<T: Serialize>(mut to: &UnixStream, what: &T) -> io::Result<()> {
     to.write_all(&encode(what).map_err(io::Error::other)?)
 }
 

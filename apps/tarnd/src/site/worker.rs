@@ -1,8 +1,8 @@
 //! `tarnd --worker`: what is done with a user's rights on a node. It is started as that user, by the node's tarnd.
 
-use super::store::Store;
-use super::talk::{Said, Told, hear, say};
-use crate::Fault;
+use super::store::UserStore;
+use super::talk::{WorkerCommand, WorkerNotification, hear, send_message};
+use crate::TarndError;
 use anyhow::Context;
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_ports::Control;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Work, Worked};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Work, WorkResult};
 use tarn_types::codes::Exit;
 
 /// Works at a time; the others wait.
@@ -23,17 +23,17 @@ const MAX_SLOW: usize = 2;
 const IDLE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(5);
 
-struct Shared {
-    store: Store,
+struct WorkerProcessState {
+    store: UserStore,
     /// Messages are written whole, and not under the queue's lock: who writes may wait for who reads.
     socket: Arc<Mutex<UnixStream>>,
     /// To end it.
     closer: UnixStream,
-    queue: Mutex<Queue>,
+    queue: Mutex<StoreWorkQueue>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct StoreWorkQueue {
     waiting: std::collections::VecDeque<(u64, Work, Arc<Control>)>,
     controls: BTreeMap<u64, Arc<Control>>,
     threads: usize,
@@ -41,17 +41,18 @@ struct Queue {
     slow: [usize; 2],
 }
 
-impl Queue {
+impl StoreWorkQueue {
     /// What is done next: what is slow comes after all else, and not all at a time.
     fn next(&mut self) -> Option<(u64, Work, Arc<Control>)> {
-        let find = |may: &dyn Fn(Option<Slow>) -> bool| {
+        let find = |may: &dyn Fn(Option<SlowWork>) -> bool| {
             let mut waiting = self.waiting.iter();
-            waiting.position(|(_, work, _)| may(Slow::of(work)))
+            waiting.position(|(_, work, _)| may(SlowWork::of(work)))
         };
-        let has_room = |slow: Option<Slow>| slow.is_some_and(|s| self.slow[s as usize] < MAX_SLOW);
+        let has_room =
+            |slow: Option<SlowWork>| slow.is_some_and(|s| self.slow[s as usize] < MAX_SLOW);
         let at = find(&|slow| slow.is_none()).or_else(|| find(&has_room))?;
         let next = self.waiting.remove(at)?;
-        if let Some(slow) = Slow::of(&next.1) {
+        if let Some(slow) = SlowWork::of(&next.1) {
             self.slow[slow as usize] += 1;
         }
         Some(next)
@@ -60,12 +61,12 @@ impl Queue {
 
 /// What takes long, and jobs seldom wait for; any member of a project may have much of it read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Slow {
+enum SlowWork {
     Move,
     Check,
 }
 
-impl Slow {
+impl SlowWork {
     fn of(work: &Work) -> Option<Self> {
         match work {
             Work::Move { .. } => Some(Self::Move),
@@ -76,8 +77,8 @@ impl Slow {
 }
 
 /// Works until the node's tarnd ends, or lets go of it. Its standard input is the socket.
-pub(crate) fn run() -> Result<(), Fault> {
-    let fault = |e: anyhow::Error| Fault::new(Exit::State, e);
+pub(crate) fn run() -> Result<(), TarndError> {
+    let fault = |e: anyhow::Error| TarndError::new(Exit::State, e);
     // Its key is not for other programs of the user.
     tarn_sys::process::be_opaque()
         .context("prctl")
@@ -98,7 +99,7 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
     else {
         return Ok(());
     };
-    let Told::Begin {
+    let WorkerCommand::Begin {
         stores,
         node,
         keys,
@@ -112,9 +113,12 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
     let beating = Arc::clone(&speaking);
     let thread = std::thread::Builder::new().name("beat".into());
     thread.spawn(move || beat(&beating))?;
-    let store = Store::open(stores, node, (&keys, worker_config), projects)?;
-    speak(&speaking, &Said::Serving { port: store.port() })?;
-    let shared = Arc::new(Shared {
+    let store = UserStore::open(stores, node, (&keys, worker_config), projects)?;
+    speak(
+        &speaking,
+        &WorkerNotification::Serving { port: store.port() },
+    )?;
+    let shared = Arc::new(WorkerProcessState {
         store,
         socket: speaking,
         closer: socket.try_clone()?,
@@ -125,10 +129,10 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
     thread.spawn(move || idle.end_when_idle())?;
     while let Some(told) = hear(&socket)? {
         match told {
-            Told::Begin { .. } => {}
-            Told::Work { number, work } => shared.begin(number, *work)?,
-            Told::Keys(keys) => shared.store.rekey(keys.wrapping()),
-            Told::Stop(number) => {
+            WorkerCommand::Begin { .. } => {}
+            WorkerCommand::Work { number, work } => shared.begin(number, *work)?,
+            WorkerCommand::Keys(keys) => shared.store.rekey(keys.wrapping()),
+            WorkerCommand::Stop(number) => {
                 if let Some(control) = shared.queue().controls.get(&number) {
                     control.cancel.store(true, Ordering::Relaxed);
                 }
@@ -138,20 +142,20 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn speak(socket: &Mutex<UnixStream>, said: &Said) -> std::io::Result<()> {
+fn speak(socket: &Mutex<UnixStream>, said: &WorkerNotification) -> std::io::Result<()> {
     let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
-    say(&socket, said)
+    send_message(&socket, said)
 }
 
 /// Says that this process is there, until nobody hears it.
 fn beat(socket: &Mutex<UnixStream>) {
-    while speak(socket, &Said::Alive).is_ok() {
-        std::thread::sleep(Said::BEAT);
+    while speak(socket, &WorkerNotification::Alive).is_ok() {
+        std::thread::sleep(WorkerNotification::BEAT);
     }
 }
 
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl WorkerProcessState {
+    fn queue(&self) -> MutexGuard<'_, StoreWorkQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,7 +180,7 @@ impl Shared {
             std::thread::sleep(LOOK);
             let is_idle = self.queue().controls.is_empty()
                 && self.store.readers() == 0
-                && !self.store.lends();
+                && !self.store.has_exported_pieces();
             idle = if is_idle { idle + LOOK } else { Duration::ZERO };
         }
         // Whoever listens for orders hears that there will be none.
@@ -194,19 +198,19 @@ impl Shared {
                 };
                 next
             };
-            let slow = Slow::of(&work);
+            let slow = SlowWork::of(&work);
             let what = match control.cancelled() {
                 true => {
-                    let why = Refusal::new(Code::Cancelled, "it was stopped before it began");
-                    Worked::Failed(why)
+                    let why = RequestError::new(Code::Cancelled, "it was stopped before it began");
+                    WorkResult::Failed(why)
                 }
                 false => self
                     .store
                     .perform(work, &control)
-                    .unwrap_or_else(Worked::Failed),
+                    .unwrap_or_else(WorkResult::Failed),
             };
             // A tarnd that is gone reads none, and ends this one.
-            let _ = speak(&self.socket, &Said::Worked { number, what });
+            let _ = speak(&self.socket, &WorkerNotification::Worked { number, what });
             let mut queue = self.queue();
             queue.controls.remove(&number);
             if let Some(slow) = slow {
@@ -219,7 +223,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tarn_proto::site::{Held, Owner, Part};
+    use tarn_proto::site::{Owner, Part, StoreContent};
 
     #[test]
     fn what_is_read_again_waits_behind_all_else() {
@@ -230,11 +234,11 @@ mod tests {
             version: 1,
             part: 0,
         };
-        let mut queue = Queue::default();
+        let mut queue = StoreWorkQueue::default();
         let check = Work::Check(part.clone());
         let works = std::iter::repeat_n(check, 9).chain([
             Work::CheckIn(part.clone(), "slow".into()),
-            Work::Remove(vec![Held::Part(part)]),
+            Work::Remove(vec![StoreContent::Part(part)]),
         ]);
         for (number, work) in works.enumerate() {
             queue
@@ -244,7 +248,7 @@ mod tests {
         let mut next = || queue.next().map(|(number, ..)| number);
         assert_eq!([next(), next(), next()], [Some(10), Some(0), Some(1)]);
         assert_eq!(next(), None, "two at a time");
-        queue.slow[Slow::Check as usize] -= 1;
+        queue.slow[SlowWork::Check as usize] -= 1;
         assert_eq!(queue.next().map(|(number, ..)| number), Some(2));
     }
 }

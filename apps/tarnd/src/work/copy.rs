@@ -1,15 +1,15 @@
 //! Copies, moves and removals of files and trees.
 
-use super::place::{Held, Id, hidden, id_of, kind_of, told};
-use super::{Endpoint, Plan, Shared, Verb, partition};
+use super::place::{ConfinedPath, Id, hidden, id_of, kind_of, to_request_error};
+use super::{FilePoolState, TaskEndpoint, TaskPlan, TaskVerb, partition};
 use crate::peers::fingerprint;
 use rustix::fs::FileType;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tarn_mover::Trees;
 use tarn_ports::{Control, CopyJob, CopySource, Follow, Mover, PeerTree};
-use tarn_proto::local::{Checksum, Code, Refusal, Verify};
-use tarn_tasks::{Finish, HIDDEN, Size};
+use tarn_proto::local::{Checksum, Code, CopyVerification, RequestError};
+use tarn_tasks::{Finish, HIDDEN, TaskSize};
 use tarn_types::manifest::{EntryKind, Manifest};
 use tarn_types::part::Verify as Level;
 
@@ -19,33 +19,37 @@ const PIECE: u64 = 4096;
 pub(crate) const SINGLE: &str = "file";
 
 /// What a task would move.
-pub(super) fn measure(shared: &Shared, plan: &Plan, control: &Control) -> Result<Size, Refusal> {
-    let from = Held::open(&plan.from, false)?;
+pub(super) fn measure(
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    control: &Control,
+) -> Result<TaskSize, RequestError> {
+    let from = ConfinedPath::open(&plan.from, false)?;
     let Some(stat) = from.stat()? else {
         // A move that an earlier tarnd has done has nothing left to move.
-        return match plan.resumed && plan.verb == Verb::Move {
-            true => Ok(Size::default()),
+        return match plan.resumed && plan.verb == TaskVerb::Move {
+            true => Ok(TaskSize::default()),
             false => Err(from.missing()),
         };
     };
     let list = list(shared, &from, control)?;
-    let mut size = Size {
+    let mut size = TaskSize {
         bytes: list.bytes(),
-        room: room(&list),
+        room: space_needed(&list),
     };
-    if let (Verb::Move, Some(to)) = (plan.verb, &plan.to)
+    if let (TaskVerb::Move, Some(to)) = (plan.verb, &plan.to)
         && let (
-            Endpoint::Path {
+            TaskEndpoint::Path {
                 space: Some((a, _)),
                 ..
             },
-            Endpoint::Path {
+            TaskEndpoint::Path {
                 space: Some((b, _)),
                 ..
             },
         ) = (&plan.from, to)
     {
-        let to = Held::open(to, true)?;
+        let to = ConfinedPath::open(to, true)?;
         let there = rustix::fs::fstat(to.folder()).map_err(|e| to.failed("examine", e))?;
         if a == b && there.st_dev == stat.st_dev {
             // Only its name changes.
@@ -55,7 +59,7 @@ pub(super) fn measure(shared: &Shared, plan: &Plan, control: &Control) -> Result
     Ok(size)
 }
 
-pub(super) fn room(list: &Manifest) -> u64 {
+pub(super) fn space_needed(list: &Manifest) -> u64 {
     let entry = |kind: &EntryKind| match kind {
         EntryKind::File { size, .. } => size.div_ceil(PIECE).saturating_mul(PIECE),
         EntryKind::Directory | EntryKind::Symlink(_) => 0,
@@ -65,25 +69,29 @@ pub(super) fn room(list: &Manifest) -> u64 {
 }
 
 /// The entries of a source, without what tarnd itself has half done there.
-pub(super) fn list(shared: &Shared, from: &Held, control: &Control) -> Result<Manifest, Refusal> {
+pub(super) fn list(
+    shared: &FilePoolState,
+    from: &ConfinedPath,
+    control: &Control,
+) -> Result<Manifest, RequestError> {
     list_of(&shared.mover, from, from.name(), false, control)
 }
 
 /// The same of another name in its folder; with `hashes`, contents are read.
 pub(crate) fn list_of(
     mover: &Trees,
-    from: &Held,
+    from: &ConfinedPath,
     name: &[u8],
     hashes: bool,
     control: &Control,
-) -> Result<Manifest, Refusal> {
+) -> Result<Manifest, RequestError> {
     from.check_readable()?;
     let path = from.path_of(name);
     let list = match hashes {
         true => mover.digest(&path, control),
         false => mover.list(&path, control),
     };
-    let mut list = list.map_err(|e| told(&e, &[from]))?;
+    let mut list = list.map_err(|e| to_request_error(&e, &[from]))?;
     if let [only] = &mut list.entries[..]
         && *only.path == *name
     {
@@ -100,18 +108,18 @@ pub(crate) fn list_of(
 
 /// Copies or moves from path to path.
 pub(super) fn copy(
-    shared: &Shared,
-    plan: &Plan,
-    from: &Endpoint,
-    to: &Endpoint,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    from: &TaskEndpoint,
+    to: &TaskEndpoint,
     control: &Control,
-) -> Result<Finish, Refusal> {
-    let from = Held::open(from, false)?;
-    let into_space = matches!(to, Endpoint::Path { space: Some(_), .. });
-    let to = Held::open(to, true)?;
+) -> Result<Finish, RequestError> {
+    let from = ConfinedPath::open(from, false)?;
+    let into_space = matches!(to, TaskEndpoint::Path { space: Some(_), .. });
+    let to = ConfinedPath::open(to, true)?;
     let there = to.stat()?.is_some();
     let Some(source) = from.stat()? else {
-        if plan.resumed && plan.verb == Verb::Move && there {
+        if plan.resumed && plan.verb == TaskVerb::Move && there {
             remove_gone_of(shared, plan, &from)?;
             return finish(shared, plan, &to, None, 0);
         }
@@ -119,7 +127,7 @@ pub(super) fn copy(
     };
     if from.is(&to)? {
         let text = format!("`{}` and `{}` are the same place", from.place(), to.place());
-        return Err(Refusal::new(Code::Invalid, text));
+        return Err(RequestError::new(Code::Invalid, text));
     }
     let single = kind_of(&source) != FileType::Directory;
     if there && !plan.replace {
@@ -131,12 +139,15 @@ pub(super) fn copy(
         return settle(shared, plan, (&from, id_of(&source)), &to, &list, 0);
     }
     let replaced = if there { stored(shared, &to)? } else { 0 };
-    if plan.verb == Verb::Move && from.rename(from.name(), &to, plan.replace)? {
+    if plan.verb == TaskVerb::Move && from.rename(from.name(), &to, plan.replace)? {
         if there {
             // What was replaced stands where the source was.
             from.aside(&hidden(plan.id, ".gone"))?;
             let old = from.path_of(&hidden(plan.id, ".gone"));
-            shared.mover.remove(&old).map_err(|e| told(&e, &[&from]))?;
+            shared
+                .mover
+                .remove(&old)
+                .map_err(|e| to_request_error(&e, &[&from]))?;
         }
         to.sync()?;
         from.sync()?;
@@ -145,10 +156,10 @@ pub(super) fn copy(
         return Ok(done);
     }
     let list = list(shared, &from, control)?;
-    if into_space && room(&list) > plan.room {
+    if into_space && space_needed(&list) > plan.room {
         return Err(grown(from.place()));
     }
-    let copied = Source {
+    let copied = TreeSource {
         only: (!single).then(|| list.entries.iter().map(|e| e.path.clone()).collect()),
         root: from.path(),
         peer: None,
@@ -164,17 +175,17 @@ pub(super) fn copy(
     Ok(done)
 }
 
-pub(super) fn grown(place: &str) -> Refusal {
+pub(super) fn grown(place: &str) -> RequestError {
     let text =
         format!("`{place}` has grown since it was measured; submit again when nobody writes it");
-    Refusal::new(Code::Changed, text)
+    RequestError::new(Code::Changed, text)
 }
 
 /// Where a copy comes from.
-pub(super) struct Source<'a> {
+pub(super) struct TreeSource<'a> {
     /// Of this node's: its path, and the folder that holds it.
     pub(super) root: PathBuf,
-    pub(super) held: Option<&'a Held>,
+    pub(super) held: Option<&'a ConfinedPath>,
     /// Of another node's.
     pub(super) peer: Option<Arc<dyn PeerTree>>,
     /// The name in the list of what is no folder.
@@ -186,12 +197,12 @@ pub(super) struct Source<'a> {
 
 /// Copies; when that fails, what has come so far is removed unless the task goes on later.
 pub(super) fn transfer(
-    shared: &Shared,
-    plan: &Plan,
-    source: Source<'_>,
-    to: &Held,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    source: TreeSource<'_>,
+    to: &ConfinedPath,
     control: &Control,
-) -> Result<Option<Checksum>, Refusal> {
+) -> Result<Option<Checksum>, RequestError> {
     let copied = stage(shared, plan, source, to, control);
     copied.inspect_err(|why| {
         if !shared.keeps(plan, why) {
@@ -201,26 +212,29 @@ pub(super) fn transfer(
 }
 
 /// How what a task copies is verified.
-pub(super) fn level(plan: &Plan) -> Level {
+pub(super) fn level(plan: &TaskPlan) -> Level {
     match (plan.verb, plan.verify) {
-        (Verb::Move, _) | (_, Verify::Readback) => Level::Readback,
-        (_, Verify::Copy) => Level::Copy,
-        (_, Verify::None) => Level::None,
+        (TaskVerb::Move, _) | (_, CopyVerification::Readback) => Level::Readback,
+        (_, CopyVerification::Copy) => Level::Copy,
+        (_, CopyVerification::None) => Level::None,
     }
 }
 
 /// The copy itself: into a hidden folder beside the destination, which then gets its name.
 fn stage(
-    shared: &Shared,
-    plan: &Plan,
-    source: Source<'_>,
-    to: &Held,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    source: TreeSource<'_>,
+    to: &ConfinedPath,
     control: &Control,
-) -> Result<Option<Checksum>, Refusal> {
+) -> Result<Option<Checksum>, RequestError> {
     let whole = to.path_of(&hidden(plan.id, ".whole"));
     let single = source.single;
     if single.is_some() {
-        shared.mover.remove(&whole).map_err(|e| told(&e, &[to]))?;
+        shared
+            .mover
+            .remove(&whole)
+            .map_err(|e| to_request_error(&e, &[to]))?;
     }
     let verify = level(plan);
     let job = CopyJob {
@@ -248,15 +262,18 @@ fn stage(
     };
     let limiter = shared.limiter(plan);
     let report = shared.mover.copy_limited(&job, control, limiter);
-    let held: Vec<&Held> = source.held.into_iter().chain([to]).collect();
-    let report = report.map_err(|e| told(&e, &held))?;
+    let held: Vec<&ConfinedPath> = source.held.into_iter().chain([to]).collect();
+    let report = report.map_err(|e| to_request_error(&e, &held))?;
     if let Some(name) = single {
         let inside = [&hidden(plan.id, ".whole")[..], b"/", name].concat();
         to.rename(&inside, to, plan.replace)?;
         if job.sync {
             to.sync()?;
         }
-        shared.mover.remove(&whole).map_err(|e| told(&e, &[to]))?;
+        shared
+            .mover
+            .remove(&whole)
+            .map_err(|e| to_request_error(&e, &[to]))?;
     }
     let entries = report.manifests.first().map(|m| &m.entries[..]);
     Ok(match entries {
@@ -269,36 +286,40 @@ fn stage(
 }
 
 /// Removes what a failed copy has left.
-pub(super) fn clean(shared: &Shared, plan: &Plan, to: &Held) {
+pub(super) fn clean(shared: &FilePoolState, plan: &TaskPlan, to: &ConfinedPath) {
     for what in ["", ".progress", ".whole"] {
         if let Err(e) = shared.mover.remove(&to.path_of(&hidden(plan.id, what))) {
-            tracing::warn!(task = plan.id, "a leftover stays: {}", told(&e, &[to]));
+            tracing::warn!(
+                task = plan.id,
+                "a leftover stays: {}",
+                to_request_error(&e, &[to])
+            );
         }
     }
 }
 
 /// Removes what a task has half done that does not go on.
-pub(super) fn discard(shared: &Shared, plan: &Plan) {
-    let Some(to @ Endpoint::Path { .. }) = &plan.to else {
+pub(super) fn discard(shared: &FilePoolState, plan: &TaskPlan) {
+    let Some(to @ TaskEndpoint::Path { .. }) = &plan.to else {
         return;
     };
     // Where nothing can be opened, nothing was begun.
-    if let Ok(to) = Held::open(to, false) {
+    if let Ok(to) = ConfinedPath::open(to, false) {
         clean(shared, plan, &to);
     }
 }
 
 /// Whether source and destination hold the same.
 fn same(
-    shared: &Shared,
-    from: &Held,
-    to: &Held,
+    shared: &FilePoolState,
+    from: &ConfinedPath,
+    to: &ConfinedPath,
     single: bool,
     control: &Control,
-) -> Result<bool, Refusal> {
-    let content = |held: &Held| {
+) -> Result<bool, RequestError> {
+    let content = |held: &ConfinedPath| {
         let digest = shared.mover.digest(&held.path(), control);
-        let mut digest = digest.map_err(|e| told(&e, &[held]))?;
+        let mut digest = digest.map_err(|e| to_request_error(&e, &[held]))?;
         if let [entry] = &mut digest.entries[..]
             && single
         {
@@ -311,14 +332,14 @@ fn same(
 
 /// The end of a copy that is proven; of a move, the source is removed.
 fn settle(
-    shared: &Shared,
-    plan: &Plan,
-    from: (&Held, Id),
-    to: &Held,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    from: (&ConfinedPath, Id),
+    to: &ConfinedPath,
     list: &Manifest,
     replaced: u64,
-) -> Result<Finish, Refusal> {
-    if plan.verb != Verb::Move {
+) -> Result<Finish, RequestError> {
+    if plan.verb != TaskVerb::Move {
         return finish(shared, plan, to, Some(list.bytes()), replaced);
     }
     let print = fingerprint(list, from.1);
@@ -330,11 +351,11 @@ fn settle(
 
 /// Removes this node's source of a move, if it still has that fingerprint.
 pub(super) fn release_own(
-    shared: &Shared,
-    plan: &Plan,
-    from: &Held,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    from: &ConfinedPath,
     print: u128,
-) -> Result<u64, Refusal> {
+) -> Result<u64, RequestError> {
     let aside = hidden(plan.id, ".gone");
     release(&shared.mover, from, &aside, print, &Control::default())
 }
@@ -343,11 +364,11 @@ pub(super) fn release_own(
 /// what was written since would be lost. Returns the bytes that are free now.
 pub(crate) fn release(
     mover: &Trees,
-    from: &Held,
+    from: &ConfinedPath,
     aside: &[u8],
     print: u128,
     control: &Control,
-) -> Result<u64, Refusal> {
+) -> Result<u64, RequestError> {
     from.aside(aside)?;
     let late = list_of(mover, from, aside, false, control);
     let id = from.stat_of(aside)?.map(|stat| id_of(&stat));
@@ -355,7 +376,7 @@ pub(crate) fn release(
     if !late.as_ref().is_ok_and(is) {
         from.rename(aside, from, false)?;
         late?;
-        return Err(Refusal::new(
+        return Err(RequestError::new(
             Code::Changed,
             format!(
                 "`{}` was changed while it was moved: it stays, and so does the copy of its earlier content",
@@ -364,36 +385,53 @@ pub(crate) fn release(
         ));
     }
     let path = from.path_of(aside);
-    let freed = mover.stored(&path).map_err(|e| told(&e, &[from]))?;
-    mover.remove(&path).map_err(|e| told(&e, &[from]))?;
+    let freed = mover
+        .stored(&path)
+        .map_err(|e| to_request_error(&e, &[from]))?;
+    mover
+        .remove(&path)
+        .map_err(|e| to_request_error(&e, &[from]))?;
     Ok(freed)
 }
 
 /// Removes the rest of a source that an earlier tarnd has moved, if it is one of this node.
-pub(super) fn remove_gone(shared: &Shared, plan: &Plan, from: &Endpoint) -> Result<(), Refusal> {
+pub(super) fn remove_gone(
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    from: &TaskEndpoint,
+) -> Result<(), RequestError> {
     match from {
-        Endpoint::Path { .. } => remove_gone_of(shared, plan, &Held::open(from, false)?),
+        TaskEndpoint::Path { .. } => {
+            remove_gone_of(shared, plan, &ConfinedPath::open(from, false)?)
+        }
         _ => Ok(()),
     }
 }
 
-fn remove_gone_of(shared: &Shared, plan: &Plan, from: &Held) -> Result<(), Refusal> {
+fn remove_gone_of(
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    from: &ConfinedPath,
+) -> Result<(), RequestError> {
     let gone = from.path_of(&hidden(plan.id, ".gone"));
-    shared.mover.remove(&gone).map_err(|e| told(&e, &[from]))
+    shared
+        .mover
+        .remove(&gone)
+        .map_err(|e| to_request_error(&e, &[from]))
 }
 
-pub(super) fn stored(shared: &Shared, held: &Held) -> Result<u64, Refusal> {
+pub(super) fn stored(shared: &FilePoolState, held: &ConfinedPath) -> Result<u64, RequestError> {
     let stored = shared.mover.stored(&held.path());
-    stored.map_err(|e| told(&e, &[held]))
+    stored.map_err(|e| to_request_error(&e, &[held]))
 }
 
 pub(super) fn finish(
-    shared: &Shared,
-    plan: &Plan,
-    to: &Held,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    to: &ConfinedPath,
     bytes: Option<u64>,
     replaced: u64,
-) -> Result<Finish, Refusal> {
+) -> Result<Finish, RequestError> {
     clean(shared, plan, to);
     Ok(Finish {
         result: Ok(()),
@@ -407,17 +445,17 @@ pub(super) fn finish(
 
 /// Removes a file or tree: at once by name, then what it held.
 pub(super) fn remove_endpoint(
-    shared: &Shared,
-    plan: &Plan,
-    at: &Endpoint,
-) -> Result<Finish, Refusal> {
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    at: &TaskEndpoint,
+) -> Result<Finish, RequestError> {
     if let Some(freed) = partition::delete(plan) {
         return Ok(Finish {
             freed: freed?,
             ..Finish::nothing()
         });
     }
-    let held = &Held::open(at, false)?;
+    let held = &ConfinedPath::open(at, false)?;
     let gone = hidden(plan.id, ".gone");
     if held.stat()?.is_some() {
         held.aside(&gone)?;
@@ -427,8 +465,14 @@ pub(super) fn remove_endpoint(
     let path = held.path_of(&gone);
     let mut freed = 0;
     if held.stat_of(&gone)?.is_some() {
-        freed = shared.mover.stored(&path).map_err(|e| told(&e, &[held]))?;
-        shared.mover.remove(&path).map_err(|e| told(&e, &[held]))?;
+        freed = shared
+            .mover
+            .stored(&path)
+            .map_err(|e| to_request_error(&e, &[held]))?;
+        shared
+            .mover
+            .remove(&path)
+            .map_err(|e| to_request_error(&e, &[held]))?;
     }
     Ok(Finish {
         result: Ok(()),

@@ -1,16 +1,16 @@
 //! Memory of a program to a file, and a file to memory. The memory is read and written by system calls, never mapped: a
 //! program that shrinks its memfd meanwhile makes the task fail, and nothing else.
 
-use super::place::{Held, hidden, id_of, kind_of, told};
-use super::{Endpoint, Plan, Shared, Verb, copy as files};
-use crate::connection::Region;
+use super::place::{ConfinedPath, hidden, id_of, kind_of, to_request_error};
+use super::{FilePoolState, TaskEndpoint, TaskPlan, TaskVerb, copy as files};
+use crate::connection::ProgramRegion;
 use crate::peers::fingerprint;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise, fdatasync, fstat, openat};
 use rustix::io::{Errno, pread, pwrite};
 use tarn_mover::ContentHasher;
 use tarn_ports::{Control, Mover};
-use tarn_proto::local::{Code, Refusal, Verify};
+use tarn_proto::local::{Code, CopyVerification, RequestError};
 use tarn_tasks::Finish;
 use tarn_types::hash::Hash;
 
@@ -18,28 +18,28 @@ use tarn_types::hash::Hash;
 const PIECE: usize = 128 << 10;
 
 /// One side of a copy.
-pub(super) struct Side<'a> {
+pub(super) struct CopySide<'a> {
     pub(super) fd: &'a OwnedFd,
     pub(super) offset: u64,
     pub(super) name: &'a str,
 }
 
-pub(super) fn refuse(side: &Side<'_>, doing: &str, errno: Errno) -> Refusal {
+pub(super) fn refuse(side: &CopySide<'_>, doing: &str, errno: Errno) -> RequestError {
     let code = match errno {
         Errno::NOSPC => Code::NoSpace,
         Errno::DQUOT => Code::Quota,
         _ => Code::Io,
     };
-    Refusal::new(code, format!("cannot {doing} `{}`: {errno}", side.name))
+    RequestError::new(code, format!("cannot {doing} `{}`: {errno}", side.name))
 }
 
-pub(super) fn shorter(side: &Side<'_>) -> Refusal {
+pub(super) fn shorter(side: &CopySide<'_>) -> RequestError {
     let text = format!("`{}` became shorter while it was read", side.name);
-    Refusal::new(Code::Changed, text)
+    RequestError::new(Code::Changed, text)
 }
 
 /// Writes all of `rest`, from `done` bytes on.
-pub(super) fn write(to: &Side<'_>, done: u64, mut rest: &[u8]) -> Result<(), Refusal> {
+pub(super) fn write(to: &CopySide<'_>, done: u64, mut rest: &[u8]) -> Result<(), RequestError> {
     let mut at = to.offset + done;
     while !rest.is_empty() {
         let n = pwrite(to.fd, rest, at).map_err(|e| refuse(to, "write", e))?;
@@ -51,32 +51,32 @@ pub(super) fn write(to: &Side<'_>, done: u64, mut rest: &[u8]) -> Result<(), Ref
 
 /// Copies `length` bytes and hashes them.
 fn pump(
-    shared: &Shared,
-    plan: &Plan,
-    from: &Side<'_>,
-    to: &Side<'_>,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    from: &CopySide<'_>,
+    to: &CopySide<'_>,
     length: u64,
     control: &Control,
-) -> Result<Hash, Refusal> {
+) -> Result<Hash, RequestError> {
     let limiter = shared.limiter(plan);
     let mut buffer = vec![0; PIECE];
     let mut hasher = ContentHasher::default();
     let mut done = 0;
     while done < length {
         if control.cancelled() {
-            return Err(Refusal::new(Code::Cancelled, "cancelled"));
+            return Err(RequestError::new(Code::Cancelled, "cancelled"));
         }
         let want = usize::try_from(length - done).map_or(PIECE, |left| left.min(PIECE));
         if let Some(limiter) = &limiter {
             let bytes = limiter.bytes(want as u64, control);
-            bytes.map_err(|e| told(&e, &[]))?;
+            bytes.map_err(|e| to_request_error(&e, &[]))?;
         }
         let got = pread(from.fd, &mut buffer[..want], from.offset + done)
             .map_err(|e| refuse(from, "read", e))?;
         if got == 0 {
             return Err(shorter(from));
         }
-        if plan.verify != Verify::None || plan.verb == Verb::Move {
+        if plan.verify != CopyVerification::None || plan.verb == TaskVerb::Move {
             hasher.update(&buffer[..got]);
         }
         write(to, done, &buffer[..got])?;
@@ -88,12 +88,12 @@ fn pump(
 
 /// The hash of a program's memory.
 pub(crate) fn hash_memory(
-    region: &Region,
+    region: &ProgramRegion,
     offset: u64,
     length: u64,
     control: &Control,
-) -> Result<Hash, Refusal> {
-    let side = Side {
+) -> Result<Hash, RequestError> {
+    let side = CopySide {
         fd: &region.fd,
         offset,
         name: "the memory",
@@ -102,13 +102,17 @@ pub(crate) fn hash_memory(
 }
 
 /// Reads and hashes.
-pub(super) fn hash(from: &Side<'_>, length: u64, control: &Control) -> Result<Hash, Refusal> {
+pub(super) fn hash(
+    from: &CopySide<'_>,
+    length: u64,
+    control: &Control,
+) -> Result<Hash, RequestError> {
     let mut buffer = vec![0; PIECE];
     let mut hasher = ContentHasher::default();
     let mut done = 0;
     while done < length {
         if control.cancelled() {
-            return Err(Refusal::new(Code::Cancelled, "cancelled"));
+            return Err(RequestError::new(Code::Cancelled, "cancelled"));
         }
         let want = usize::try_from(length - done).map_or(PIECE, |left| left.min(PIECE));
         let got = pread(from.fd, &mut buffer[..want], from.offset + done)
@@ -124,23 +128,23 @@ pub(super) fn hash(from: &Side<'_>, length: u64, control: &Control) -> Result<Ha
 
 /// Copies between memory and a file.
 pub(super) fn copy(
-    shared: &Shared,
-    plan: &Plan,
-    from: &Endpoint,
-    to: &Endpoint,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    from: &TaskEndpoint,
+    to: &TaskEndpoint,
     control: &Control,
-) -> Result<Finish, Refusal> {
+) -> Result<Finish, RequestError> {
     match (from, to) {
         (
-            Endpoint::Memory {
+            TaskEndpoint::Memory {
                 region,
                 offset,
                 length,
             },
             file,
         ) => {
-            let held = Held::open(file, true)?;
-            let memory = Side {
+            let held = ConfinedPath::open(file, true)?;
+            let memory = CopySide {
                 fd: &region.fd,
                 offset: *offset,
                 name: "the memory",
@@ -150,33 +154,33 @@ pub(super) fn copy(
         }
         (
             file,
-            Endpoint::Memory {
+            TaskEndpoint::Memory {
                 region,
                 offset,
                 length,
             },
         ) => {
-            let held = Held::open(file, false)?;
-            let memory = Side {
+            let held = ConfinedPath::open(file, false)?;
+            let memory = CopySide {
                 fd: &region.fd,
                 offset: *offset,
                 name: "the memory",
             };
             load(shared, plan, &held, &memory, *length, control)
         }
-        _ => Err(Refusal::new(Code::Internal, "no memory in this task")),
+        _ => Err(RequestError::new(Code::Internal, "no memory in this task")),
     }
 }
 
 /// Memory to a file, which appears whole.
 fn save(
-    shared: &Shared,
-    plan: &Plan,
-    memory: &Side<'_>,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    memory: &CopySide<'_>,
     length: u64,
-    held: &Held,
+    held: &ConfinedPath,
     control: &Control,
-) -> Result<Finish, Refusal> {
+) -> Result<Finish, RequestError> {
     let there = held.stat()?.is_some();
     if there && !plan.replace {
         return Err(held.exists());
@@ -194,16 +198,16 @@ fn save(
         Mode::from_raw_mode(0o666),
     )
     .map_err(|e| held.failed("create", e))?;
-    let file = Side {
+    let file = CopySide {
         fd: &fd,
         offset: 0,
         name: held.place(),
     };
     let hash = pump(shared, plan, memory, &file, length, control)?;
-    if plan.durable || plan.verify == Verify::Readback {
+    if plan.durable || plan.verify == CopyVerification::Readback {
         fdatasync(&fd).map_err(|e| held.failed("sync", e))?;
     }
-    if plan.verify == Verify::Readback {
+    if plan.verify == CopyVerification::Readback {
         // From the device, where it has reached one.
         let _ = fadvise(fd.as_fd(), 0, None, Advice::DontNeed);
         prove(self::hash(&file, length, control)?, hash, &file)?;
@@ -215,7 +219,7 @@ fn save(
     if there {
         // What was replaced, a folder perhaps.
         let old = shared.mover.remove(&held.path_of(&staged));
-        old.map_err(|e| told(&e, &[held]))?;
+        old.map_err(|e| to_request_error(&e, &[held]))?;
     }
     Ok(Finish {
         result: Ok(()),
@@ -223,35 +227,35 @@ fn save(
         stored,
         replaced,
         freed: 0,
-        checksum: (plan.verify != Verify::None).then(|| hash.0.to_be_bytes()),
+        checksum: (plan.verify != CopyVerification::None).then(|| hash.0.to_be_bytes()),
     })
 }
 
 /// A file to memory.
 fn load(
-    shared: &Shared,
-    plan: &Plan,
-    held: &Held,
-    memory: &Side<'_>,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    held: &ConfinedPath,
+    memory: &CopySide<'_>,
     length: u64,
     control: &Control,
-) -> Result<Finish, Refusal> {
+) -> Result<Finish, RequestError> {
     let stat = held.stat()?.ok_or_else(|| held.missing())?;
     if kind_of(&stat) != FileType::RegularFile {
         let text = format!(
             "`{}` is no file: only files can go into memory",
             held.place()
         );
-        return Err(Refusal::new(Code::Invalid, text));
+        return Err(RequestError::new(Code::Invalid, text));
     }
     let list = match plan.verb {
-        Verb::Move => Some(files::list(shared, held, control)?),
+        TaskVerb::Move => Some(files::list(shared, held, control)?),
         _ => None,
     };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = openat(held.folder(), held.name(), flags, Mode::empty())
         .map_err(|e| held.failed("open", e))?;
-    let file = Side {
+    let file = CopySide {
         fd: &fd,
         offset: 0,
         name: held.place(),
@@ -263,17 +267,17 @@ fn load(
             "`{}` has {size} bytes, the memory given for it {length}; give more",
             held.place()
         );
-        return Err(Refusal::new(Code::NoSpace, text));
+        return Err(RequestError::new(Code::NoSpace, text));
     }
     let hash = pump(shared, plan, &file, memory, size, control)?;
     let after = fstat(&fd).map_err(|e| refuse(&file, "examine", e))?;
     let state = |s: &rustix::fs::Stat| (s.st_size, s.st_mtime, s.st_mtime_nsec);
     if state(&before) != state(&after) {
         let text = format!("`{}` was changed while it was read", held.place());
-        return Err(Refusal::new(Code::Changed, text));
+        return Err(RequestError::new(Code::Changed, text));
     }
     let mut freed = 0;
-    if plan.verify == Verify::Readback || plan.verb == Verb::Move {
+    if plan.verify == CopyVerification::Readback || plan.verb == TaskVerb::Move {
         prove(self::hash(memory, size, control)?, hash, memory)?;
     }
     if let Some(list) = list {
@@ -286,11 +290,11 @@ fn load(
         stored: 0,
         replaced: 0,
         freed,
-        checksum: (plan.verify != Verify::None).then(|| hash.0.to_be_bytes()),
+        checksum: (plan.verify != CopyVerification::None).then(|| hash.0.to_be_bytes()),
     })
 }
 
-pub(super) fn prove(is: Hash, was: Hash, side: &Side<'_>) -> Result<(), Refusal> {
+pub(super) fn prove(is: Hash, was: Hash, side: &CopySide<'_>) -> Result<(), RequestError> {
     if is == was {
         return Ok(());
     }
@@ -298,5 +302,5 @@ pub(super) fn prove(is: Hash, was: Hash, side: &Side<'_>) -> Result<(), Refusal>
         "`{}` was read again and holds something else than was written: somebody else writes there, or it is broken",
         side.name
     );
-    Err(Refusal::new(Code::Corrupt, text))
+    Err(RequestError::new(Code::Corrupt, text))
 }

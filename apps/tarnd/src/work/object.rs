@@ -1,23 +1,23 @@
 //! Copies from and to object stores, with the keys of the user that tarnd runs as. docs/guide/tasks.md says what holds.
 
-use super::copy::{self, SINGLE, Source};
-use super::memory::{self, Side};
-use super::place::{Held, hidden, id_of, kind_of, told};
-use super::remote::{self, Asking, Place};
-use super::{Endpoint, Plan, Shared, Verb};
-use crate::connection::Region;
-use crate::peers::{Far, fingerprint};
+use super::copy::{self, SINGLE, TreeSource};
+use super::memory::{self, CopySide};
+use super::place::{ConfinedPath, hidden, id_of, kind_of, to_request_error};
+use super::remote::{self, Asking, PeerPath};
+use super::{FilePoolState, TaskEndpoint, TaskPlan, TaskVerb};
+use crate::connection::ProgramRegion;
+use crate::peers::{PeerEndpoint, fingerprint};
 use rustix::fs::FileType;
 use rustix::io::pread;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tarn_ports::{
-    Control, CopySource, Delivery, Mover, MoverError, Over, PeerStream, PeerTree, Piece, Refused,
-    Watch,
+    Control, CopySource, DeliveryJob, Mover, MoverError, ObjectStoreError, Over, PeerStream,
+    PeerTree, Piece, Watch,
 };
-use tarn_proto::local::{Checksum, Code, Refusal, Verify};
-use tarn_tasks::{Finish, Size};
+use tarn_proto::local::{Checksum, Code, CopyVerification, RequestError};
+use tarn_tasks::{Finish, TaskSize};
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
@@ -36,40 +36,48 @@ fn normal(list: Manifest, at: &ObjectUrl) -> Manifest {
     remote::normal(list, !at.is_tree())
 }
 
-fn list(shared: &Shared, at: &ObjectUrl, control: &Control) -> Result<Manifest, Refusal> {
+fn list(
+    shared: &FilePoolState,
+    at: &ObjectUrl,
+    control: &Control,
+) -> Result<Manifest, RequestError> {
     let list = shared.mover.list(&path(at), control);
-    Ok(normal(list.map_err(|e| told(&e, &[]))?, at))
+    Ok(normal(list.map_err(|e| to_request_error(&e, &[]))?, at))
 }
 
 /// What a task would move from there.
-pub(super) fn measure(shared: &Shared, at: &ObjectUrl, control: &Control) -> Result<Size, Refusal> {
+pub(super) fn measure(
+    shared: &FilePoolState,
+    at: &ObjectUrl,
+    control: &Control,
+) -> Result<TaskSize, RequestError> {
     let list = list(shared, at, control)?;
-    Ok(Size {
+    Ok(TaskSize {
         bytes: list.bytes(),
-        room: copy::room(&list),
+        room: copy::space_needed(&list),
     })
 }
 
 /// The hash of what lies there, all of which is read.
 pub(super) fn content(
-    shared: &Shared,
+    shared: &FilePoolState,
     at: &ObjectUrl,
     control: &Control,
-) -> Result<Option<Hash>, Refusal> {
+) -> Result<Option<Hash>, RequestError> {
     let list = shared.mover.digest(&path(at), control);
-    Ok(normal(list.map_err(|e| told(&e, &[]))?, at).hash())
+    Ok(normal(list.map_err(|e| to_request_error(&e, &[]))?, at).hash())
 }
 
 /// Copies from a store to a path of this node, or outside.
 pub(super) fn fetch(
-    shared: &Shared,
-    plan: &Plan,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
     at: &ObjectUrl,
-    to: &Endpoint,
+    to: &TaskEndpoint,
     control: &Control,
-) -> Result<Finish, Refusal> {
-    let into_space = matches!(to, Endpoint::Path { space: Some(_), .. });
-    let to = Held::open(to, true)?;
+) -> Result<Finish, RequestError> {
+    let into_space = matches!(to, TaskEndpoint::Path { space: Some(_), .. });
+    let to = ConfinedPath::open(to, true)?;
     let there = to.stat()?.is_some();
     if there && !plan.replace {
         // An earlier tarnd may have come so far, and no further.
@@ -81,10 +89,10 @@ pub(super) fn fetch(
     }
     let replaced = if there { copy::stored(shared, &to)? } else { 0 };
     let list = list(shared, at, control)?;
-    if into_space && copy::room(&list) > plan.room {
+    if into_space && copy::space_needed(&list) > plan.room {
         return Err(copy::grown(&at.to_string()));
     }
-    let source = Source {
+    let source = TreeSource {
         root: path(at),
         held: None,
         peer: None,
@@ -100,63 +108,63 @@ pub(super) fn fetch(
 
 /// An object into memory.
 pub(super) fn load(
-    shared: &Shared,
-    plan: &Plan,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
     at: &ObjectUrl,
-    to: &Endpoint,
+    to: &TaskEndpoint,
     control: &Control,
-) -> Result<Finish, Refusal> {
+) -> Result<Finish, RequestError> {
     let list = list(shared, at, control)?;
     let (entry, size) = match &list.entries[..] {
         [only] if !at.is_tree() => (only, list.bytes()),
         _ => {
             let text = format!("{at} is a tree: only single objects can go into memory");
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
     };
     let name = at.to_string();
     let memory = remote::memory_for(to, size, &name)?;
     let tree = shared.mover.object_tree(&path(at), list.clone());
-    let tree = tree.map_err(|e| told(&e, &[]))?;
+    let tree = tree.map_err(|e| to_request_error(&e, &[]))?;
     let file = (&*tree, &*entry.path, size);
     let hash = remote::pour(shared, plan, file, &memory, control)?;
-    if plan.verify == Verify::Readback {
+    if plan.verify == CopyVerification::Readback {
         memory::prove(memory::hash(&memory, size, control)?, hash, &memory)?;
     }
     Ok(Finish {
         bytes: size,
-        checksum: (plan.verify != Verify::None).then(|| hash.0.to_be_bytes()),
+        checksum: (plan.verify != CopyVerification::None).then(|| hash.0.to_be_bytes()),
         ..Finish::nothing()
     })
 }
 
 /// What is put into a store, and what is done with it after a move.
-struct Putting<'a> {
+struct ObjectUpload<'a> {
     source: CopySource,
     list: Manifest,
     /// A single file.
     single: bool,
     /// For messages.
     name: String,
-    held: Option<Held>,
-    moved: Moved<'a>,
+    held: Option<ConfinedPath>,
+    moved: MoveSource<'a>,
 }
 
 /// The source of a move, with its fingerprint.
-enum Moved<'a> {
+enum MoveSource<'a> {
     No,
     Own(u128),
-    Far(Asking<'a>, Place<'a>, u128),
+    Far(Asking<'a>, PeerPath<'a>, u128),
 }
 
 /// Copies or moves into a store.
 pub(super) fn put(
-    shared: &Shared,
-    plan: &Plan,
-    from: &Endpoint,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    from: &TaskEndpoint,
     at: &ObjectUrl,
     control: &Control,
-) -> Result<Finish, Refusal> {
+) -> Result<Finish, RequestError> {
     let putting = putting(shared, plan, from, control).and_then(|putting| {
         check(&putting, from, at)?;
         Ok(putting)
@@ -183,8 +191,8 @@ pub(super) fn put(
         }
     })?;
     let freed = match (&putting.moved, &putting.held) {
-        (Moved::Own(print), Some(held)) => copy::release_own(shared, plan, held, *print)?,
-        (Moved::Far(peers, place, print), _) => {
+        (MoveSource::Own(print), Some(held)) => copy::release_own(shared, plan, held, *print)?,
+        (MoveSource::Far(peers, place, print), _) => {
             peers.release(*place, plan.id, *print)?;
             0
         }
@@ -200,23 +208,27 @@ pub(super) fn put(
 
 /// Whether the source is gone as an earlier tarnd has moved it.
 fn is_moved(
-    shared: &Shared,
-    plan: &Plan,
-    why: &Refusal,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    why: &RequestError,
     at: &ObjectUrl,
     control: &Control,
-) -> Result<bool, Refusal> {
-    if why.code != Code::NotFound || !plan.resumed || plan.verb != Verb::Move {
+) -> Result<bool, RequestError> {
+    if why.code != Code::NotFound || !plan.resumed || plan.verb != TaskVerb::Move {
         return Ok(false);
     }
     let is = shared.mover.is_delivered(&path(at), &owner(plan), control);
-    is.map_err(|e| told(&e, &[]))
+    is.map_err(|e| to_request_error(&e, &[]))
 }
 
 /// Whether the source can be that place.
-fn check(putting: &Putting<'_>, from: &Endpoint, at: &ObjectUrl) -> Result<(), Refusal> {
+fn check(
+    putting: &ObjectUpload<'_>,
+    from: &TaskEndpoint,
+    at: &ObjectUrl,
+) -> Result<(), RequestError> {
     let (name, invalid) = (&putting.name, |text: String| {
-        Err(Refusal::new(Code::Invalid, text))
+        Err(RequestError::new(Code::Invalid, text))
     });
     let is_file = |e: &Entry| matches!(e.kind, EntryKind::File { .. });
     match (putting.single, at.is_tree()) {
@@ -230,7 +242,7 @@ fn check(putting: &Putting<'_>, from: &Endpoint, at: &ObjectUrl) -> Result<(), R
             invalid(format!("`{name}` is no file: only files become objects"))
         }
         _ => match from {
-            Endpoint::Object(source) if source.is_in_way_of(at) => {
+            TaskEndpoint::Object(source) if source.is_in_way_of(at) => {
                 invalid(format!("one of {source} and {at} contains the other"))
             }
             _ => Ok(()),
@@ -240,20 +252,20 @@ fn check(putting: &Putting<'_>, from: &Endpoint, at: &ObjectUrl) -> Result<(), R
 
 /// Finds the source.
 fn putting<'a>(
-    shared: &'a Shared,
-    plan: &'a Plan,
-    from: &'a Endpoint,
+    shared: &'a FilePoolState,
+    plan: &'a TaskPlan,
+    from: &'a TaskEndpoint,
     control: &Control,
-) -> Result<Putting<'a>, Refusal> {
+) -> Result<ObjectUpload<'a>, RequestError> {
     let source = CopySource::of(PathBuf::new());
-    let moves = plan.verb == Verb::Move;
+    let moves = plan.verb == TaskVerb::Move;
     Ok(match from {
-        Endpoint::Path { .. } => {
-            let held = Held::open(from, false)?;
+        TaskEndpoint::Path { .. } => {
+            let held = ConfinedPath::open(from, false)?;
             let stat = held.stat()?.ok_or_else(|| held.missing())?;
             let single = kind_of(&stat) != FileType::Directory;
             let list = copy::list(shared, &held, control)?;
-            Putting {
+            ObjectUpload {
                 source: CopySource {
                     root: held.path(),
                     as_entry: single.then(|| SINGLE.to_owned()),
@@ -263,14 +275,14 @@ fn putting<'a>(
                 single,
                 name: held.place().to_owned(),
                 moved: match moves {
-                    true => Moved::Own(fingerprint(&list, id_of(&stat))),
-                    false => Moved::No,
+                    true => MoveSource::Own(fingerprint(&list, id_of(&stat))),
+                    false => MoveSource::No,
                 },
                 list,
                 held: Some(held),
             }
         }
-        Endpoint::Object(at) => Putting {
+        TaskEndpoint::Object(at) => ObjectUpload {
             source: CopySource {
                 root: path(at),
                 ..source
@@ -279,13 +291,13 @@ fn putting<'a>(
             single: !at.is_tree(),
             name: at.to_string(),
             held: None,
-            moved: Moved::No,
+            moved: MoveSource::No,
         },
-        Endpoint::Memory {
+        TaskEndpoint::Memory {
             region,
             offset,
             length,
-        } => Putting {
+        } => ObjectUpload {
             source: CopySource {
                 peer: Some(Arc::new(InMemory {
                     region: region.clone(),
@@ -297,18 +309,18 @@ fn putting<'a>(
             single: true,
             name: "the memory".into(),
             held: None,
-            moved: Moved::No,
+            moved: MoveSource::No,
         },
-        Endpoint::Far { .. } => {
+        TaskEndpoint::Far { .. } => {
             let (peers, place) = (Asking::of(shared, plan)?, remote::far(from)?);
-            let hashes = plan.verify != Verify::None || moves;
-            let Far {
+            let hashes = plan.verify != CopyVerification::None || moves;
+            let PeerEndpoint {
                 single,
                 list,
                 print,
                 tree,
             } = peers.list(place, hashes, control)?;
-            Putting {
+            ObjectUpload {
                 source: CopySource {
                     peer: Some(remote::noted(tree, plan)),
                     ..source
@@ -318,8 +330,8 @@ fn putting<'a>(
                 name: remote::show(place),
                 held: None,
                 moved: match moves {
-                    true => Moved::Far(peers, place, print),
-                    false => Moved::No,
+                    true => MoveSource::Far(peers, place, print),
+                    false => MoveSource::No,
                 },
             }
         }
@@ -327,18 +339,18 @@ fn putting<'a>(
 }
 
 /// Whose objects those of a task are: of this tarnd, as its half-done files are.
-fn owner(plan: &Plan) -> String {
+fn owner(plan: &TaskPlan) -> String {
     String::from_utf8_lossy(&hidden(plan.id, "")).into_owned()
 }
 
 fn deliver(
-    shared: &Shared,
-    plan: &Plan,
-    putting: &Putting<'_>,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    putting: &ObjectUpload<'_>,
     at: &ObjectUrl,
     control: &Control,
-) -> Result<(u64, Option<Checksum>), Refusal> {
-    let job = Delivery {
+) -> Result<(u64, Option<Checksum>), RequestError> {
+    let job = DeliveryJob {
         sources: vec![CopySource {
             manifest: Some(putting.list.clone()),
             ..putting.source.clone()
@@ -358,21 +370,23 @@ fn deliver(
     };
     let limiter = shared.limiter(plan);
     let report = shared.mover.deliver_limited(&job, control, limiter);
-    let held: Vec<&Held> = putting.held.iter().collect();
+    let held: Vec<&ConfinedPath> = putting.held.iter().collect();
     let report = report.map_err(|e| {
-        let why = told(&e, &held);
+        let why = to_request_error(&e, &held);
         // What it has put before it met somebody else's goes; what it met is not its own.
-        let goes = e.refused == Some(Refused::Occupied) && !shared.keeps(plan, &why);
+        let goes = e.refused == Some(ObjectStoreError::Occupied) && !shared.keeps(plan, &why);
         if goes && !plan.resumed {
             withdraw(shared, plan, at, false);
         }
         why
     })?;
     let checksum = match report.manifests.first().map(|m| &m.entries[..]) {
-        Some([entry]) if putting.single && plan.verify != Verify::None => match &entry.kind {
-            EntryKind::File { hash, .. } => hash.map(|h| h.0.to_be_bytes()),
-            _ => None,
-        },
+        Some([entry]) if putting.single && plan.verify != CopyVerification::None => {
+            match &entry.kind {
+                EntryKind::File { hash, .. } => hash.map(|h| h.0.to_be_bytes()),
+                _ => None,
+            }
+        }
         _ => None,
     };
     Ok((putting.list.bytes(), checksum))
@@ -380,17 +394,22 @@ fn deliver(
 
 /// Removes what a task has put that does not go on; what has taken the place of other objects stays. So does what a move has put
 /// whole that `may_be_moved`: its source may be gone already.
-pub(super) fn withdraw(shared: &Shared, plan: &Plan, at: &ObjectUrl, may_be_moved: bool) {
+pub(super) fn withdraw(
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    at: &ObjectUrl,
+    may_be_moved: bool,
+) {
     let (owner, control) = (owner(plan), Control::default());
     let is_whole = || shared.mover.is_delivered(&path(at), &owner, &control);
-    let is_only_copy = plan.verb == Verb::Move && may_be_moved && is_whole().unwrap_or(true);
+    let is_only_copy = plan.verb == TaskVerb::Move && may_be_moved && is_whole().unwrap_or(true);
     let objects = !plan.replace && !is_only_copy;
     let removed = shared.mover.withdraw(&path(at), &owner, objects, &control);
     if let Err(e) = removed {
         tracing::warn!(
             task = plan.id,
             "a leftover stays at {at}: {}",
-            told(&e, &[])
+            to_request_error(&e, &[])
         );
     }
 }
@@ -418,7 +437,7 @@ fn of_memory(length: u64) -> Manifest {
 /// makes the task fail, and nothing else.
 #[derive(Debug)]
 struct InMemory {
-    region: Region,
+    region: ProgramRegion,
     offset: u64,
 }
 
@@ -449,7 +468,7 @@ impl PeerStream for MemoryStream<'_> {
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> Result<(), MoverError> {
-        let side = Side {
+        let side = CopySide {
             fd: &self.memory.region.fd,
             offset: self.memory.offset,
             name: "the memory",

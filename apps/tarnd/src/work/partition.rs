@@ -1,17 +1,18 @@
 //! Partitions of the dataspaces.
 
-use super::{Endpoint, Held, Plan, Shared};
-use crate::connection::Key;
+use super::{ConfinedPath, FilePoolState, TaskEndpoint, TaskPlan};
+use crate::connection::ProgramConnectionId;
 use crate::peers::unexpected;
 use rustix::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tarn_partitions::{Folder, HEAD, Info, MAX_UNIT, PAGE, SUFFIX, Serving};
+use tarn_partitions::{HEAD, MAX_UNIT, PAGE, PartitionDetails, PartitionFolder, SUFFIX, Serving};
 use tarn_ports::Control;
 use tarn_proto::local::{
-    Allocation, Ask, Code, FarPartition, PartitionInfo, Refusal, Reply, Said, Uid,
+    Allocation, Code, FarPartition, PartitionInfo, PeerTarndReply, PeerTarndRequest, Reply,
+    RequestError, UserId,
 };
-use tarn_tasks::{Finish, Size};
+use tarn_tasks::{Finish, TaskSize};
 use tarn_types::grant::admits;
 
 /// Bytes of partitions in one reply: the rest is asked for again.
@@ -24,8 +25,8 @@ const CLOSING: Duration = Duration::from_millis(300);
 const BETWEEN: Duration = Duration::from_millis(5);
 
 /// The folder of a partition's file, and its name in it.
-fn place(spot: &Endpoint, make: bool) -> Result<(Folder, String), Refusal> {
-    let held = Held::open(spot, make)?;
+fn place(spot: &TaskEndpoint, make: bool) -> Result<(PartitionFolder, String), RequestError> {
+    let held = ConfinedPath::open(spot, make)?;
     let name = std::str::from_utf8(held.name()).ok();
     let name = name.and_then(|name| name.strip_suffix(SUFFIX));
     let name = name.ok_or_else(|| {
@@ -33,17 +34,17 @@ fn place(spot: &Endpoint, make: bool) -> Result<(Folder, String), Refusal> {
             "`{}` is no partition: its name ends with {SUFFIX}",
             held.place()
         );
-        Refusal::new(Code::Invalid, text)
+        RequestError::new(Code::Invalid, text)
     })?;
     Ok((folder_of(&held)?, name.to_owned()))
 }
 
-fn folder_of(held: &Held) -> Result<Folder, Refusal> {
+fn folder_of(held: &ConfinedPath) -> Result<PartitionFolder, RequestError> {
     let folder = held.folder().try_clone().map_err(|e| {
         let text = format!("`{}` cannot be opened: {e}", held.place());
-        Refusal::new(Code::Io, text)
+        RequestError::new(Code::Io, text)
     })?;
-    Ok(Folder::opened(folder, held.shown().into()))
+    Ok(PartitionFolder::opened(folder, held.shown().into()))
 }
 
 /// Bytes that a partition takes which is written by such units, if it is.
@@ -54,13 +55,13 @@ fn file(bytes: u64, unit: u32) -> u64 {
 }
 
 /// Bytes that one takes.
-fn takes(info: &Info) -> u64 {
+fn takes(info: &PartitionDetails) -> u64 {
     file(info.size, info.unit)
 }
 
 /// Does what nobody else may have the partition open for; for a moment, somebody may: a program of another node has closed it, and its
 /// stream is not noticed to have ended yet.
-fn patiently(does: impl Fn() -> Result<(), Refusal>) -> Result<(), Refusal> {
+fn patiently(does: impl Fn() -> Result<(), RequestError>) -> Result<(), RequestError> {
     let until = Instant::now() + CLOSING;
     loop {
         match does() {
@@ -73,7 +74,11 @@ fn patiently(does: impl Fn() -> Result<(), Refusal>) -> Result<(), Refusal> {
 }
 
 /// What one would take more than it does.
-pub(super) fn measure(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Size, Refusal> {
+pub(super) fn measure(
+    plan: &TaskPlan,
+    bytes: u64,
+    how: &Allocation,
+) -> Result<TaskSize, RequestError> {
     let room = match how {
         // One that is no unit is refused when it is made.
         Allocation::Make { unit, .. } => file(bytes, unit.unwrap_or(0).min(MAX_UNIT)),
@@ -84,11 +89,15 @@ pub(super) fn measure(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Size,
             file(bytes, info.unit).saturating_sub(takes(&info))
         }
     };
-    Ok(Size { bytes: 0, room })
+    Ok(TaskSize { bytes: 0, room })
 }
 
 /// Makes one, or gives it another size.
-pub(super) fn allocate(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Finish, Refusal> {
+pub(super) fn allocate(
+    plan: &TaskPlan,
+    bytes: u64,
+    how: &Allocation,
+) -> Result<Finish, RequestError> {
     let is_new = matches!(how, Allocation::Make { .. } | Allocation::MakeWith { .. });
     let (folder, name) = place(&plan.from, is_new)?;
     let before = if is_new {
@@ -97,7 +106,7 @@ pub(super) fn allocate(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Fini
         takes(&folder.look(&name)?)
     };
     let owner = rustix::process::geteuid().as_raw();
-    let make = |made: Result<(), Refusal>| match made {
+    let make = |made: Result<(), RequestError>| match made {
         // An earlier tarnd has come to the end.
         Err(why) if plan.resumed && why.code == Code::Exists => Ok(()),
         made => made,
@@ -120,8 +129,8 @@ pub(super) fn allocate(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Fini
 }
 
 /// Takes a partition away that nobody has open; bytes that were freed. None where it is no partition's file.
-pub(super) fn delete(plan: &Plan) -> Option<Result<u64, Refusal>> {
-    let Endpoint::Path { path, .. } = &plan.from else {
+pub(super) fn delete(plan: &TaskPlan) -> Option<Result<u64, RequestError>> {
+    let TaskEndpoint::Path { path, .. } = &plan.from else {
         return None;
     };
     path.ends_with(SUFFIX.as_bytes()).then(|| {
@@ -141,14 +150,14 @@ pub(crate) fn serve(
     space: (String, PathBuf),
     path: &[u8],
     write: bool,
-) -> Result<Serving, Refusal> {
+) -> Result<Serving, RequestError> {
     let shown = PathBuf::from(format!("{}/{}", space.0, String::from_utf8_lossy(path)));
-    let spot = Endpoint::Path {
+    let spot = TaskEndpoint::Path {
         space: Some(space),
         path: path.to_vec(),
     };
     let (folder, name) = place(&spot, false)?;
-    let (file, _) = folder.lend(&name, write)?;
+    let (file, _) = folder.export_file(&name, write)?;
     Serving::new(file, &shown, write)
 }
 
@@ -157,17 +166,17 @@ pub(crate) fn list(
     space: (String, PathBuf),
     path: &[u8],
     after: &str,
-    admits: impl Fn(&Info) -> bool,
-) -> Result<Vec<PartitionInfo>, Refusal> {
+    admits: impl Fn(&PartitionDetails) -> bool,
+) -> Result<Vec<PartitionInfo>, RequestError> {
     let inside = match path {
         b"" => SUFFIX.as_bytes().to_vec(),
         path => [path, b"/", SUFFIX.as_bytes()].concat(),
     };
-    let spot = Endpoint::Path {
+    let spot = TaskEndpoint::Path {
         space: Some(space),
         path: inside,
     };
-    let folder = folder_of(&Held::open(&spot, false)?)?;
+    let folder = folder_of(&ConfinedPath::open(&spot, false)?)?;
     let mut room = MAX_LISTED;
     let all = folder.list()?.into_iter();
     let wanted = all.filter(|info| *info.name > *after && admits(info));
@@ -182,7 +191,7 @@ pub(crate) fn list(
 
 /// What a program wants of partitions.
 #[derive(Debug)]
-pub(crate) enum Wanted {
+pub(crate) enum PartitionQuery {
     /// This file, to be written too.
     One(bool),
     /// Those of this folder that come after a name.
@@ -191,67 +200,69 @@ pub(crate) enum Wanted {
 
 /// Partitions for a program.
 #[derive(Debug)]
-pub(crate) struct Lending {
+pub(crate) struct PartitionRequest {
     /// Who is answered.
-    pub(crate) to: (Key, u32),
+    pub(crate) to: (ProgramConnectionId, u32),
     /// The node that has it, if it is another one.
     pub(crate) node: Option<String>,
     /// The space and its root; no root of another node's.
     pub(crate) space: (String, PathBuf),
     /// Below it.
     pub(crate) path: Vec<u8>,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: PartitionQuery,
     /// Who asks, and their groups; none for who may have all.
-    pub(crate) guest: Option<(Uid, Vec<u32>)>,
+    pub(crate) guest: Option<(UserId, Vec<u32>)>,
 }
 
 /// The answer.
-pub(crate) struct Lent {
-    pub(crate) to: (Key, u32),
+pub(crate) struct PartitionReply {
+    pub(crate) to: (ProgramConnectionId, u32),
     pub(crate) reply: Reply,
     pub(crate) file: Option<OwnedFd>,
 }
 
-impl Lending {
-    pub(super) fn answer(self, shared: &Shared) -> Lent {
+impl PartitionRequest {
+    pub(super) fn answer(self, shared: &FilePoolState) -> PartitionReply {
         let (reply, file) = match &self.wanted {
-            Wanted::One(write) if self.node.is_some() => match self.open_there(shared, *write) {
-                Ok((far, stream)) => (Reply::OpenedThere(far), Some(stream)),
-                Err(why) => (Reply::Refused(why), None),
-            },
-            Wanted::One(write) => match self.open(*write) {
+            PartitionQuery::One(write) if self.node.is_some() => {
+                match self.open_there(shared, *write) {
+                    Ok((far, stream)) => (Reply::OpenedThere(far), Some(stream)),
+                    Err(why) => (Reply::Refused(why), None),
+                }
+            }
+            PartitionQuery::One(write) => match self.open(*write) {
                 Ok(file) => (Reply::Opened, Some(file)),
                 Err(why) => (Reply::Refused(why), None),
             },
-            Wanted::List(after) => match self.list(shared, after) {
+            PartitionQuery::List(after) => match self.list(shared, after) {
                 Ok(some) => (Reply::Partitions(some), None),
                 Err(why) => (Reply::Refused(why), None),
             },
         };
-        Lent {
+        PartitionReply {
             to: self.to,
             reply,
             file,
         }
     }
 
-    fn admits(&self, info: &Info, write: bool) -> bool {
+    fn admits(&self, info: &PartitionDetails, write: bool) -> bool {
         let Some((user, groups)) = &self.guest else {
             return true;
         };
         info.damaged.is_none() && admits(info.owner, &info.grants, *user, groups, write)
     }
 
-    fn open(&self, write: bool) -> Result<OwnedFd, Refusal> {
+    fn open(&self, write: bool) -> Result<OwnedFd, RequestError> {
         // Who is not on its list does not learn whether there is one.
         let denied = || {
             let text = format!(
                 "user {} may not have the partition, or it does not exist: its owner can make one with this user on its access list",
                 self.guest.as_ref().map_or(0, |(user, _)| *user)
             );
-            Refusal::new(Code::Denied, text)
+            RequestError::new(Code::Denied, text)
         };
-        let spot = Endpoint::Path {
+        let spot = TaskEndpoint::Path {
             space: Some(self.space.clone()),
             path: self.path.clone(),
         };
@@ -259,7 +270,7 @@ impl Lending {
             (Err(_), Some(_)) => return Err(denied()),
             (found, _) => found?,
         };
-        match (folder.lend(&name, write), &self.guest) {
+        match (folder.export_file(&name, write), &self.guest) {
             (Ok((file, info)), _) if self.admits(&info, write) => Ok(file),
             (Ok(_) | Err(_), Some(_)) => Err(denied()),
             (lent, None) => lent.map(|(file, _)| file),
@@ -267,29 +278,37 @@ impl Lending {
     }
 
     /// Has another node open it.
-    fn open_there(&self, shared: &Shared, write: bool) -> Result<(FarPartition, OwnedFd), Refusal> {
-        let ask = Ask::Lend {
+    fn open_there(
+        &self,
+        shared: &FilePoolState,
+        write: bool,
+    ) -> Result<(FarPartition, OwnedFd), RequestError> {
+        let ask = PeerTarndRequest::Lend {
             space: self.space.0.clone(),
             path: self.path.as_slice().into(),
             write,
         };
         let node = self.node.as_deref().unwrap_or_default();
-        shared.peers()?.lend(node, &ask)
+        shared.peers()?.open_partition(node, &ask)
     }
 
-    fn list(&self, shared: &Shared, after: &str) -> Result<Vec<PartitionInfo>, Refusal> {
+    fn list(
+        &self,
+        shared: &FilePoolState,
+        after: &str,
+    ) -> Result<Vec<PartitionInfo>, RequestError> {
         let Some(node) = &self.node else {
             return list(self.space.clone(), &self.path, after, |info| {
                 self.admits(info, false)
             });
         };
-        let ask = Ask::Partitions {
+        let ask = PeerTarndRequest::Partitions {
             space: self.space.0.clone(),
             path: self.path.as_slice().into(),
             after: after.to_owned(),
         };
         match shared.peers()?.ask(node, &ask, &Control::default())? {
-            Said::Partitions(some) => Ok(some),
+            PeerTarndReply::Partitions(some) => Ok(some),
             _ => Err(unexpected(node)),
         }
     }

@@ -1,6 +1,6 @@
 //! Paths, opened beneath their space's root: no link and no `..` leads out of it.
 
-use super::Endpoint;
+use super::TaskEndpoint;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fstat, fstatfs, mkdirat,
@@ -11,8 +11,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use tarn_ports::{MoverError, Refused};
-use tarn_proto::local::{Code, Refusal, TaskId};
+use tarn_ports::{MoverError, ObjectStoreError};
+use tarn_proto::local::{Code, RequestError, TaskId};
 use tarn_types::bounds::MAX_PATH_BYTES;
 use tarn_types::event::FailureKind;
 
@@ -40,7 +40,7 @@ pub(crate) fn id_of(stat: &Stat) -> Id {
 
 /// A name in a folder that is open. The folder stays the one it is, whoever renames what is above it.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct ConfinedPath {
     folder: OwnedFd,
     name: Vec<u8>,
     /// The folder's path, for messages.
@@ -49,7 +49,7 @@ pub(crate) struct Held {
     place: String,
 }
 
-fn refuse(place: &str, doing: &str, errno: Errno) -> Refusal {
+fn refuse(place: &str, doing: &str, errno: Errno) -> RequestError {
     let code = match errno {
         Errno::NOENT | Errno::NOTDIR => Code::NotFound,
         Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::XDEV => Code::Denied,
@@ -64,7 +64,7 @@ fn refuse(place: &str, doing: &str, errno: Errno) -> Refusal {
         }
         errno => errno.to_string(),
     };
-    Refusal::new(code, format!("cannot {doing} `{place}`: {why}"))
+    RequestError::new(code, format!("cannot {doing} `{place}`: {why}"))
 }
 
 fn beneath(root: &OwnedFd, folder: &[u8]) -> Result<OwnedFd, Errno> {
@@ -82,12 +82,12 @@ fn beneath(root: &OwnedFd, folder: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(at)
 }
 
-impl Held {
+impl ConfinedPath {
     /// Opens the folder that holds a place; with `make`, folders that are missing are made.
-    pub(crate) fn open(spot: &Endpoint, make: bool) -> Result<Self, Refusal> {
-        let Endpoint::Path { space, path } = spot else {
+    pub(crate) fn open(spot: &TaskEndpoint, make: bool) -> Result<Self, RequestError> {
+        let TaskEndpoint::Path { space, path } = spot else {
             let text = "that is no path of this node";
-            return Err(Refusal::new(Code::Internal, text));
+            return Err(RequestError::new(Code::Internal, text));
         };
         let (above, name) = match path.iter().rposition(|b| *b == b'/') {
             Some(at) => (&path[..at], &path[at + 1..]),
@@ -163,16 +163,16 @@ impl Held {
         &self.place
     }
 
-    pub(crate) fn failed(&self, doing: &str, errno: Errno) -> Refusal {
+    pub(crate) fn failed(&self, doing: &str, errno: Errno) -> RequestError {
         refuse(&self.place, doing, errno)
     }
 
     /// What is there; `None` for nothing.
-    pub(crate) fn stat(&self) -> Result<Option<Stat>, Refusal> {
+    pub(crate) fn stat(&self) -> Result<Option<Stat>, RequestError> {
         self.stat_of(&self.name)
     }
 
-    pub(crate) fn stat_of(&self, name: &[u8]) -> Result<Option<Stat>, Refusal> {
+    pub(crate) fn stat_of(&self, name: &[u8]) -> Result<Option<Stat>, RequestError> {
         match statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
@@ -182,7 +182,12 @@ impl Held {
 
     /// Gives a name of this folder to `to`; what is there is replaced at once or, without `replace`, never.
     /// `Ok(false)` when they lie on different file systems.
-    pub(crate) fn rename(&self, name: &[u8], to: &Self, replace: bool) -> Result<bool, Refusal> {
+    pub(crate) fn rename(
+        &self,
+        name: &[u8],
+        to: &Self,
+        replace: bool,
+    ) -> Result<bool, RequestError> {
         let plain = |flags| renameat_with(&self.folder, name, &to.folder, &to.name[..], flags);
         let outcome = match plain(RenameFlags::NOREPLACE) {
             Err(Errno::EXIST | Errno::NOTEMPTY) if replace => plain(RenameFlags::EXCHANGE),
@@ -201,13 +206,13 @@ impl Held {
     }
 
     /// Gives it another name in its folder.
-    pub(crate) fn aside(&self, name: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn aside(&self, name: &[u8]) -> Result<(), RequestError> {
         rustix::fs::renameat(&self.folder, &self.name[..], &self.folder, name)
             .map_err(|e| self.failed("remove", e))
     }
 
     /// Whether both are one name in one folder, whatever ways lead there.
-    pub(crate) fn is(&self, other: &Self) -> Result<bool, Refusal> {
+    pub(crate) fn is(&self, other: &Self) -> Result<bool, RequestError> {
         let folder = |held: &Self| {
             let stat = fstat(&held.folder).map_err(|e| held.failed("examine", e))?;
             Ok(id_of(&stat))
@@ -216,7 +221,7 @@ impl Held {
     }
 
     /// Refuses what the kernel makes up as it is read.
-    pub(crate) fn check_readable(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_readable(&self) -> Result<(), RequestError> {
         let about = fstatfs(&self.folder).map_err(|e| self.failed("examine", e))?;
         if !OF_KERNEL.contains(&about.f_type) {
             return Ok(());
@@ -225,22 +230,22 @@ impl Held {
             "`{}` is made up by the kernel as it is read, and its size is not known before; write its content to a file, and name that",
             self.place
         );
-        Err(Refusal::new(Code::Unsupported, text))
+        Err(RequestError::new(Code::Unsupported, text))
     }
 
     /// Makes the names of the folder durable.
-    pub(crate) fn sync(&self) -> Result<(), Refusal> {
+    pub(crate) fn sync(&self) -> Result<(), RequestError> {
         rustix::fs::fsync(&self.folder).map_err(|e| self.failed("sync the folder of", e))
     }
 
     /// The same of a folder in it.
-    pub(crate) fn sync_inside(&self, folder: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn sync_inside(&self, folder: &[u8]) -> Result<(), RequestError> {
         let synced = open_folder(&self.path_of(folder)).and_then(rustix::fs::fsync);
         synced.map_err(|e| self.failed("sync", e))
     }
 
-    pub(crate) fn exists(&self) -> Refusal {
-        Refusal::new(
+    pub(crate) fn exists(&self) -> RequestError {
+        RequestError::new(
             Code::Exists,
             format!(
                 "`{}` exists already; remove it, or ask to replace it",
@@ -249,16 +254,16 @@ impl Held {
         )
     }
 
-    pub(crate) fn missing(&self) -> Refusal {
-        Refusal::new(Code::NotFound, format!("`{}` does not exist", self.place))
+    pub(crate) fn missing(&self) -> RequestError {
+        RequestError::new(Code::NotFound, format!("`{}` does not exist", self.place))
     }
 }
 
 /// A mover's error as it is told, with the paths that people know.
-pub(crate) fn told(error: &MoverError, places: &[&Held]) -> Refusal {
+pub(crate) fn to_request_error(error: &MoverError, places: &[&ConfinedPath]) -> RequestError {
     let code = match error.failure.kind {
-        _ if error.refused == Some(Refused::Missing) => Code::NotFound,
-        _ if error.refused == Some(Refused::Denied) => Code::Denied,
+        _ if error.refused == Some(ObjectStoreError::Missing) => Code::NotFound,
+        _ if error.refused == Some(ObjectStoreError::Denied) => Code::Denied,
         FailureKind::NoSpace => Code::NoSpace,
         FailureKind::SourceChanged => Code::Changed,
         FailureKind::Corrupt => Code::Corrupt,
@@ -273,7 +278,7 @@ pub(crate) fn told(error: &MoverError, places: &[&Held]) -> Refusal {
         let shown = held.shown.display().to_string();
         text = text.replace(&fd, &format!("{}/", shown.trim_end_matches('/')));
     }
-    Refusal::new(code, text)
+    RequestError::new(code, text)
 }
 
 /// A folder by its path.
@@ -305,9 +310,9 @@ pub(crate) fn above(folder: &OwnedFd) -> Vec<Id> {
 
 /// Refuses an external destination that lies in one of these dataspaces or around it: what comes there by that way would not be
 /// counted.
-pub(crate) fn check_outside(path: &[u8], spaces: &[(String, PathBuf)]) -> Result<(), Refusal> {
+pub(crate) fn check_outside(path: &[u8], spaces: &[(String, PathBuf)]) -> Result<(), RequestError> {
     let text = |path: &[u8]| String::from_utf8_lossy(path).escape_debug().to_string();
-    let refuse = |what: String| Err(Refusal::new(Code::Invalid, what));
+    let refuse = |what: String| Err(RequestError::new(Code::Invalid, what));
     let whole = Path::new(OsStr::from_bytes(path));
     // Its own name is replaced, not followed; what is above it may not be made yet.
     let there = openat(CWD, whole, FOLDER | OFlags::NOFOLLOW, Mode::empty()).ok();

@@ -3,11 +3,11 @@
 //! Data is pulled: what goes to another node is a task of that node's tarnd, which has its room, quotas, slots and journal. This
 //! one hands it over, follows it, and removes the source of a move once the copy there is proven.
 
-use super::copy::{self, SINGLE, Source};
-use super::memory::{self, Side};
-use super::place::{Held, id_of, kind_of, told};
-use super::{Endpoint, Plan, Shared, Verb, lock, object};
-use crate::peers::{Far, Peers, fingerprint, unexpected};
+use super::copy::{self, SINGLE, TreeSource};
+use super::memory::{self, CopySide};
+use super::place::{ConfinedPath, id_of, kind_of, to_request_error};
+use super::{FilePoolState, TaskEndpoint, TaskPlan, TaskVerb, lock, object};
+use crate::peers::{PeerEndpoint, PeerTable, fingerprint, unexpected};
 use rustix::fs::FileType;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,11 @@ use std::time::{Duration, Instant};
 use tarn_data_plane::RemoteTree;
 use tarn_mover::ContentHasher;
 use tarn_ports::{Control, MoverError, PeerStream, PeerTree, Piece, Watch};
-use tarn_proto::local::{Ask, Code, End, Outcome, Refusal, Said, State, TaskId, TaskSpec, Verify};
-use tarn_tasks::{Finish, Size};
+use tarn_proto::local::{
+    Code, CopyVerification, PeerTarndReply, PeerTarndRequest, RequestError, TaskEnd, TaskId,
+    TaskOutcome, TaskSpec, TaskState,
+};
+use tarn_tasks::{Finish, TaskSize};
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{EntryKind, Manifest};
@@ -32,26 +35,26 @@ const PIECE: u64 = 1 << 20;
 const AHEAD: u64 = 4;
 
 /// Node, dataspace and path.
-pub(super) type Place<'a> = (&'a str, &'a str, &'a [u8]);
+pub(super) type PeerPath<'a> = (&'a str, &'a str, &'a [u8]);
 
-pub(super) fn far(spot: &Endpoint) -> Result<Place<'_>, Refusal> {
+pub(super) fn far(spot: &TaskEndpoint) -> Result<PeerPath<'_>, RequestError> {
     match spot {
-        Endpoint::Far { node, space, path } => Ok((node, space, path)),
-        _ => Err(Refusal::new(
+        TaskEndpoint::Far { node, space, path } => Ok((node, space, path)),
+        _ => Err(RequestError::new(
             Code::Internal,
             "that is no place of another node",
         )),
     }
 }
 
-pub(super) fn show((node, space, path): Place<'_>) -> String {
+pub(super) fn show((node, space, path): PeerPath<'_>) -> String {
     let path = String::from_utf8_lossy(path);
     format!("{node}/{space}:{}", path.escape_debug())
 }
 
 /// A task that another node has taken for one of this node's.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Taken {
+pub(super) struct DelegatedTask {
     /// Its id there.
     id: TaskId,
     /// The fingerprint that the source had then, if it is to be removed from here.
@@ -60,7 +63,7 @@ pub(super) struct Taken {
 
 /// A tree of another node; what fails of it is noted.
 #[derive(Debug)]
-struct Noted {
+struct MonitoredTree {
     tree: RemoteTree,
     failed: Arc<AtomicBool>,
 }
@@ -70,16 +73,16 @@ struct NotedStream<'a> {
     failed: &'a AtomicBool,
 }
 
-impl Noted {
-    fn new(tree: RemoteTree, plan: &Plan) -> Self {
+impl MonitoredTree {
+    fn new(tree: RemoteTree, plan: &TaskPlan) -> Self {
         let failed = Arc::clone(&plan.peer_failed);
         Self { tree, failed }
     }
 }
 
 /// A tree of another node, of which a task reads.
-pub(super) fn noted(tree: RemoteTree, plan: &Plan) -> Arc<dyn PeerTree> {
-    Arc::new(Noted::new(tree, plan))
+pub(super) fn noted(tree: RemoteTree, plan: &TaskPlan) -> Arc<dyn PeerTree> {
+    Arc::new(MonitoredTree::new(tree, plan))
 }
 
 fn note<T>(failed: &AtomicBool, result: Result<T, MoverError>) -> Result<T, MoverError> {
@@ -92,7 +95,7 @@ fn note<T>(failed: &AtomicBool, result: Result<T, MoverError>) -> Result<T, Move
     result
 }
 
-impl PeerTree for Noted {
+impl PeerTree for MonitoredTree {
     fn name(&self) -> String {
         self.tree.name()
     }
@@ -116,55 +119,64 @@ impl PeerStream for NotedStream<'_> {
 
 /// The other nodes, asked for one task: whether one has failed it is noted.
 pub(super) struct Asking<'a> {
-    peers: &'a Peers,
+    peers: &'a PeerTable,
     failed: &'a AtomicBool,
 }
 
 impl<'a> Asking<'a> {
-    pub(super) fn of(shared: &'a Shared, plan: &'a Plan) -> Result<Self, Refusal> {
+    pub(super) fn of(shared: &'a FilePoolState, plan: &'a TaskPlan) -> Result<Self, RequestError> {
         Ok(Self {
             peers: shared.peers()?,
             failed: &plan.peer_failed,
         })
     }
 
-    fn heard<T>(&self, answer: Result<T, Refusal>) -> Result<T, Refusal> {
+    fn record_outcome<T>(&self, answer: Result<T, RequestError>) -> Result<T, RequestError> {
         self.failed.store(answer.is_err(), Ordering::Relaxed);
         answer
     }
 
-    fn ask(&self, node: &str, ask: &Ask, control: &Control) -> Result<Said, Refusal> {
-        self.heard(self.peers.ask(node, ask, control))
+    fn ask(
+        &self,
+        node: &str,
+        ask: &PeerTarndRequest,
+        control: &Control,
+    ) -> Result<PeerTarndReply, RequestError> {
+        self.record_outcome(self.peers.ask(node, ask, control))
     }
 
     pub(super) fn list(
         &self,
-        place: Place<'_>,
+        place: PeerPath<'_>,
         hashes: bool,
         control: &Control,
-    ) -> Result<Far, Refusal> {
-        self.heard(self.peers.list(place, hashes, control))
+    ) -> Result<PeerEndpoint, RequestError> {
+        self.record_outcome(self.peers.list(place, hashes, control))
     }
 
     pub(super) fn release(
         &self,
-        place: Place<'_>,
+        place: PeerPath<'_>,
         task: TaskId,
         print: u128,
-    ) -> Result<(), Refusal> {
-        self.heard(self.peers.release(place, task, print))
+    ) -> Result<(), RequestError> {
+        self.record_outcome(self.peers.release(place, task, print))
     }
 }
 
 /// What a task would move that takes from another node.
-pub(super) fn measure(shared: &Shared, plan: &Plan, control: &Control) -> Result<Size, Refusal> {
+pub(super) fn measure(
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    control: &Control,
+) -> Result<TaskSize, RequestError> {
     match Asking::of(shared, plan)?.list(far(&plan.from)?, false, control) {
-        Ok(found) => Ok(Size {
+        Ok(found) => Ok(TaskSize {
             bytes: found.list.bytes(),
-            room: copy::room(&found.list),
+            room: copy::space_needed(&found.list),
         }),
-        Err(why) if plan.resumed && plan.verb == Verb::Move && why.code == Code::NotFound => {
-            Ok(Size::default())
+        Err(why) if plan.resumed && plan.verb == TaskVerb::Move && why.code == Code::NotFound => {
+            Ok(TaskSize::default())
         }
         Err(why) => Err(why),
     }
@@ -172,27 +184,30 @@ pub(super) fn measure(shared: &Shared, plan: &Plan, control: &Control) -> Result
 
 /// Copies or moves from another node to a path of this one, or outside.
 pub(super) fn fetch(
-    shared: &Shared,
-    plan: &Plan,
-    to: &Endpoint,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    to: &TaskEndpoint,
     control: &Control,
-) -> Result<Finish, Refusal> {
+) -> Result<Finish, RequestError> {
     let (peers, place) = (&Asking::of(shared, plan)?, far(&plan.from)?);
-    let into_space = matches!(to, Endpoint::Path { space: Some(_), .. });
-    let to = Held::open(to, true)?;
+    let into_space = matches!(to, TaskEndpoint::Path { space: Some(_), .. });
+    let to = ConfinedPath::open(to, true)?;
     let there = to.stat()?.is_some();
     if there && !plan.replace && !plan.resumed {
         return Err(to.exists());
     }
-    let hashes = plan.verify != Verify::None || plan.verb == Verb::Move || there;
-    let Far {
+    let hashes = plan.verify != CopyVerification::None || plan.verb == TaskVerb::Move || there;
+    let PeerEndpoint {
         single,
         list,
         print,
         tree,
     } = match peers.list(place, hashes, control) {
         Err(why)
-            if why.code == Code::NotFound && plan.verb == Verb::Move && plan.resumed && there =>
+            if why.code == Code::NotFound
+                && plan.verb == TaskVerb::Move
+                && plan.resumed
+                && there =>
         {
             // An earlier tarnd has come to the end.
             return copy::finish(shared, plan, &to, None, 0);
@@ -207,11 +222,11 @@ pub(super) fn fetch(
         return end(shared, plan, (peers, place), (&list, print), &to, 0);
     }
     let replaced = if there { copy::stored(shared, &to)? } else { 0 };
-    if into_space && copy::room(&list) > plan.room {
+    if into_space && copy::space_needed(&list) > plan.room {
         return Err(copy::grown(&show(place)));
     }
     let name = list.entries.first().map(|e| e.path.clone());
-    let source = Source {
+    let source = TreeSource {
         root: std::path::PathBuf::new(),
         held: None,
         peer: Some(noted(tree, plan)),
@@ -227,14 +242,14 @@ pub(super) fn fetch(
 
 /// The end of a copy that is proven; of a move, the source is removed on its node.
 fn end(
-    shared: &Shared,
-    plan: &Plan,
-    (peers, place): (&Asking<'_>, Place<'_>),
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    (peers, place): (&Asking<'_>, PeerPath<'_>),
     (list, print): (&Manifest, u128),
-    to: &Held,
+    to: &ConfinedPath,
     replaced: u64,
-) -> Result<Finish, Refusal> {
-    if plan.verb == Verb::Move {
+) -> Result<Finish, RequestError> {
+    if plan.verb == TaskVerb::Move {
         to.sync()?;
         peers.release(place, plan.id, print)?;
     }
@@ -251,23 +266,23 @@ pub(super) fn normal(mut list: Manifest, single: bool) -> Manifest {
 
 /// The hash of what lies at a place of this node.
 pub(super) fn content(
-    shared: &Shared,
-    held: &Held,
+    shared: &FilePoolState,
+    held: &ConfinedPath,
     control: &Control,
-) -> Result<Option<tarn_types::hash::Hash>, Refusal> {
+) -> Result<Option<tarn_types::hash::Hash>, RequestError> {
     let list = copy::list_of(&shared.mover, held, held.name(), true, control)?;
     Ok(list.hash())
 }
 
 /// Copies a file of another node into memory.
 pub(super) fn load(
-    shared: &Shared,
-    plan: &Plan,
-    to: &Endpoint,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    to: &TaskEndpoint,
     control: &Control,
-) -> Result<Finish, Refusal> {
+) -> Result<Finish, RequestError> {
     let (peers, place) = (&Asking::of(shared, plan)?, far(&plan.from)?);
-    let hashes = plan.verify != Verify::None || plan.verb == Verb::Move;
+    let hashes = plan.verify != CopyVerification::None || plan.verb == TaskVerb::Move;
     let found = peers.list(place, hashes, control)?;
     let file = match &found.list.entries[..] {
         [only] if found.single => match &only.kind {
@@ -281,23 +296,23 @@ pub(super) fn load(
             "`{}` is no file: only files can go into memory",
             show(place)
         );
-        return Err(Refusal::new(Code::Invalid, text));
+        return Err(RequestError::new(Code::Invalid, text));
     };
     let memory = memory_for(to, size, &show(place))?;
-    let tree = Noted::new(found.tree, plan);
-    let file: File<'_> = (&tree, &entry.path, size);
+    let tree = MonitoredTree::new(found.tree, plan);
+    let file: PeerFile<'_> = (&tree, &entry.path, size);
     let hash = pour(shared, plan, file, &memory, control)?;
     if promised.is_some_and(|promised| promised != hash) {
         let text = format!(
             "`{}` was changed while it was read, or came otherwise than it was sent",
             show(place)
         );
-        return Err(Refusal::new(Code::Changed, text));
+        return Err(RequestError::new(Code::Changed, text));
     }
-    if plan.verify == Verify::Readback || plan.verb == Verb::Move {
+    if plan.verify == CopyVerification::Readback || plan.verb == TaskVerb::Move {
         memory::prove(memory::hash(&memory, size, control)?, hash, &memory)?;
     }
-    if plan.verb == Verb::Move {
+    if plan.verb == TaskVerb::Move {
         peers.release(place, plan.id, found.print)?;
     }
     Ok(Finish {
@@ -308,21 +323,25 @@ pub(super) fn load(
 }
 
 /// The memory that a file of this name and size goes into.
-pub(super) fn memory_for<'a>(to: &'a Endpoint, size: u64, name: &str) -> Result<Side<'a>, Refusal> {
-    let Endpoint::Memory {
+pub(super) fn memory_for<'a>(
+    to: &'a TaskEndpoint,
+    size: u64,
+    name: &str,
+) -> Result<CopySide<'a>, RequestError> {
+    let TaskEndpoint::Memory {
         region,
         offset,
         length,
     } = to
     else {
-        return Err(Refusal::new(Code::Internal, "no memory in this task"));
+        return Err(RequestError::new(Code::Internal, "no memory in this task"));
     };
     if size > *length {
         let text =
             format!("`{name}` has {size} bytes, the memory given for it {length}; give more");
-        return Err(Refusal::new(Code::NoSpace, text));
+        return Err(RequestError::new(Code::NoSpace, text));
     }
-    Ok(Side {
+    Ok(CopySide {
         fd: &region.fd,
         offset: *offset,
         name: "the memory",
@@ -330,18 +349,18 @@ pub(super) fn memory_for<'a>(to: &'a Endpoint, size: u64, name: &str) -> Result<
 }
 
 /// A file of a tree: its path, and its size.
-type File<'a> = (&'a dyn PeerTree, &'a [u8], u64);
+type PeerFile<'a> = (&'a dyn PeerTree, &'a [u8], u64);
 
 /// Reads a file of a tree into memory; its hash.
 pub(super) fn pour(
-    shared: &Shared,
-    plan: &Plan,
-    (tree, path, size): File<'_>,
-    memory: &Side<'_>,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    (tree, path, size): PeerFile<'_>,
+    memory: &CopySide<'_>,
     control: &Control,
-) -> Result<Hash, Refusal> {
+) -> Result<Hash, RequestError> {
     let limiter = shared.limiter(plan);
-    let mut stream = tree.open(control).map_err(|e| told(&e, &[]))?;
+    let mut stream = tree.open(control).map_err(|e| to_request_error(&e, &[]))?;
     let piece = |at: u64| Piece {
         path,
         offset: at * PIECE,
@@ -353,18 +372,20 @@ pub(super) fn pour(
     let mut asked = 0;
     for at in 0..all {
         if control.cancelled() {
-            return Err(Refusal::new(Code::Cancelled, "cancelled"));
+            return Err(RequestError::new(Code::Cancelled, "cancelled"));
         }
         while asked < all.min(at + AHEAD) {
-            stream.ask(&[piece(asked)]).map_err(|e| told(&e, &[]))?;
+            stream
+                .ask(&[piece(asked)])
+                .map_err(|e| to_request_error(&e, &[]))?;
             asked += 1;
         }
         let part = &mut buffer[..usize::try_from(piece(at).len).unwrap_or(0)];
         if let Some(limiter) = &limiter {
             let bytes = limiter.bytes(part.len() as u64, control);
-            bytes.map_err(|e| told(&e, &[]))?;
+            bytes.map_err(|e| to_request_error(&e, &[]))?;
         }
-        stream.read(part).map_err(|e| told(&e, &[]))?;
+        stream.read(part).map_err(|e| to_request_error(&e, &[]))?;
         hasher.update(part);
         memory::write(memory, at * PIECE, part)?;
         control.advance(part.len() as u64);
@@ -374,19 +395,20 @@ pub(super) fn pour(
 
 /// Has another node do a task.
 pub(super) fn hand_over(
-    shared: &Shared,
-    plan: &Plan,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
     node: &str,
     spec: &TaskSpec,
     control: &Control,
-) -> Result<Finish, Refusal> {
+) -> Result<Finish, RequestError> {
     let peers = &Asking::of(shared, plan)?;
     // What the source of a move is before it is copied, if it is to be removed from here.
-    let moves = plan.verb == Verb::Move && spec.verify == Verify::Readback && is_copy(spec);
+    let moves =
+        plan.verb == TaskVerb::Move && spec.verify == CopyVerification::Readback && is_copy(spec);
     let known = lock(&shared.taken).get(&plan.id).and_then(|t| t.source);
     let source = match &plan.from {
-        spot @ Endpoint::Path { space: Some(_), .. } if moves => {
-            let held = Held::open(spot, false)?;
+        spot @ TaskEndpoint::Path { space: Some(_), .. } if moves => {
+            let held = ConfinedPath::open(spot, false)?;
             let Some(stat) = held.stat()? else {
                 return match plan.resumed {
                     // An earlier tarnd has come to the end.
@@ -403,7 +425,7 @@ pub(super) fn hand_over(
             };
             Some((Ok(held), print))
         }
-        spot @ Endpoint::Far { .. } if moves => {
+        spot @ TaskEndpoint::Far { .. } if moves => {
             let place = far(spot)?;
             match peers.list(place, false, control) {
                 Err(why) if why.code == Code::NotFound && plan.resumed => {
@@ -433,34 +455,34 @@ pub(super) fn hand_over(
 }
 
 fn is_copy(spec: &TaskSpec) -> bool {
-    matches!(spec.kind, tarn_proto::local::Kind::Copy { .. })
+    matches!(spec.kind, tarn_proto::local::TaskOperation::Copy { .. })
 }
 
-type Done = (u64, Option<tarn_proto::local::Checksum>);
+type FileCopyResult = (u64, Option<tarn_proto::local::Checksum>);
 
 /// Submits a task to a node and waits for its end: bytes moved, and the checksum.
 fn follow(
-    shared: &Shared,
-    plan: &Plan,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
     (peers, node): (&Asking<'_>, &str),
     (spec, source): (&TaskSpec, Option<u128>),
     control: &Control,
-) -> Result<Done, Refusal> {
+) -> Result<FileCopyResult, RequestError> {
     let _following = peers.peers.follow(node);
     let known = lock(&shared.taken).get(&plan.id).map(|t| t.id);
     let id = match known {
         Some(id) => id,
         None => {
-            let submit = Ask::Submit(Box::new(spec.clone()));
-            let Said::Taken(id) = peers.ask(node, &submit, control)? else {
+            let submit = PeerTarndRequest::Submit(Box::new(spec.clone()));
+            let PeerTarndReply::Taken(id) = peers.ask(node, &submit, control)? else {
                 return Err(unexpected(node));
             };
-            lock(&shared.taken).insert(plan.id, Taken { id, source });
+            lock(&shared.taken).insert(plan.id, DelegatedTask { id, source });
             id
         }
     };
     let outcome = await_end(peers, node, id, control);
-    let goes_on = |why: &Refusal| plan.durable && plan.lacks_peer(why);
+    let goes_on = |why: &RequestError| plan.durable && plan.lacks_peer(why);
     // What is still done there is asked after again, unless that node knows nothing of it any more.
     if !outcome
         .as_ref()
@@ -474,8 +496,8 @@ fn follow(
         }
     })?;
     let why = match outcome.end {
-        End::Done => return Ok((outcome.bytes, outcome.checksum)),
-        End::Failed(why) => why,
+        TaskEnd::Done => return Ok((outcome.bytes, outcome.checksum)),
+        TaskEnd::Failed(why) => why,
     };
     if why.code == Code::Exists
         && plan.resumed
@@ -484,24 +506,27 @@ fn follow(
     {
         return Ok((outcome.bytes, None));
     }
-    Err(Refusal::new(why.code, format!("node {node}: {}", why.text)))
+    Err(RequestError::new(
+        why.code,
+        format!("node {node}: {}", why.text),
+    ))
 }
 
 /// Whether what a task was to copy to another node lies there: an earlier tarnd had it copied.
 fn is_there(
-    shared: &Shared,
-    plan: &Plan,
+    shared: &FilePoolState,
+    plan: &TaskPlan,
     peers: &Asking<'_>,
     control: &Control,
-) -> Result<bool, Refusal> {
-    let hash = |spot: &Endpoint| match spot {
-        Endpoint::Far { .. } => {
+) -> Result<bool, RequestError> {
+    let hash = |spot: &TaskEndpoint| match spot {
+        TaskEndpoint::Far { .. } => {
             let found = peers.list(far(spot)?, true, control)?;
             Ok(normal(found.list, found.single).hash())
         }
-        Endpoint::Object(at) => object::content(shared, at, control),
+        TaskEndpoint::Object(at) => object::content(shared, at, control),
         _ => {
-            let held = Held::open(spot, false)?;
+            let held = ConfinedPath::open(spot, false)?;
             let stat = held.stat()?.ok_or_else(|| held.missing())?;
             let single = kind_of(&stat) != FileType::Directory;
             let list = copy::list_of(&shared.mover, &held, held.name(), true, control)?;
@@ -521,39 +546,39 @@ fn await_end(
     node: &str,
     id: TaskId,
     control: &Control,
-) -> Result<Outcome, (Refusal, bool)> {
+) -> Result<TaskOutcome, (RequestError, bool)> {
     let mut pause = ASK_AFTER.0;
     let mut heard = Instant::now();
     loop {
         let until = Instant::now() + pause;
         while Instant::now() < until {
             if control.cancelled() {
-                return Err((Refusal::new(Code::Cancelled, "cancelled"), true));
+                return Err((RequestError::new(Code::Cancelled, "cancelled"), true));
             }
             let left = until.saturating_duration_since(Instant::now());
             std::thread::sleep(left.min(Duration::from_millis(20)));
         }
         pause = (pause * 2).min(ASK_AFTER.1);
-        match peers.ask(node, &Ask::Look(id), control) {
-            Ok(Said::Stands(status, outcome)) => {
+        match peers.ask(node, &PeerTarndRequest::Look(id), control) {
+            Ok(PeerTarndReply::Stands(status, outcome)) => {
                 heard = Instant::now();
                 control.done.store(status.done, Ordering::Relaxed);
                 if let Some(outcome) = outcome {
                     return Ok(outcome);
                 }
-                if status.state == State::Unknown {
+                if status.state == TaskState::Unknown {
                     let text = format!(
                         "node {node} knows nothing of the task any more: its tarnd was started again; submit it again, or let it be durable"
                     );
                     peers.failed.store(true, Ordering::Relaxed);
-                    return Err((Refusal::new(Code::Lost, text), false));
+                    return Err((RequestError::new(Code::Lost, text), false));
                 }
             }
             Ok(_) => return Err((unexpected(node), true)),
             Err(why) if why.code == Code::Cancelled => return Err((why, true)),
             Err(why) if heard.elapsed() >= SILENCE => {
                 let text = format!("{}; the request may still be carried out there", why.text);
-                return Err((Refusal::new(Code::Lost, text), true));
+                return Err((RequestError::new(Code::Lost, text), true));
             }
             Err(_) => {}
         }
@@ -561,7 +586,7 @@ fn await_end(
 }
 
 /// Takes back what another node was to do for a task that does not go on.
-pub(super) fn discard(shared: &Shared, plan: &Plan) {
+pub(super) fn discard(shared: &FilePoolState, plan: &TaskPlan) {
     let taken = lock(&shared.taken).remove(&plan.id);
     if let (Some((node, _)), Some(taken), Ok(peers)) = (&plan.handed, taken, shared.peers()) {
         cancel(peers, node, taken.id);
@@ -569,15 +594,18 @@ pub(super) fn discard(shared: &Shared, plan: &Plan) {
 }
 
 /// Takes a task back, and waits a moment until it has ended: what it had half done is gone then.
-fn cancel(peers: &Peers, node: &str, id: TaskId) {
+fn cancel(peers: &PeerTable, node: &str, id: TaskId) {
     let control = Control::default();
-    if peers.ask(node, &Ask::Cancel(id), &control).is_err() {
+    if peers
+        .ask(node, &PeerTarndRequest::Cancel(id), &control)
+        .is_err()
+    {
         return;
     }
     let until = Instant::now() + ENDING;
     while Instant::now() < until {
-        match peers.ask(node, &Ask::Look(id), &control) {
-            Ok(Said::Stands(_, None)) => std::thread::sleep(ASK_AFTER.0 * 5),
+        match peers.ask(node, &PeerTarndRequest::Look(id), &control) {
+            Ok(PeerTarndReply::Stands(_, None)) => std::thread::sleep(ASK_AFTER.0 * 5),
             _ => return,
         }
     }

@@ -1,7 +1,7 @@
 //! What is in a space, by user.
 
 use super::place::task_of;
-use super::{Kept, Used};
+use super::{LiveLeftovers, UsageByUser};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use tarn_mover::Trees;
 use tarn_ports::Mover;
-use tarn_proto::local::{Code, Refusal};
+use tarn_proto::local::{Code, RequestError};
 use tarn_tasks::HIDDEN;
 
 const FOLDER: OFlags = OFlags::RDONLY
@@ -22,18 +22,22 @@ const FOLDER: OFlags = OFlags::RDONLY
 const MAX_DEPTH: usize = 256;
 
 struct Survey<'a> {
-    used: Used,
+    used: UsageByUser,
     /// Files with several names that were counted.
     seen: HashSet<(u64, u64)>,
-    kept: Option<&'a Kept>,
+    kept: Option<&'a LiveLeftovers>,
     mover: &'a Trees,
 }
 
 /// Bytes of the blocks of every user's files below `root`, without what tasks have half done. With `kept`, what tasks
 /// of earlier tarnds have half done is removed, unless they go on.
-pub(super) fn survey(mover: &Trees, root: &Path, kept: Option<&Kept>) -> Result<Used, Refusal> {
+pub(super) fn survey(
+    mover: &Trees,
+    root: &Path,
+    kept: Option<&LiveLeftovers>,
+) -> Result<UsageByUser, RequestError> {
     let mut survey = Survey {
-        used: Used::new(),
+        used: UsageByUser::new(),
         seen: HashSet::new(),
         kept,
         mover,
@@ -45,7 +49,7 @@ pub(super) fn survey(mover: &Trees, root: &Path, kept: Option<&Kept>) -> Result<
             "the dataspace's folder {} cannot be read: {e}",
             root.display()
         );
-        Refusal::new(Code::Io, text)
+        RequestError::new(Code::Io, text)
     })?;
     Ok(survey.used)
 }

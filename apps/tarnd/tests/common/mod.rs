@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use tarn_client::{Client, Until};
+use tarn_client::{Client, WaitCondition};
 use tarn_proto::local::*;
 use tempfile::TempDir;
 
@@ -128,9 +128,9 @@ impl Daemon {
     }
 
     /// An external place.
-    pub(crate) fn outside(&self, name: &str) -> Place {
+    pub(crate) fn outside(&self, name: &str) -> TaskLocation {
         use std::os::unix::ffi::OsStrExt;
-        Place::External(self.path(name).as_os_str().as_bytes().into())
+        TaskLocation::External(self.path(name).as_os_str().as_bytes().into())
     }
 
     /// Half-done things of tasks, anywhere.
@@ -224,47 +224,47 @@ pub(crate) fn pair_in(folder: &Path, of_a: &[&str], of_b: &[&str]) -> (Daemon, D
     (start("a", of_a), start("b", of_b))
 }
 
-pub(crate) fn fast(path: &str) -> Place {
-    Place::Space {
+pub(crate) fn fast(path: &str) -> TaskLocation {
+    TaskLocation::Space {
         name: "fast".into(),
         path: path.as_bytes().into(),
     }
 }
 
-pub(crate) fn copy(from: Place, to: Place) -> TaskSpec {
-    TaskSpec::new(Kind::Copy { from, to })
+pub(crate) fn copy(from: TaskLocation, to: TaskLocation) -> TaskSpec {
+    TaskSpec::new(TaskOperation::Copy { from, to })
 }
 
-pub(crate) fn moved(from: Place, to: Place) -> TaskSpec {
-    TaskSpec::new(Kind::Move { from, to })
+pub(crate) fn moved(from: TaskLocation, to: TaskLocation) -> TaskSpec {
+    TaskSpec::new(TaskOperation::Move { from, to })
 }
 
-pub(crate) fn remove(at: Place) -> TaskSpec {
-    TaskSpec::new(Kind::Remove { at })
+pub(crate) fn remove(at: TaskLocation) -> TaskSpec {
+    TaskSpec::new(TaskOperation::Remove { at })
 }
 
 /// Submits one task.
-pub(crate) fn submit(client: &Client, task: TaskSpec) -> Result<TaskId, Refusal> {
+pub(crate) fn submit(client: &Client, task: TaskSpec) -> Result<TaskId, RequestError> {
     client.submit(&[task])?.pop().unwrap()
 }
 
 /// Submits one task and waits for its end.
-pub(crate) fn run(client: &Client, task: TaskSpec) -> Outcome {
+pub(crate) fn run(client: &Client, task: TaskSpec) -> TaskOutcome {
     let id = submit(client, task).unwrap();
     wait(client, id)
 }
 
-pub(crate) fn wait(client: &Client, id: TaskId) -> Outcome {
-    let mut all = client.wait(&[id], Until::All, Some(LONG)).unwrap();
+pub(crate) fn wait(client: &Client, id: TaskId) -> TaskOutcome {
+    let mut all = client.wait(&[id], WaitCondition::All, Some(LONG)).unwrap();
     all.pop()
         .unwrap_or_else(|| panic!("task {id} is not known"))
 }
 
 /// The code that a task failed with.
-pub(crate) fn code(outcome: &Outcome) -> Option<Code> {
+pub(crate) fn code(outcome: &TaskOutcome) -> Option<Code> {
     match &outcome.end {
-        End::Done => None,
-        End::Failed(why) => Some(why.code),
+        TaskEnd::Done => None,
+        TaskEnd::Failed(why) => Some(why.code),
     }
 }
 

@@ -9,20 +9,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use tarn_proto::node::{Address, Answer, Call, News, NodeConfig, Start, Started, Told, VERSION};
+use tarn_proto::node::{
+    Address, NodeCommand, NodeConfig, NodeNotification, NodeReply, NodeRequest, NodeStartInput,
+    NodeStartReport, VERSION,
+};
 use tarn_proto::node::{decode, encode};
-use tarn_sessions::{CallError, RunKeys, Session, Timeouts};
-use tarn_types::action::{Action, Do, Lent, Run};
+use tarn_sessions::{CallError, NodeSession, RunKeys, SessionTimeouts};
+use tarn_types::action::{Action, AttemptSpec, Do, PartitionAssignment};
 use tarn_types::cluster::{Cluster, Link};
-use tarn_types::event::{Ended, Event, Output};
+use tarn_types::event::{AttemptOutcome, Event, Output};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_types::layout::{StateDir, TierDir};
-use tarn_types::nodes::{Look, Sight, Staying};
+use tarn_types::nodes::{PathAppearance, SharedPath, Staying};
 use tarn_types::part::{PartInfo, PartRef};
 use tarn_types::reason::Reason;
 use tarn_types::workflow::{
-    Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
+    Dataset, DatasetUse, Distribution, Keep, OnFailure, Role, Step, VersionPartitioning, Workflow,
 };
 
 /// Longer than anything here takes.
@@ -84,7 +87,7 @@ fn dataset(name: &str) -> Dataset {
         encrypt: false,
         of: None,
         tier: None,
-        partition: Partition::Whole,
+        partition: VersionPartitioning::Whole,
     }
 }
 
@@ -108,7 +111,7 @@ fn step(at: u32, run: String) -> Step {
         tier: None,
         after: Vec::new(),
         foreach: None,
-        uses: vec![Use {
+        uses: vec![DatasetUse {
             data: DataId(at),
             role: Role::Out,
             distribution: Distribution::Single,
@@ -264,7 +267,7 @@ impl Bed {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let start = Start {
+        let start = NodeStartInput {
             keys: serde_json::to_value(&self.keys).unwrap(),
             run: RUN.into(),
             timeouts: timeout,
@@ -278,7 +281,7 @@ impl Bed {
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut line)
             .unwrap();
-        let started: Started = serde_json::from_str(&line).unwrap();
+        let started: NodeStartReport = serde_json::from_str(&line).unwrap();
         assert_eq!(started.node, name);
         Node {
             child,
@@ -287,30 +290,30 @@ impl Bed {
         }
     }
 
-    pub(crate) fn connect(&self, started: &Started) -> Client {
+    pub(crate) fn connect(&self, started: &NodeStartReport) -> Client {
         self.connect_with(started, HASTE)
     }
 
-    pub(crate) fn connect_with(&self, started: &Started, timeout: (u64, u64)) -> Client {
+    pub(crate) fn connect_with(&self, started: &NodeStartReport, timeout: (u64, u64)) -> Client {
         let at = SocketAddr::from(([127, 0, 0, 1], started.control));
-        let timeout = Timeouts {
+        let timeout = SessionTimeouts {
             heartbeat: Duration::from_millis(timeout.0),
             lost: Duration::from_millis(timeout.1),
             connect: LONG,
         };
         let (said, news) = channel();
-        let session = Session::open(at, &self.keys, timeout, RUN, &started.node, move |n| {
+        let session = NodeSession::open(at, &self.keys, timeout, RUN, &started.node, move |n| {
             let _ = said.send(n);
         });
         let session = session.unwrap();
-        let about: Started = serde_json::from_slice(session.about()).unwrap();
+        let about: NodeStartReport = serde_json::from_slice(session.about()).unwrap();
         assert_eq!(about, *started);
         Client { session, news }
     }
 
-    pub(crate) fn measure(&self, node: &str) -> Call {
+    pub(crate) fn measure(&self, node: &str) -> NodeRequest {
         let tier = format!("t={}:64MiB", self.path(&format!("tier-{node}")).display());
-        Call::Measure {
+        NodeRequest::Measure {
             version: VERSION,
             tarn: "test".into(),
             tiers: vec![tier],
@@ -322,10 +325,10 @@ impl Bed {
                 emulated: false,
             },
             state: self.state().0,
-            sights: vec![Sight {
+            sights: vec![SharedPath {
                 title: "the state folder".into(),
                 path: self.state().0,
-                look: Look::Word {
+                look: PathAppearance::Word {
                     name: NONCE.0.into(),
                     word: NONCE.1.into(),
                 },
@@ -339,12 +342,16 @@ impl Bed {
         self.opening_of(&all, node)
     }
 
-    pub(crate) fn opening_of(&self, clients: &[(&Started, &Client)], node: u32) -> NodeConfig {
+    pub(crate) fn opening_of(
+        &self,
+        clients: &[(&NodeStartReport, &Client)],
+        node: u32,
+    ) -> NodeConfig {
         let mut clusters =
             clients
                 .iter()
                 .map(|(n, client)| match client.call(self.measure(&n.node)) {
-                    Answer::Cluster(cluster) => cluster,
+                    NodeReply::Cluster(cluster) => cluster,
                     other => panic!("{other:?}"),
                 });
         let mut cluster: Cluster = clusters.next().unwrap();
@@ -353,7 +360,7 @@ impl Bed {
             cluster.nodes.extend(other.nodes);
             cluster.nodes.last_mut().unwrap().host = host;
         }
-        let address = |n: &Started| -> Address { ("127.0.0.1".into(), n.data) };
+        let address = |n: &NodeStartReport| -> Address { ("127.0.0.1".into(), n.data) };
         let peers = (0..)
             .map(NodeId)
             .zip(clients.iter().map(|(n, _)| address(n)));
@@ -390,7 +397,7 @@ impl Bed {
 pub(crate) struct Node {
     child: Child,
     stdin: Option<ChildStdin>,
-    pub(crate) started: Started,
+    pub(crate) started: NodeStartReport,
 }
 
 impl Node {
@@ -431,48 +438,48 @@ impl Drop for Node {
 
 /// What `tarn run` is for a node.
 pub(crate) struct Client {
-    pub(crate) session: Session,
+    pub(crate) session: NodeSession,
     pub(crate) news: Receiver<Option<Vec<u8>>>,
 }
 
 impl Client {
-    pub(crate) fn try_call(&self, call: Call) -> Result<Answer, CallError> {
+    pub(crate) fn try_call(&self, call: NodeRequest) -> Result<NodeReply, CallError> {
         let bytes = self.session.call(encode(call).unwrap(), Some(LONG))?;
         Ok(decode(&bytes).unwrap())
     }
 
-    pub(crate) fn call(&self, call: Call) -> Answer {
+    pub(crate) fn call(&self, call: NodeRequest) -> NodeReply {
         self.try_call(call).unwrap()
     }
 
-    pub(crate) fn failed(&self, call: Call) -> String {
+    pub(crate) fn failed(&self, call: NodeRequest) -> String {
         match self.call(call) {
-            Answer::Failed(why) => why,
+            NodeReply::Failed(why) => why,
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn open(&self, node_config: NodeConfig) {
-        let opened = self.call(Call::Open(Box::new(node_config)));
-        assert!(matches!(opened, Answer::Opened { .. }), "{opened:?}");
+        let opened = self.call(NodeRequest::Open(Box::new(node_config)));
+        assert!(matches!(opened, NodeReply::Opened { .. }), "{opened:?}");
     }
 
     pub(crate) fn clean(&self, staying: Staying) {
-        let cleaned = self.call(Call::Clean(staying));
-        assert!(matches!(cleaned, Answer::Cleaned(_)), "{cleaned:?}");
+        let cleaned = self.call(NodeRequest::Clean(staying));
+        assert!(matches!(cleaned, NodeReply::Cleaned(_)), "{cleaned:?}");
     }
 
-    pub(crate) fn tell(&self, told: Told) {
-        self.session.tell(encode(told).unwrap()).unwrap();
+    pub(crate) fn tell(&self, told: NodeCommand) {
+        self.session.send_command(encode(told).unwrap()).unwrap();
     }
 
     pub(crate) fn order(&self, what: Do) {
         let why = Reason::Needed;
-        self.tell(Told::Do(Action { what, why }));
+        self.tell(NodeCommand::Do(Action { what, why }));
     }
 
     /// What it says next; none when the session is over.
-    pub(crate) fn heard(&self) -> Option<News> {
+    pub(crate) fn heard(&self) -> Option<NodeNotification> {
         let said = self.news.recv_timeout(LONG).unwrap();
         said.map(|bytes| decode(&bytes).unwrap())
     }
@@ -481,9 +488,11 @@ impl Client {
         loop {
             match self.heard() {
                 Some(
-                    News::Event(Event::Capacity { .. }) | News::Progress { .. } | News::Begun(_),
+                    NodeNotification::Event(Event::Capacity { .. })
+                    | NodeNotification::Progress { .. }
+                    | NodeNotification::Begun(_),
                 ) => {}
-                Some(News::Event(event)) => return event,
+                Some(NodeNotification::Event(event)) => return event,
                 other => panic!("{other:?}"),
             }
         }
@@ -497,8 +506,14 @@ impl Client {
         self.begin_with(step, attempt, nodes, Vec::new());
     }
 
-    pub(crate) fn begin_with(&self, step: u32, attempt: u32, nodes: &[u32], partitions: Vec<Lent>) {
-        self.order(Do::Run(Box::new(Run {
+    pub(crate) fn begin_with(
+        &self,
+        step: u32,
+        attempt: u32,
+        nodes: &[u32],
+        partitions: Vec<PartitionAssignment>,
+    ) {
+        self.order(Do::Run(Box::new(AttemptSpec {
             instance: InstanceId {
                 step: StepId(step),
                 index: 0,
@@ -519,7 +534,7 @@ impl Client {
         self.begin(step, 1, node);
         let outputs: Vec<Output> = match self.event() {
             Event::Ended {
-                ended: Ended::Committed { outputs, .. },
+                ended: AttemptOutcome::Committed { outputs, .. },
                 ..
             } => outputs,
             other => panic!("{other:?}"),

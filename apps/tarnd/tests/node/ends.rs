@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
-use tarn_proto::node::{Answer, Call, News, Started};
+use tarn_proto::node::{NodeNotification, NodeReply, NodeRequest, NodeStartReport};
 use tarn_types::nodes::Staying;
 use tarn_types::part::Place;
 
@@ -37,7 +37,7 @@ pub(crate) const CLIENT: &str = "__client";
 #[derive(Serialize, Deserialize)]
 struct Order {
     bed: Bed,
-    started: Started,
+    started: NodeStartReport,
 }
 
 /// Makes a replica, then runs a step that does not end.
@@ -85,8 +85,8 @@ fn a_client_is_killed() {
     let at = Place::Node(spot(0));
     let key = tarn_types::part::StoreKey(format!("{RUN}.s0.a1.0"));
     let wanted = vec![(part(MAKES), key.clone(), at.clone())];
-    let found = client.call(Call::Inventory(wanted));
-    assert_eq!(found, Answer::Found(vec![(part(MAKES), at.clone())]));
+    let found = client.call(NodeRequest::Inventory(wanted));
+    assert_eq!(found, NodeReply::Found(vec![(part(MAKES), at.clone())]));
     client.clean(Staying {
         keep: [(key.clone(), at)].into(),
         resumed: true,
@@ -177,7 +177,7 @@ fn steps_end_with_tarnd() {
             last = Some(heard);
         }
         // A signal is told of, so that the run knows that nobody was lost by accident.
-        assert_eq!(last == Some(News::Ending), !closes, "{last:?}");
+        assert_eq!(last == Some(NodeNotification::Ending), !closes, "{last:?}");
         assert!(client.session.over().is_some());
         assert!(
             bed.tier("n1").part(&made.key).is_dir(),

@@ -8,13 +8,13 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tarn_data_plane::{Client as Peer, Key, Timeouts, Way};
+use tarn_data_plane::{ContentTransport, DataClient as Peer, DataClientTimeouts, Key};
 use tarn_ports::Control;
-use tarn_proto::local::{Ask, Code, Said, StepMessage, pack, unpack};
-use tarn_proto::node::{Address, Answer, Call, NodeConfig, Told};
-use tarn_types::event::{Ended, FailureKind, Output};
+use tarn_proto::local::{Code, PeerTarndReply, PeerTarndRequest, StepMessage, pack, unpack};
+use tarn_proto::node::{Address, NodeCommand, NodeConfig, NodeReply, NodeRequest};
+use tarn_types::event::{AttemptOutcome, FailureKind, Output};
 use tarn_types::id::{InstanceId, NodeId, StepId};
-use tarn_types::nodes::{Attempt, Staying};
+use tarn_types::nodes::{AttemptId, Staying};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -53,9 +53,9 @@ fn two(bed: &Bed, change: impl Fn(&mut NodeConfig)) -> Option<Two> {
     for (at, client) in (0..).zip(&clients) {
         let mut node_config = bed.node_config(&both, at);
         change(&mut node_config);
-        match client.call(Call::Open(Box::new(node_config))) {
-            Answer::Opened { several: None, .. } => {}
-            Answer::Opened {
+        match client.call(NodeRequest::Open(Box::new(node_config))) {
+            NodeReply::Opened { several: None, .. } => {}
+            NodeReply::Opened {
                 several: Some(why), ..
             } => {
                 eprintln!("skipped: {why}");
@@ -69,14 +69,14 @@ fn two(bed: &Bed, change: impl Fn(&mut NodeConfig)) -> Option<Two> {
 }
 
 impl Two {
-    fn ended(&self) -> Ended {
+    fn ended(&self) -> AttemptOutcome {
         until_ended(&self.clients[0], &self.clients[1], |_| ())
     }
 
     fn committed(&self) -> Vec<Output> {
         match self.ended() {
-            Ended::Committed { outputs, .. } => outputs,
-            Ended::Failed {
+            AttemptOutcome::Committed { outputs, .. } => outputs,
+            AttemptOutcome::Failed {
                 failure, log_tail, ..
             } => panic!("{failure:?}\n{log_tail}"),
         }
@@ -90,17 +90,17 @@ impl Two {
             others: Vec::new(),
             run,
             key,
-            timeout: Timeouts {
+            timeout: DataClientTimeouts {
                 busy: Duration::ZERO,
                 crowded: Duration::from_secs(1),
-                ..Timeouts::default()
+                ..DataClientTimeouts::default()
             },
-            way: Way::Clear,
+            way: ContentTransport::Clear,
         }
     }
 }
 
-fn attempt(step: u32, attempt: u32) -> Attempt {
+fn attempt(step: u32, attempt: u32) -> AttemptId {
     let step = StepId(step);
     (InstanceId { step, index: 0 }, attempt)
 }
@@ -114,14 +114,14 @@ fn a_message_waits_for_its_mark() {
     let Some(two) = two(&bed, |_| ()) else { return };
     let [first, second] = &two.clients;
     let step = attempt(PAIR, 1);
-    first.tell(Told::Lead { step, mark: 5 });
+    first.tell(NodeCommand::Lead { step, mark: 5 });
     first.begin_on(PAIR, 1, &[0, 1]);
     // It is led, and nothing of it is seen on the other node, although that has had a mark.
     let work = |node| bed.tier(node).work().join(format!("s{PAIR}.0.1"));
-    second.tell(Told::Mark(4));
+    second.tell(NodeCommand::Mark(4));
     std::thread::sleep(Duration::from_millis(500));
     assert!(!work("n2").exists());
-    second.tell(Told::Mark(5));
+    second.tell(NodeCommand::Mark(5));
     two.committed();
 }
 
@@ -252,7 +252,7 @@ fn who_cannot_be_reached_fails_the_attempt_by_name() {
         let Some(two) = made else { return };
         two.clients[0].begin_on(PAIR, 1, &[0, 1]);
         match two.ended() {
-            Ended::Failed { failure, .. } => {
+            AttemptOutcome::Failed { failure, .. } => {
                 // It counts as a try, as one of a lost node would not.
                 assert_eq!(failure.kind, FailureKind::Io, "{}", failure.message);
                 let names = format!("node n{} could not give node n{}", from.0 + 1, to.0 + 1);
@@ -287,7 +287,7 @@ fn busy_streams_hold_no_message_up() {
     assert!(streams.len() == 16 && why.contains("busy"), "{why}");
     two.clients[0].begin_on(PAIR, 1, &[0, 1]);
     two.committed();
-    assert!(streams.iter().all(tarn_data_plane::Line::is_open));
+    assert!(streams.iter().all(tarn_data_plane::CallStream::is_open));
 }
 
 fn only_a_node_of_the_run_is_heard_and_no_lost_one() {
@@ -303,7 +303,7 @@ fn only_a_node_of_the_run_is_heard_and_no_lost_one() {
     run.copy_from_slice(&derive("run").0[..16]);
     let bulk_run = bed.data.0.to_le_bytes();
     let message = |from: u32| {
-        Ask::Step(StepMessage {
+        PeerTarndRequest::Step(StepMessage {
             from: NodeId(from),
             epoch: 1,
             number: 1,
@@ -314,13 +314,13 @@ fn only_a_node_of_the_run_is_heard_and_no_lost_one() {
             piece: b"{}".to_vec(),
         })
     };
-    let said = |run, key, ask: &Ask| -> Option<Said> {
+    let said = |run, key, ask: &PeerTarndRequest| -> Option<PeerTarndReply> {
         let peer = two.peer(run, key);
         let reply = peer.call(&pack(ask).unwrap(), &Control::default());
         unpack(&reply.ok()?).ok()
     };
     let refused = |said| match said {
-        Some(Said::Refused(why)) => Some(why.code),
+        Some(PeerTarndReply::Refused(why)) => Some(why.code),
         _ => None,
     };
     // With the run's own key; with another; of no other node of the run; on a stream for content; and what is no message.
@@ -333,18 +333,18 @@ fn only_a_node_of_the_run_is_heard_and_no_lost_one() {
     }
     let on_another = said(bulk_run, Key(bed.data.1), &message(0));
     assert_eq!(refused(on_another), Some(Code::Unsupported));
-    let no_message = said(run, key(), &Ask::Look(7));
+    let no_message = said(run, key(), &PeerTarndRequest::Look(7));
     assert_eq!(refused(no_message), Some(Code::Unsupported));
-    assert_eq!(said(run, key(), &message(0)), Some(Said::Done));
+    assert_eq!(said(run, key(), &message(0)), Some(PeerTarndReply::Done));
     // A lost node is not heard until it is back.
-    second.tell(Told::NodeLost(NodeId(0)));
+    second.tell(NodeCommand::NodeLost(NodeId(0)));
     until("it is lost", || {
         refused(said(run, key(), &message(0))) == Some(Code::Lost)
     });
     first.begin_on(PAIR, 1, &[0, 1]);
     std::thread::sleep(Duration::from_millis(500));
     assert!(!bed.tier("n2").work().join(format!("s{PAIR}.0.1")).exists());
-    let back = Told::NodeBack(NodeId(0), local(two.nodes[0].started.data));
+    let back = NodeCommand::NodeBack(NodeId(0), local(two.nodes[0].started.data));
     second.tell(back);
     two.committed();
 }

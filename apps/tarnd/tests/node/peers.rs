@@ -8,10 +8,10 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tarn_proto::node::{Answer, Call, News, Told, decode};
+use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest, decode};
 use tarn_stream::hello::{CLEAR, Hello, NO_VERSION, SEALED, Welcome};
 use tarn_types::action::Do;
-use tarn_types::event::{Ended, Event, Failure, FailureKind};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind};
 use tarn_types::id::{DataId, NodeId, TransferId};
 use tarn_types::nodes::Staying;
 use tarn_types::part::{PartMove, Place, Transfer, TransferKind, Verify};
@@ -55,7 +55,7 @@ fn memory_of_one_host_is_shared() {
     // What it served, it served from windows: but for the small file.
     let mut pids = Vec::new();
     for (client, mut node) in [(first, one), (second, two)] {
-        client.call(Call::Close);
+        client.call(NodeRequest::Close);
         drop(client);
         node.ended();
         pids.push(format!("{}:", node.pid()));
@@ -82,7 +82,7 @@ fn moved(bed: &Bed, one: &Node, two: &Node) -> (Client, Client) {
     first.clean(Staying::default());
     second.clean(Staying::default());
     let large = first.run(LARGE, 0);
-    second.tell(Told::Know(vec![(part(LARGE), large.clone())]));
+    second.tell(NodeCommand::Know(vec![(part(LARGE), large.clone())]));
     second.order(transfer(1));
     match second.event() {
         Event::TransferDone { hashes, .. } => assert_eq!(hashes, [large.hash.unwrap()]),
@@ -119,13 +119,13 @@ fn a_link_is_measured_once() {
     let bed = Bed::make();
     let (one, mut two) = (bed.start("n1", &[]), bed.start("n2", &[]));
     let first = bed.connect(&one.started);
-    let link = |from: &str, port: u16| Call::Link {
+    let link = |from: &str, port: u16| NodeRequest::Link {
         from: from.into(),
         at: ("127.0.0.1".into(), port),
         state: bed.state().0,
     };
-    let rate = |call: Call| match first.call(call) {
-        Answer::Rate(rate) => rate,
+    let rate = |call: NodeRequest| match first.call(call) {
+        NodeReply::Rate(rate) => rate,
         other => panic!("{other:?}"),
     };
     let found = rate(link("n2", two.started.data));
@@ -166,7 +166,7 @@ pub(crate) fn until_ended(
     first: &Client,
     second: &Client,
     mut more: impl FnMut(Duration),
-) -> Ended {
+) -> AttemptOutcome {
     let both = [first, second];
     let began = Instant::now();
     loop {
@@ -177,11 +177,12 @@ pub(crate) fn until_ended(
                 continue;
             };
             match decode(&said).unwrap() {
-                News::Undelivered { to, step, why } => {
-                    both[to.at()].tell(Told::Undelivered { from, step, why });
+                NodeNotification::Undelivered { to, step, why } => {
+                    both[to.at()].tell(NodeCommand::Undelivered { from, step, why });
                 }
-                News::Event(Event::Ended { ended, .. }) => return ended,
-                News::Event(Event::Capacity { .. }) | News::Progress { .. } => {}
+                NodeNotification::Event(Event::Ended { ended, .. }) => return ended,
+                NodeNotification::Event(Event::Capacity { .. })
+                | NodeNotification::Progress { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -195,9 +196,9 @@ fn a_step_runs_on_two_nodes() {
     let both = [(&one, &first), (&two, &second)];
     let openings = [bed.node_config(&both, 0), bed.node_config(&both, 1)];
     for (client, node_config) in [&first, &second].into_iter().zip(openings) {
-        match client.call(Call::Open(Box::new(node_config))) {
-            Answer::Opened { several: None, .. } => {}
-            Answer::Opened {
+        match client.call(NodeRequest::Open(Box::new(node_config))) {
+            NodeReply::Opened { several: None, .. } => {}
+            NodeReply::Opened {
                 several: Some(why), ..
             } => return eprintln!("skipped: {why}"),
             other => panic!("{other:?}"),
@@ -206,8 +207,8 @@ fn a_step_runs_on_two_nodes() {
     }
     first.begin_on(PAIR, 1, &[0, 1]);
     let outputs = match until_ended(&first, &second, |_| ()) {
-        Ended::Committed { outputs, .. } => outputs,
-        Ended::Failed {
+        AttemptOutcome::Committed { outputs, .. } => outputs,
+        AttemptOutcome::Failed {
             failure, log_tail, ..
         } => panic!("{failure:?}\n{log_tail}"),
     };
@@ -221,11 +222,11 @@ fn a_step_runs_on_two_nodes() {
     let lose = |after: Duration| {
         if after.as_secs() >= 1 && !std::mem::replace(&mut killed, true) {
             two.kill();
-            first.tell(Told::NodeLost(NodeId(1)));
+            first.tell(NodeCommand::NodeLost(NodeId(1)));
         }
     };
     match until_ended(&first, &second, lose) {
-        Ended::Failed { failure, .. } => {
+        AttemptOutcome::Failed { failure, .. } => {
             assert_eq!(failure.kind, FailureKind::NodeLost, "{}", failure.message);
         }
         other => panic!("{other:?}"),
@@ -287,7 +288,7 @@ fn a_replica_is_pulled() {
     first.clean(Staying::default());
     second.clean(Staying::default());
     let large = first.run(LARGE, 0);
-    second.tell(Told::Know(vec![(part(LARGE), large.clone())]));
+    second.tell(NodeCommand::Know(vec![(part(LARGE), large.clone())]));
     second.order(transfer(1));
     match second.event() {
         Event::TransferDone { bytes, hashes, .. } => {
@@ -314,7 +315,7 @@ fn a_replica_is_pulled() {
         failure.kind == FailureKind::Corrupt && failure.message.contains("n1"),
         "what is gone behind a run's back is as good as damaged: {failure:?}"
     );
-    second.tell(Told::NodeLost(NodeId(0)));
+    second.tell(NodeCommand::NodeLost(NodeId(0)));
     second.order(transfer(3));
     let failure = failed(second.event());
     assert_eq!(failure.kind, FailureKind::NodeLost, "{failure:?}");

@@ -9,13 +9,15 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 use tarn_client::Client as Program;
-use tarn_data_plane::{Client as Peer, Key, Timeouts, Way};
+use tarn_data_plane::{ContentTransport, DataClient as Peer, DataClientTimeouts, Key};
 use tarn_ports::Control;
-use tarn_proto::local::{Ask, Code, Kind, Refusal, Said, TaskSpec, pack, unpack};
-use tarn_proto::node::{Answer, Call};
+use tarn_proto::local::{
+    Code, PeerTarndReply, PeerTarndRequest, RequestError, TaskOperation, TaskSpec, pack, unpack,
+};
+use tarn_proto::node::{NodeReply, NodeRequest};
 use tarn_proto::storage::{self, Verb};
-use tarn_types::action::Lent;
-use tarn_types::event::Ended;
+use tarn_types::action::PartitionAssignment;
+use tarn_types::event::AttemptOutcome;
 use tarn_types::id::PartitionId;
 use tarn_types::nodes::Staying;
 use tarn_types::part::StoreKey;
@@ -65,9 +67,9 @@ fn two(bed: &Bed, transport: &str) -> Option<Two> {
             keep: KeepPartition::Step,
             steps: vec![tarn_types::id::StepId(PAIR)],
         }];
-        match client.call(Call::Open(Box::new(node_config))) {
-            Answer::Opened { several: None, .. } => {}
-            Answer::Opened { several, .. } => {
+        match client.call(NodeRequest::Open(Box::new(node_config))) {
+            NodeReply::Opened { several: None, .. } => {}
+            NodeReply::Opened { several, .. } => {
                 eprintln!("SKIPPED: {several:?}");
                 return None;
             }
@@ -83,7 +85,7 @@ impl Two {
     fn run(&self, bed: &Bed, attempt: u32, meanwhile: impl FnOnce()) {
         std::fs::write(bed.path("wait"), "").unwrap();
         let [first, second] = &self.clients;
-        let lent = Lent {
+        let lent = PartitionAssignment {
             partition: PartitionId(0),
             key: StoreKey("field.s3.0.1".into()),
             spots: vec![spot(0), spot(1)],
@@ -104,8 +106,8 @@ impl Two {
             }
         });
         match ended {
-            Ended::Committed { .. } => {}
-            Ended::Failed {
+            AttemptOutcome::Committed { .. } => {}
+            AttemptOutcome::Failed {
                 failure, log_tail, ..
             } => panic!("{failure:?}\n{log_tail}"),
         }
@@ -119,18 +121,23 @@ impl Two {
     }
 
     /// What a node's data server says to who knows this key.
-    fn asked(&self, bed: &Bed, key: [u8; 32], ask: &Ask) -> Result<Said, String> {
+    fn asked(
+        &self,
+        bed: &Bed,
+        key: [u8; 32],
+        ask: &PeerTarndRequest,
+    ) -> Result<PeerTarndReply, String> {
         let peer = Peer {
             node: "n2".into(),
             address: self.data(1),
             others: Vec::new(),
             run: bed.data.0.to_le_bytes(),
             key: Key(key),
-            timeout: Timeouts {
+            timeout: DataClientTimeouts {
                 crowded: Duration::from_secs(1),
-                ..Timeouts::default()
+                ..DataClientTimeouts::default()
             },
-            way: Way::Clear,
+            way: ContentTransport::Clear,
         };
         let body = pack(ask).unwrap();
         let reply = peer.call(&body, &Control::default());
@@ -143,15 +150,15 @@ fn socket(bed: &Bed, node: &str, attempt: u32) -> PathBuf {
     work.join(format!("s{PAIR}.0.{attempt}")).join("door/tarnd")
 }
 
-fn lend(space: &str, file: &[u8]) -> Ask {
-    Ask::Lend {
+fn lend(space: &str, file: &[u8]) -> PeerTarndRequest {
+    PeerTarndRequest::Lend {
         space: space.into(),
         path: file.into(),
         write: true,
     }
 }
 
-fn refused<T>(result: Result<T, Refusal>) -> Code {
+fn refused<T>(result: Result<T, RequestError>) -> Code {
     result.err().expect("it is refused").code
 }
 
@@ -164,12 +171,16 @@ fn used(stream: OwnedFd) -> TcpStream {
 }
 
 /// What it answers.
-fn answered(stream: &mut TcpStream, ask: &storage::Ask, bytes: &[u8]) -> storage::Answer {
+fn answered(
+    stream: &mut TcpStream,
+    ask: &storage::StorageRequest,
+    bytes: &[u8],
+) -> storage::StorageReply {
     stream.write_all(&ask.encode()).unwrap();
     stream.write_all(bytes).unwrap();
-    let mut answer = [0; storage::Answer::BYTES];
+    let mut answer = [0; storage::StorageReply::BYTES];
     stream.read_exact(&mut answer).unwrap();
-    storage::Answer::decode(answer)
+    storage::StorageReply::decode(answer)
 }
 
 fn a_step_has_those_of_both_nodes() {
@@ -192,10 +203,10 @@ fn a_step_has_those_of_both_nodes() {
         let (stream, far) = open(Some("n2"), STEP, FILE).unwrap();
         assert_eq!(far, Some(SIZE / 2));
         let mut stream = used(stream);
-        let write = storage::Ask {
+        let write = storage::StorageRequest {
             length: 5,
             at: 100,
-            ..storage::Ask::of(Verb::Write)
+            ..storage::StorageRequest::of(Verb::Write)
         };
         assert_eq!(answered(&mut stream, &write, b"hello").code, 0);
         // By its name on that node, and by no other path, it is the same.
@@ -216,7 +227,7 @@ fn a_step_has_those_of_both_nodes() {
         ] {
             assert_eq!(refused(open(node, space, file)), code, "{node:?} {space}");
         }
-        let task = TaskSpec::new(Kind::Nothing);
+        let task = TaskSpec::new(TaskOperation::Nothing);
         assert_eq!(refused(program.submit(&[task])), Code::Unsupported);
         assert_eq!(
             refused(program.partitions(None, STEP, b"")),
@@ -228,7 +239,7 @@ fn a_step_has_those_of_both_nodes() {
         assert!(none.is_err(), "{none:?}");
         assert!(matches!(
             two.asked(&bed, right, &lend("@s3.0.1", FILE)),
-            Ok(Said::Lent(_))
+            Ok(PeerTarndReply::Lent(_))
         ));
         for (space, file) in [
             ("@s3.0.2", FILE),
@@ -237,16 +248,17 @@ fn a_step_has_those_of_both_nodes() {
             ("@s3.0.1", b".partition"),
         ] {
             let said = two.asked(&bed, right, &lend(space, file));
-            let gone = matches!(&said, Ok(Said::Refused(why)) if why.code == Code::NotFound);
+            let gone =
+                matches!(&said, Ok(PeerTarndReply::Refused(why)) if why.code == Code::NotFound);
             assert!(gone, "{said:?}");
         }
-        let list = Ask::Partitions {
+        let list = PeerTarndRequest::Partitions {
             space: "@s3.0.1".into(),
             path: b"".into(),
             after: String::new(),
         };
         let said = two.asked(&bed, right, &list);
-        assert!(matches!(&said, Ok(Said::Refused(why)) if why.code == Code::Unsupported));
+        assert!(matches!(&said, Ok(PeerTarndReply::Refused(why)) if why.code == Code::Unsupported));
         cut = Some(stream);
     });
     // A stream that outlives the step is cut, and the piece gone when the step has ended.
@@ -261,7 +273,7 @@ fn a_step_has_those_of_both_nodes() {
         assert_eq!(work.into_iter().flatten().count(), 0, "on {node}");
     }
     let said = two.asked(&bed, bed.data.1, &lend("@s3.0.1", FILE));
-    assert!(matches!(said, Ok(Said::Refused(_))), "{said:?}");
+    assert!(matches!(said, Ok(PeerTarndReply::Refused(_))), "{said:?}");
     // Another attempt has its own.
     two.run(&bed, 2, || {
         let program = Program::connect(&socket(&bed, "n2", 2), None).unwrap();
@@ -302,7 +314,7 @@ fn what_has_a_window() {
         let windows = far.and_then(|far| far.windows);
         assert!(windows.is_some_and(|w| w.provider.starts_with("tcp")));
         let mut stream = used(stream);
-        let offered = answered(&mut stream, &storage::Ask::of(Verb::Window), b"");
+        let offered = answered(&mut stream, &storage::StorageRequest::of(Verb::Window), b"");
         assert!(offered.code == 0 && offered.value > 0, "{offered:?}");
     });
 }

@@ -3,9 +3,9 @@
 use crate::Test;
 use crate::bed::*;
 use rustix::process::Resource;
-use tarn_proto::node::{Answer, Call, News, Told, VERSION};
-use tarn_types::event::{Ended, Event, FailureKind};
-use tarn_types::nodes::{Look, Phase, Staying};
+use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest, VERSION};
+use tarn_types::event::{AttemptOutcome, Event, FailureKind};
+use tarn_types::nodes::{PathAppearance, Phase, Staying};
 use tarn_types::part::Place;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -39,10 +39,10 @@ fn a_run_of_one_node() {
         bed.state().0.join("hosts/n1/machine.json").is_file(),
         "measured once a node"
     );
-    let early = client.failed(Call::Exist(vec![]));
+    let early = client.failed(NodeRequest::Exist(vec![]));
     assert!(early.contains("not been opened"), "{early}");
     client.open(node_config.clone());
-    let again = client.failed(Call::Open(Box::new(node_config)));
+    let again = client.failed(NodeRequest::Open(Box::new(node_config)));
     assert!(again.contains("already"), "{again}");
     client.clean(Staying::default());
     let made = client.run(MAKES, 0);
@@ -59,16 +59,19 @@ fn a_run_of_one_node() {
         log.display()
     );
     assert!(bed.state().manifest(WORKSPACE, &made.key).is_file());
-    let there = Call::Exist(vec![replica.clone(), bed.path("none")]);
-    assert_eq!(client.call(there), Answer::There(vec![true, false]));
+    let there = NodeRequest::Exist(vec![replica.clone(), bed.path("none")]);
+    assert_eq!(client.call(there), NodeReply::There(vec![true, false]));
     let at = Place::Node(spot(0));
-    let wanted = Call::Inventory(vec![(part(MAKES), made.key.clone(), at.clone())]);
-    assert_eq!(client.call(wanted), Answer::Found(vec![(part(MAKES), at)]));
-    assert_eq!(client.call(Call::Leave), Answer::Left(vec![]));
+    let wanted = NodeRequest::Inventory(vec![(part(MAKES), made.key.clone(), at.clone())]);
+    assert_eq!(
+        client.call(wanted),
+        NodeReply::Found(vec![(part(MAKES), at)])
+    );
+    assert_eq!(client.call(NodeRequest::Leave), NodeReply::Left(vec![]));
     assert!(replica.is_dir(), "what a run has made stays");
-    let left = client.failed(Call::Exist(vec![]));
+    let left = client.failed(NodeRequest::Exist(vec![]));
     assert!(left.contains("left this node"), "{left}");
-    assert_eq!(client.call(Call::Close), Answer::Done);
+    assert_eq!(client.call(NodeRequest::Close), NodeReply::Done);
     drop(client);
     assert!(node.ended().success());
 }
@@ -80,23 +83,27 @@ fn progress_is_told() {
     client.begin(BEATS, 1, 0);
     let steps = loop {
         match client.heard() {
-            Some(News::Progress { steps, .. }) if !steps.is_empty() => break steps,
-            Some(News::Progress { .. } | News::Event(Event::Capacity { .. })) => {}
+            Some(NodeNotification::Progress { steps, .. }) if !steps.is_empty() => break steps,
+            Some(
+                NodeNotification::Progress { .. } | NodeNotification::Event(Event::Capacity { .. }),
+            ) => {}
             other => panic!("{other:?}"),
         }
     };
     assert_eq!((steps[0].instance.step.0, steps[0].attempt), (BEATS, 1));
     assert!(matches!(steps[0].phase, Phase::Preparing | Phase::Running));
-    client.tell(Told::KillAll);
+    client.tell(NodeCommand::KillAll);
     assert!(matches!(client.event(), Event::Ended { .. }));
     // Once more, because nothing goes on.
     loop {
         match client.heard() {
-            Some(News::Progress { transfers, steps }) if steps.is_empty() => {
+            Some(NodeNotification::Progress { transfers, steps }) if steps.is_empty() => {
                 assert!(transfers.is_empty());
                 return;
             }
-            Some(News::Progress { .. } | News::Event(Event::Capacity { .. })) => {}
+            Some(
+                NodeNotification::Progress { .. } | NodeNotification::Event(Event::Capacity { .. }),
+            ) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -109,10 +116,10 @@ fn a_step_is_killed() {
     client.begin(BEATS, 1, 0);
     bed.wait_for_beats();
     let began = std::time::Instant::now();
-    client.tell(Told::KillAll);
+    client.tell(NodeCommand::KillAll);
     match client.event() {
         Event::Ended {
-            ended: Ended::Failed { failure, .. },
+            ended: AttemptOutcome::Failed { failure, .. },
             ..
         } => assert_eq!(failure.kind, FailureKind::Cancelled, "{}", failure.message),
         other => panic!("{other:?}"),
@@ -122,7 +129,7 @@ fn a_step_is_killed() {
 }
 
 /// Version, how the state folder looks, and tiers.
-type Asked<'a> = (&'a mut u32, &'a mut Look, &'a mut Vec<String>);
+type Asked<'a> = (&'a mut u32, &'a mut PathAppearance, &'a mut Vec<String>);
 
 fn what_cannot_work_is_said_first() {
     let bed = Bed::make();
@@ -130,7 +137,7 @@ fn what_cannot_work_is_said_first() {
     let client = bed.connect(&node.started);
     let with = |change: &dyn Fn(Asked<'_>)| {
         let mut call = bed.measure("n1");
-        if let Call::Measure {
+        if let NodeRequest::Measure {
             version,
             sights,
             tiers,
@@ -145,7 +152,7 @@ fn what_cannot_work_is_said_first() {
     for version in [VERSION, VERSION + 1] {
         assert!(why.contains(&format!("version {version}")), "{why}");
     }
-    let word = |name: &str, word: &str| Look::Word {
+    let word = |name: &str, word: &str| PathAppearance::Word {
         name: name.into(),
         word: word.into(),
     };
@@ -165,7 +172,7 @@ fn what_cannot_work_is_said_first() {
     let node_config = bed.node_config(&[(&node, &client)], 0);
     let mut wrong = node_config.clone();
     wrong.cluster.nodes[0].tiers[0].root = bed.path("state/nonce");
-    let why = client.failed(Call::Open(Box::new(wrong)));
+    let why = client.failed(NodeRequest::Open(Box::new(wrong)));
     assert!(why.contains("state/nonce"), "{why}");
     client.open(node_config);
     std::fs::remove_file(bed.path("bin/tarn")).unwrap();
@@ -195,14 +202,16 @@ fn a_broken_world_says_so() {
     client.begin(MAKES, 1, 0);
     let why = loop {
         match client.heard() {
-            Some(News::Broken(why)) => break why,
-            Some(News::Progress { .. } | News::Event(Event::Capacity { .. })) => {}
+            Some(NodeNotification::Broken(why)) => break why,
+            Some(
+                NodeNotification::Progress { .. } | NodeNotification::Event(Event::Capacity { .. }),
+            ) => {}
             other => panic!("{other:?}"),
         }
     };
     assert!(why.contains("cannot start a step"), "{why}");
     bed.wait_for_silence();
-    let after = client.failed(Call::Exist(vec![]));
+    let after = client.failed(NodeRequest::Exist(vec![]));
     assert_eq!(after, why);
     limit(before);
     drop(client);

@@ -4,8 +4,8 @@
 use crate::Test;
 use crate::bed::*;
 use crate::peers::{transfer, tree, until_ended};
-use tarn_proto::node::{Answer, Call, Keys, NodeConfig, Told};
-use tarn_types::event::{Ended, Event, FailureKind};
+use tarn_proto::node::{NodeCommand, NodeConfig, NodeReply, NodeRequest, WorkspaceKeys};
+use tarn_types::event::{AttemptOutcome, Event, FailureKind};
 use tarn_types::nodes::Staying;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -20,13 +20,13 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// As a user's file has one.
-fn keys(of: &str) -> Keys {
+fn keys(of: &str) -> WorkspaceKeys {
     let text = format!("tarn-key 1 {} {}\n", of.repeat(16), of.repeat(32));
-    Keys(text.into())
+    WorkspaceKeys(text.into())
 }
 
 /// All that a node is told, with some datasets encrypted.
-fn encrypted(mut node_config: NodeConfig, keys: Option<Keys>) -> NodeConfig {
+fn encrypted(mut node_config: NodeConfig, keys: Option<WorkspaceKeys>) -> NodeConfig {
     for at in [LARGE, PAIR] {
         node_config.workflow.data[at as usize].encrypt = true;
     }
@@ -41,9 +41,9 @@ fn pair(bed: &Bed, of: [&str; 2]) -> Option<[(Node, Client); 2]> {
     let both: Vec<_> = nodes.iter().zip(&clients).collect();
     for (at, of) in of.into_iter().enumerate() {
         let node_config = encrypted(bed.node_config(&both, at as u32), Some(keys(of)));
-        match clients[at].call(Call::Open(Box::new(node_config))) {
-            Answer::Opened { several: None, .. } => {}
-            Answer::Opened {
+        match clients[at].call(NodeRequest::Open(Box::new(node_config))) {
+            NodeReply::Opened { several: None, .. } => {}
+            NodeReply::Opened {
                 several: Some(why), ..
             } => {
                 eprintln!("skipped: {why}");
@@ -64,7 +64,7 @@ fn what_is_encrypted_goes_as_it_lies_by_keys_that_the_run_hands_out() {
         return;
     };
     let large = first.run(LARGE, 0);
-    second.tell(Told::Know(vec![(part(LARGE), large.clone())]));
+    second.tell(NodeCommand::Know(vec![(part(LARGE), large.clone())]));
     second.order(transfer(1));
     match second.event() {
         Event::TransferDone { hashes, .. } => assert_eq!(hashes, [large.hash.unwrap()]),
@@ -82,8 +82,8 @@ fn what_is_encrypted_goes_as_it_lies_by_keys_that_the_run_hands_out() {
     // What the second node says in a step of both lies sealed on the first, whose output it is.
     first.begin_on(PAIR, 1, &[0, 1]);
     let outputs = match until_ended(&first, &second, |_| ()) {
-        Ended::Committed { outputs, .. } => outputs,
-        Ended::Failed {
+        AttemptOutcome::Committed { outputs, .. } => outputs,
+        AttemptOutcome::Failed {
             failure, log_tail, ..
         } => panic!("{failure:?}\n{log_tail}"),
     };
@@ -101,11 +101,11 @@ fn a_node_without_the_run_s_keys_is_refused_and_one_with_others_opens_nothing() 
     let node = bed.start("n1", &[]);
     let client = bed.connect(&node.started);
     let node_config = |keys| encrypted(bed.node_config(&[(&node, &client)], 0), keys);
-    let why = client.failed(Call::Open(Box::new(node_config(None))));
+    let why = client.failed(NodeRequest::Open(Box::new(node_config(None))));
     assert!(why.contains("no key"), "{why}");
-    let secret = Keys("tarn-key 1 cafe\n".to_owned().into());
+    let secret = WorkspaceKeys("tarn-key 1 cafe\n".to_owned().into());
     assert!(!format!("{secret:?}").contains("cafe"));
-    let why = client.failed(Call::Open(Box::new(node_config(Some(secret)))));
+    let why = client.failed(NodeRequest::Open(Box::new(node_config(Some(secret)))));
     assert!(
         why.contains("keys of the run's data") && !why.contains("cafe"),
         "{why}"
@@ -116,7 +116,7 @@ fn a_node_without_the_run_s_keys_is_refused_and_one_with_others_opens_nothing() 
         return;
     };
     let large = first.run(LARGE, 0);
-    second.tell(Told::Know(vec![(part(LARGE), large)]));
+    second.tell(NodeCommand::Know(vec![(part(LARGE), large)]));
     second.order(transfer(1));
     match second.event() {
         Event::TransferFailed { failure, .. } => {

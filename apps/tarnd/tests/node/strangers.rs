@@ -6,8 +6,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tarn_proto::node::{Answer, News, decode};
-use tarn_sessions::{ControlError, RunKeys, Session, Timeouts};
+use tarn_proto::node::{NodeNotification, NodeReply, decode};
+use tarn_sessions::{ControlError, NodeSession, RunKeys, SessionTimeouts};
 use tarn_types::nodes::Staying;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -59,12 +59,12 @@ fn what_is_no_message() {
     ] {
         let answer = client.session.call(garbage.to_vec(), Some(LONG)).unwrap();
         match decode(&answer).unwrap() {
-            Answer::Failed(why) => assert!(why.contains("no message"), "{why}"),
+            NodeReply::Failed(why) => assert!(why.contains("no message"), "{why}"),
             other => panic!("{other:?}"),
         }
-        client.session.tell(garbage.to_vec()).unwrap();
+        client.session.send_command(garbage.to_vec()).unwrap();
         match client.heard() {
-            Some(News::Broken(why)) => assert!(why.contains("no message"), "{why}"),
+            Some(NodeNotification::Broken(why)) => assert!(why.contains("no message"), "{why}"),
             other => panic!("{other:?}"),
         }
     }
@@ -76,7 +76,7 @@ fn another_run_is_refused() {
     let node = bed.start("n1", &[]);
     let at = SocketAddr::from(([127, 0, 0, 1], node.started.control));
     let open = |keys: &RunKeys, run: &str| {
-        Session::open(at, keys, Timeouts::default(), run, "n1", |_| ()).err()
+        NodeSession::open(at, keys, SessionTimeouts::default(), run, "n1", |_| ()).err()
     };
     match open(bed.keys(), "w-2") {
         Some(ControlError::Refused { why, .. }) => {
@@ -94,7 +94,7 @@ fn another_run_is_refused() {
     ] {
         let mut wrong = node_config.clone();
         change(&mut wrong);
-        client.failed(tarn_proto::node::Call::Open(Box::new(wrong)));
+        client.failed(tarn_proto::node::NodeRequest::Open(Box::new(wrong)));
     }
     client.open(node_config);
 }

@@ -18,14 +18,17 @@ fn attack_a_controller_of_an_earlier_term_acts_on_nothing() {
     let mut new = node.try_begin(5, &daemon).ok().unwrap();
     // The one that was there is cut off, and cannot come back, not even when the node has begun anew.
     let number = 1;
-    let order = Order::Look;
+    let order = NodeOrder::Look;
     let _ = old.try_say(order, number);
     assert!(old.reader.receive::<Report>(SOON).is_err());
-    assert!(matches!(new.order(Order::Look), Report::Capacity { .. }));
+    assert!(matches!(
+        new.order(NodeOrder::Look),
+        Report::Capacity { .. }
+    ));
     node.restart();
     assert_eq!(
         node.try_begin(4, &daemon).err(),
-        Some(Box::new(Welcome::Stale(5)))
+        Some(Box::new(NodeWelcome::Stale(5)))
     );
     node.audited("is replaced");
 }
@@ -93,7 +96,7 @@ fn attack_a_worker_touches_nothing_of_another_user() {
     let bobs = || part(BOB, "x", 1);
     let works = [
         Work::Check(bobs()),
-        Work::Remove(vec![Held::Part(bobs())]),
+        Work::Remove(vec![StoreContent::Part(bobs())]),
         publish(BOB, 5, "x", 2),
         fetch(BOB, "y", Path::new("/etc/hostname")),
         Work::View {
@@ -191,16 +194,19 @@ fn attack_links_in_the_store_lead_nowhere() {
     );
     assert_eq!(
         session
-            .refused(ALICE, Work::Remove(vec![Held::Part(part(ALICE, "x", 1))]))
+            .refused(
+                ALICE,
+                Work::Remove(vec![StoreContent::Part(part(ALICE, "x", 1))])
+            )
             .0,
         Code::Denied
     );
     // A job's folder is one: it goes, not what it leads to.
     node.as_user(ALICE, &format!("ln -s {outside} store/u20001/j/6"));
-    session.done(ALICE, Work::Remove(vec![Held::Job(6)]));
+    session.done(ALICE, Work::Remove(vec![StoreContent::Job(6)]));
     // One within what is removed is removed itself.
     node.as_user(ALICE, &format!("ln -s {outside} store/u20001/j/5/w/x/out"));
-    session.done(ALICE, Work::Remove(vec![Held::Job(5)]));
+    session.done(ALICE, Work::Remove(vec![StoreContent::Job(5)]));
     assert_eq!(fs::read_to_string(target.join("precious")).unwrap(), "x");
     assert_eq!(fs::read_dir(&target).unwrap().count(), 1);
 }
@@ -214,7 +220,7 @@ fn attack_a_part_that_its_owner_has_changed_is_found_out_by_who_fetches_it() {
     one.as_user(ALICE, "echo right > store/u20001/j/5/w/x/a");
     let (proof, _) = first.proven(ALICE, publish(ALICE, 5, "x", 1));
     one.as_user(ALICE, "echo wrong > store/u20001/d/w/x/1/0/tree/a");
-    let peer = Peer {
+    let peer = WorkerAddress {
         node: "n1".into(),
         host: "127.0.0.1".into(),
         port: first.port(ALICE),
@@ -247,7 +253,7 @@ fn attack_another_users_worker_serves_nothing_to_whoever_lacks_its_key() {
     one.as_user(BOB, "echo right > store/u20002/j/5/w/x/a");
     let (proof, _) = first.proven(BOB, publish(BOB, 5, "x", 1));
     // Alice's worker is sent to Bob's port, under her own name: it has her key.
-    let peer = Peer {
+    let peer = WorkerAddress {
         node: "n1".into(),
         host: "127.0.0.1".into(),
         port: first.port(BOB),
@@ -279,7 +285,7 @@ fn attack_system_users_have_no_worker() {
     let mut session = node.begin(&daemon);
     for user in [0, 1, 999] {
         assert_eq!(session.refused(user, prepare(5, "x")).0, Code::Denied);
-        let served = session.order(Order::Serve { user, group: user });
+        let served = session.order(NodeOrder::Serve { user, group: user });
         assert!(format!("{served:?}").contains("Denied"));
     }
 }
@@ -301,7 +307,7 @@ fn attack_names_that_are_none_reach_no_file() {
             Code::Invalid,
             "{name:?}"
         );
-        let work = Work::Remove(vec![Held::Part(part(ALICE, name, 0))]);
+        let work = Work::Remove(vec![StoreContent::Part(part(ALICE, name, 0))]);
         assert_eq!(session.refused(ALICE, work).0, Code::Invalid, "{name:?}");
     }
 }

@@ -14,7 +14,9 @@ use std::path::Path;
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 use tarn_proto::local::Code;
-use tarn_proto::site::{Held, Holding, Job, Order, Owner, Report, Work, Worked, is_name};
+use tarn_proto::site::{
+    Holding, NodeOrder, Owner, Report, SlurmJobId, StoreContent, Work, WorkResult, is_name,
+};
 
 /// What may pass until a worker that does not answer was given up, and another one is started.
 const GIVEN_UP: Duration = Duration::from_secs(60);
@@ -39,7 +41,7 @@ pub(crate) fn send(session: &mut Session, user: u32, work: Work) -> u64 {
     session.number += 1;
     let number = session.number;
     let work = Box::new(work);
-    let order = Order::Do {
+    let order = NodeOrder::Do {
         user,
         group: user,
         work,
@@ -49,7 +51,7 @@ pub(crate) fn send(session: &mut Session, user: u32, work: Work) -> u64 {
 }
 
 /// The next order that something has come of.
-pub(crate) fn next(session: &mut Session) -> (u64, Worked) {
+pub(crate) fn next(session: &mut Session) -> (u64, WorkResult) {
     loop {
         if let Report::Worked { number, what } = session.reader.receive(SOON).unwrap() {
             return (number, what);
@@ -58,7 +60,7 @@ pub(crate) fn next(session: &mut Session) -> (u64, Worked) {
 }
 
 /// What comes of an order, whatever is said of others before.
-fn heard(session: &mut Session, wanted: u64) -> Worked {
+fn heard(session: &mut Session, wanted: u64) -> WorkResult {
     loop {
         let (number, what) = next(session);
         if number == wanted {
@@ -68,12 +70,12 @@ fn heard(session: &mut Session, wanted: u64) -> Worked {
 }
 
 /// Alice's orders are done again in the end.
-fn alice_is_served_again(session: &mut Session, job: Job) {
+fn alice_is_served_again(session: &mut Session, job: SlurmJobId) {
     let until = Instant::now() + GIVEN_UP;
     loop {
         let number = send(session, ALICE, prepare(job, "x"));
         match heard(session, number) {
-            Worked::Done => return,
+            WorkResult::Done => return,
             what => assert!(Instant::now() < until, "{what:?}"),
         }
         std::thread::sleep(Duration::from_millis(200));
@@ -113,7 +115,7 @@ fn publish_one(node: &Node, session: &mut Session, user: u32) {
 }
 
 fn has(session: &Session, user: u32) -> bool {
-    let wanted = Held::Part(part(user, "x", 1));
+    let wanted = StoreContent::Part(part(user, "x", 1));
     let mut holds = session.holds.iter();
     holds.any(|(who, h)| *who == user && h.held == wanted && h.proof.is_some())
 }
@@ -150,7 +152,7 @@ fn a_worker_that_its_user_stops_holds_up_that_user_alone(daemon: &Daemon) -> Res
         .map(|n| send(&mut session, ALICE, prepare(n + 100, &"y".repeat(60))))
         .collect();
     quiet.bob_is_served(&mut session)?;
-    let Worked::Failed(why) = heard(&mut session, many[0]) else {
+    let WorkResult::Failed(why) = heard(&mut session, many[0]) else {
         panic!("a stopped worker has done something");
     };
     assert!(why.text.contains("does not answer"), "{why:?}");
@@ -239,7 +241,7 @@ fn what_a_user_puts_beside_a_part_is_neither_waited_for_nor_followed(
             session.partial
         );
         assert!(has(&session, BOB));
-        let held = Held::Part(part(ALICE, "x", 1));
+        let held = StoreContent::Part(part(ALICE, "x", 1));
         let found = session.holds.iter().find(|(_, h)| h.held == held);
         let proof = found.and_then(|(_, h)| h.proof.clone());
         let file = proof.and_then(|proof| proof.file);
@@ -357,16 +359,20 @@ fn very_deep_folders_go_and_hold_up_nobody(daemon: &Daemon) -> Result<(), Miss> 
     dig(&store, 20_000);
     session.number += 1;
     let dismissed = session.number;
-    session.say(Order::Dismiss(17), dismissed);
-    let removed = send(&mut session, ALICE, Work::Remove(vec![Held::Job(18)]));
+    session.say(NodeOrder::Dismiss(17), dismissed);
+    let removed = send(
+        &mut session,
+        ALICE,
+        Work::Remove(vec![StoreContent::Job(18)]),
+    );
     let mut left = vec![dismissed, removed];
     quiet.bob_is_served_among(&mut session, |number, what| {
-        assert_eq!(what, Worked::Done, "{number}");
+        assert_eq!(what, WorkResult::Done, "{number}");
         left.retain(|n| *n != number);
     })?;
     while !left.is_empty() {
         let (number, what) = next(&mut session);
-        assert_eq!(what, Worked::Done, "{number}");
+        assert_eq!(what, WorkResult::Done, "{number}");
         left.retain(|n| *n != number);
     }
     assert!(!node.path("run/clear/all/17").exists());

@@ -131,7 +131,7 @@ fn check(session: &mut Session, dataset: &str, store: &str) {
 
 /// Where a node says that a dataset lies.
 fn told(session: &Session, dataset: &str) -> Vec<String> {
-    let held = Held::Part(part(ALICE, dataset, 0));
+    let held = StoreContent::Part(part(ALICE, dataset, 0));
     let own = session.holds.iter().filter(|(_, h)| h.held == held);
     own.map(|(_, h)| h.store.clone()).collect()
 }
@@ -186,10 +186,14 @@ fn a_part_goes_from_one_file_system_to_another_and_back() {
     let mut session = two.node.begin(&daemon);
     assert_eq!(told(&session, "x"), ["fast", "slow"]);
     // One of both goes; then the other.
-    let copy = |store: &str| Work::Remove(vec![Held::Copy(part(ALICE, "x", 0), store.into())]);
+    let copy =
+        |store: &str| Work::Remove(vec![StoreContent::Copy(part(ALICE, "x", 0), store.into())]);
     session.done(ALICE, copy("fast"));
     assert!(!two.tree("fast", "x").exists() && two.tree("slow", "x").exists());
-    session.done(ALICE, Work::Remove(vec![Held::Part(part(ALICE, "x", 0))]));
+    session.done(
+        ALICE,
+        Work::Remove(vec![StoreContent::Part(part(ALICE, "x", 0))]),
+    );
     assert!(!two.tree("slow", "x").exists());
     // What is not there cannot be moved, nor to where there is nothing.
     assert_eq!(
@@ -221,7 +225,7 @@ fn what_lies_in_another_store_is_served_merged_and_let_in_from_there() {
         store: String::new(),
         sealed: false,
         part: part(ALICE, "low", 0),
-        from: Origin::Peer(Peer {
+        from: Origin::Peer(WorkerAddress {
             node: "n1".into(),
             host: "127.0.0.1".into(),
             port: session.port(ALICE),
@@ -272,7 +276,7 @@ fn what_lies_in_another_store_is_served_merged_and_let_in_from_there() {
         mount("low", "slow", "j/5/v/low", false),
         mount("up", "fast", "d/w/up/0/0/tree", false),
     ];
-    let admitted = session.order(Order::Admit {
+    let admitted = session.order(NodeOrder::Admit {
         job: 5,
         user: ALICE,
         mounts,
@@ -292,7 +296,7 @@ fn what_lies_in_another_store_is_served_merged_and_let_in_from_there() {
     );
     // Where all of it lies in one store, that is the one root, as ever.
     let one = vec![mount("low", "slow", "j/5/v/low", false)];
-    session.order(Order::Admit {
+    session.order(NodeOrder::Admit {
         job: 6,
         user: ALICE,
         mounts: one,
@@ -316,7 +320,7 @@ fn what_lies_in_another_store_is_served_merged_and_let_in_from_there() {
             .exists()
     );
     // What a job has goes from all stores.
-    session.done(ALICE, Work::Remove(vec![Held::Job(5)]));
+    session.done(ALICE, Work::Remove(vec![StoreContent::Job(5)]));
     for store in ["fast", "slow"] {
         assert!(!two.at(store, &format!("u{ALICE}/j/5")).exists());
     }
@@ -333,7 +337,7 @@ fn a_move_that_is_killed_in_the_middle_has_lost_nothing_and_is_ended() {
     let down = || moves("x", ("fast", "slow"), &proof, false);
     let order = |session: &mut Session| {
         session.number += 1;
-        let order = Order::Do {
+        let order = NodeOrder::Do {
             user: ALICE,
             group: ALICE,
             work: Box::new(down()),
@@ -560,7 +564,7 @@ fn a_node_is_started_with_other_stores_than_the_last_time() {
     let proof = session
         .holds
         .iter()
-        .find(|(_, h)| h.held == Held::Part(up.clone()));
+        .find(|(_, h)| h.held == StoreContent::Part(up.clone()));
     let proof = proof.unwrap().1.proof.clone().unwrap();
     assert_eq!(
         session
@@ -636,7 +640,7 @@ fn what_is_a_projects_or_sealed_moves_as_it_is() {
     };
     let order = |session: &mut Session, user, group, work: Work| {
         let work = Box::new(work);
-        match session.order(Order::Do { user, group, work }) {
+        match session.order(NodeOrder::Do { user, group, work }) {
             Report::Worked { what, .. } => what,
             other => panic!("{other:?}"),
         }
@@ -655,7 +659,7 @@ fn what_is_a_projects_or_sealed_moves_as_it_is() {
         slice: None,
     };
     let made = order(&mut session, BOB, PROJECT, publish);
-    let Worked::Proven { proof, .. } = made else {
+    let WorkResult::Proven { proof, .. } = made else {
         panic!("{made:?}")
     };
     let down = Work::Move {
@@ -667,7 +671,7 @@ fn what_is_a_projects_or_sealed_moves_as_it_is() {
     };
     let moved = order(&mut session, 0, 0, down);
     assert!(
-        matches!(moved, Worked::Proven { moved: 8, .. }),
+        matches!(moved, WorkResult::Proven { moved: 8, .. }),
         "{moved:?}"
     );
     let file = two.at("slow", &format!("p{PROJECT}/d/named/forcing/1/0/tree/a"));

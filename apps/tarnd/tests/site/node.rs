@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tarn_munge::{Reader, Secret, SessionError, Writer, open};
+use tarn_munge::{MungeSessionReader, MungeSessionWriter, SecretBytes, SessionError, open};
 use tarn_proto::local::Code;
 use tarn_proto::site::*;
 use tempfile::TempDir;
@@ -35,7 +35,7 @@ pub(crate) struct Node {
 
 /// The controller's side of a session.
 pub(crate) struct Session {
-    pub(crate) reader: Reader,
+    pub(crate) reader: MungeSessionReader,
     writer: Orders,
     pub(crate) number: u64,
     /// What the node held when it began.
@@ -45,20 +45,20 @@ pub(crate) struct Session {
     /// Keys may be wrapped with an older secret.
     pub(crate) is_behind: bool,
     /// Its stores with names.
-    pub(crate) stores: Vec<Store>,
+    pub(crate) stores: Vec<NodeStoreReport>,
 }
 
 /// What the node is ordered. It is told between orders that its controller is there, however long the test is kept from saying so.
-struct Orders(Arc<Mutex<Writer>>);
+struct Orders(Arc<Mutex<MungeSessionWriter>>);
 
 impl Orders {
-    fn new(writer: Writer) -> Self {
+    fn new(writer: MungeSessionWriter) -> Self {
         let writer = Arc::new(Mutex::new(writer));
         let beaten = Arc::downgrade(&writer);
         std::thread::spawn(move || {
             while let Some(writer) = beaten.upgrade() {
-                let order = Order::Beat;
-                if send(&writer, &Command { number: 0, order }).is_err() {
+                let order = NodeOrder::Beat;
+                if send(&writer, &NumberedOrder { number: 0, order }).is_err() {
                     return;
                 }
                 drop(writer);
@@ -69,7 +69,7 @@ impl Orders {
     }
 }
 
-fn send(writer: &Mutex<Writer>, command: &Command) -> Result<(), SessionError> {
+fn send(writer: &Mutex<MungeSessionWriter>, command: &NumberedOrder) -> Result<(), SessionError> {
     writer.lock().unwrap().send(command)
 }
 
@@ -221,7 +221,11 @@ impl Node {
         self.wait();
     }
 
-    pub(crate) fn try_begin(&self, epoch: Epoch, daemon: &Daemon) -> Result<Session, Box<Welcome>> {
+    pub(crate) fn try_begin(
+        &self,
+        epoch: Epoch,
+        daemon: &Daemon,
+    ) -> Result<Session, Box<NodeWelcome>> {
         self.try_begin_with(epoch, &[9, 10], daemon)
     }
 
@@ -235,8 +239,9 @@ impl Node {
         epoch: Epoch,
         secrets: &[u8],
         daemon: &Daemon,
-    ) -> Result<Session, Box<Welcome>> {
-        let secrets: Vec<Secret> = secrets.iter().map(|b| Secret::new([*b; 32])).collect();
+    ) -> Result<Session, Box<NodeWelcome>> {
+        let secrets: Vec<SecretBytes> =
+            secrets.iter().map(|b| SecretBytes::new([*b; 32])).collect();
         let until = Instant::now() + SOON;
         // On a busy machine munge may take longer than a node waits for who says nothing: a controller comes again as well.
         let (mut reader, mut writer) = loop {
@@ -255,7 +260,7 @@ impl Node {
             })
             .unwrap();
         match reader.receive(SOON).unwrap() {
-            Welcome::Ready {
+            NodeWelcome::Ready {
                 mut holds,
                 partial,
                 pieces,
@@ -265,7 +270,7 @@ impl Node {
             } => {
                 assert!(pieces && holds.is_empty());
                 loop {
-                    let piece: Piece = reader.receive(SOON).unwrap();
+                    let piece: HoldingsChunk = reader.receive(SOON).unwrap();
                     holds.extend(piece.holds);
                     if piece.is_last {
                         break;
@@ -348,16 +353,16 @@ impl Drop for Node {
 
 impl Session {
     /// Orders something.
-    pub(crate) fn say(&mut self, order: Order, number: u64) {
+    pub(crate) fn say(&mut self, order: NodeOrder, number: u64) {
         self.try_say(order, number).unwrap();
     }
 
     /// The same with a node that may have ended the session.
-    pub(crate) fn try_say(&mut self, order: Order, number: u64) -> Result<(), SessionError> {
-        send(&self.writer.0, &Command { number, order })
+    pub(crate) fn try_say(&mut self, order: NodeOrder, number: u64) -> Result<(), SessionError> {
+        send(&self.writer.0, &NumberedOrder { number, order })
     }
 
-    pub(crate) fn order(&mut self, order: Order) -> Report {
+    pub(crate) fn order(&mut self, order: NodeOrder) -> Report {
         self.number += 1;
         let number = self.number;
         self.say(order, number);
@@ -369,8 +374,8 @@ impl Session {
         }
     }
 
-    pub(crate) fn work(&mut self, user: Uid, work: Work) -> Worked {
-        let order = Order::Do {
+    pub(crate) fn work(&mut self, user: Uid, work: Work) -> WorkResult {
+        let order = NodeOrder::Do {
             user,
             group: user,
             work: Box::new(work),
@@ -383,26 +388,26 @@ impl Session {
 
     pub(crate) fn done(&mut self, user: Uid, work: Work) {
         let what = self.work(user, work);
-        assert_eq!(what, Worked::Done);
+        assert_eq!(what, WorkResult::Done);
     }
 
     pub(crate) fn proven(&mut self, user: Uid, work: Work) -> (Proof, u64) {
         match self.work(user, work) {
-            Worked::Proven { proof, moved } => (proof, moved),
+            WorkResult::Proven { proof, moved } => (proof, moved),
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn refused(&mut self, user: Uid, work: Work) -> (Code, String) {
         match self.work(user, work) {
-            Worked::Failed(why) => (why.code, why.text),
+            WorkResult::Failed(why) => (why.code, why.text),
             other => panic!("it was to be refused: {other:?}"),
         }
     }
 
     pub(crate) fn port(&mut self, user: Uid) -> u16 {
         let group = user;
-        match self.order(Order::Serve { user, group }) {
+        match self.order(NodeOrder::Serve { user, group }) {
             Report::Serving { port, .. } => port,
             other => panic!("{other:?}"),
         }
@@ -429,7 +434,7 @@ pub(crate) fn fetch(user: Uid, dataset: &str, from: &Path) -> Work {
     }
 }
 
-pub(crate) fn prepare(job: Job, dataset: &str) -> Work {
+pub(crate) fn prepare(job: SlurmJobId, dataset: &str) -> Work {
     Work::Prepare {
         hashes: Vec::new(),
         store: String::new(),
@@ -440,7 +445,7 @@ pub(crate) fn prepare(job: Job, dataset: &str) -> Work {
     }
 }
 
-pub(crate) fn publish(user: Uid, job: Job, dataset: &str, version: u32) -> Work {
+pub(crate) fn publish(user: Uid, job: SlurmJobId, dataset: &str, version: u32) -> Work {
     Work::Publish {
         store: String::new(),
         sealed: false,

@@ -21,24 +21,24 @@ fn shared(version: u32) -> Part {
 }
 
 /// As a member's job has it done: users that the node does not know are in the group that is said.
-fn order(session: &mut Session, user: Uid, group: Gid, work: Work) -> Worked {
+fn order(session: &mut Session, user: Uid, group: Gid, work: Work) -> WorkResult {
     let work = Box::new(work);
-    match session.order(Order::Do { user, group, work }) {
+    match session.order(NodeOrder::Do { user, group, work }) {
         Report::Worked { what, .. } => what,
         other => panic!("{other:?}"),
     }
 }
 
-fn proven(what: Worked) -> Proof {
+fn proven(what: WorkResult) -> Proof {
     match what {
-        Worked::Proven { proof, .. } => proof,
+        WorkResult::Proven { proof, .. } => proof,
         other => panic!("{other:?}"),
     }
 }
 
-fn refused(what: Worked) -> Code {
+fn refused(what: WorkResult) -> Code {
     match what {
-        Worked::Failed(why) => why.code,
+        WorkResult::Failed(why) => why.code,
         other => panic!("it was to be refused: {other:?}"),
     }
 }
@@ -47,7 +47,7 @@ fn refused(what: Worked) -> Code {
 fn make(node: &Node, session: &mut Session, user: Uid, version: u32) -> Proof {
     let job = 100 + version;
     let made = order(session, user, PROJECT, prepare(job, "forcing"));
-    assert_eq!(made, Worked::Done);
+    assert_eq!(made, WorkResult::Done);
     let script = format!(
         "cd store/u{user}/j/{job}/w/forcing; umask 077; mkdir deep; echo {user} > deep/a; ln -s a deep/link"
     );
@@ -84,12 +84,12 @@ fn members_make_versions_beside_each_others_and_the_group_reads_them() {
         }
         // It is what was published, with the modes that it has.
         let said = order(&mut session, 0, 0, Work::Check(shared(version)));
-        assert!(matches!(said, Worked::Proven { .. }), "{said:?}");
+        assert!(matches!(said, WorkResult::Proven { .. }), "{said:?}");
     }
     // The node knows whose worker is to remove what, and that it is gone already.
     for version in [1, 2, 3] {
-        let remove = Work::Remove(vec![Held::Part(shared(version))]);
-        assert_eq!(order(&mut session, 0, 0, remove), Worked::Done);
+        let remove = Work::Remove(vec![StoreContent::Part(shared(version))]);
+        assert_eq!(order(&mut session, 0, 0, remove), WorkResult::Done);
     }
     assert!(!top.join("d/named/forcing/1").exists());
     assert!(top.join("d/named").exists(), "root's folders stay");
@@ -119,14 +119,14 @@ fn a_source_that_becomes_a_projects_is_read_by_the_group_and_goes_from_node_to_n
     let file = format!("store/p{PROJECT}/d/named/forcing/0/0/tree/a");
     assert_eq!(fs::metadata(one.path(&file)).unwrap().mode() & 0o777, 0o640);
     // Bob's worker takes it from Bob's worker there.
-    let served = first.order(Order::Serve {
+    let served = first.order(NodeOrder::Serve {
         user: BOB,
         group: PROJECT,
     });
     let Report::Serving { port, .. } = served else {
         panic!("{served:?}");
     };
-    let peer = Peer {
+    let peer = WorkerAddress {
         node: "n1".into(),
         host: "127.0.0.1".into(),
         port,
@@ -145,7 +145,7 @@ fn a_source_that_becomes_a_projects_is_read_by_the_group_and_goes_from_node_to_n
         (BOB, PROJECT, 0o640)
     );
     let said = order(&mut second, 0, 0, Work::Check(shared(0)));
-    assert!(matches!(said, Worked::Proven { .. }), "{said:?}");
+    assert!(matches!(said, WorkResult::Proven { .. }), "{said:?}");
 }
 
 const MEMORY: Option<u64> = Some(16 << 20);
@@ -161,7 +161,7 @@ fn make_sealed(node: &Node, session: &mut Session, user: Uid, version: u32) -> P
         parts: Vec::new(),
         memory: MEMORY,
     };
-    assert_eq!(order(session, user, PROJECT, write), Worked::Done);
+    assert_eq!(order(session, user, PROJECT, write), WorkResult::Done);
     let made = node.path(&format!("run/clear/all/{job}/u{user}/w/forcing/a"));
     fs::write(&made, format!("{user} knows")).unwrap();
     chown(&made, Some(user), Some(user)).unwrap();
@@ -190,9 +190,9 @@ fn opened(node: &Node, session: &mut Session, user: Uid, version: u32) -> Result
     let what = order(session, user, PROJECT, view);
     let seen = node.path(&format!("run/clear/all/{job}/u{user}/v/forcing/a"));
     let text = fs::read_to_string(seen);
-    session.order(Order::Dismiss(job));
+    session.order(NodeOrder::Dismiss(job));
     match what {
-        Worked::Done => Ok(text.unwrap()),
+        WorkResult::Done => Ok(text.unwrap()),
         other => Err(refused(other)),
     }
 }
@@ -212,7 +212,7 @@ fn what_is_encrypted_is_opened_by_each_member_with_the_projects_keys() {
         store: String::new(),
         sealed: true,
         part: shared(1),
-        from: Origin::Peer(Peer {
+        from: Origin::Peer(WorkerAddress {
             node: "n1".into(),
             host: "127.0.0.1".into(),
             port: first.port(BOB),
@@ -293,7 +293,7 @@ fn attack_who_is_not_in_the_group_has_nothing_to_do_with_what_is_its() {
             part: shared(2),
             slice: None,
         },
-        Work::Remove(vec![Held::Part(shared(1))]),
+        Work::Remove(vec![StoreContent::Part(shared(1))]),
         Work::Check(shared(1)),
         Work::Fetch {
             store: String::new(),
@@ -340,7 +340,7 @@ fn attack_who_is_not_in_the_group_has_nothing_to_do_with_what_is_its() {
     assert_eq!(refused(said), Code::Denied);
     assert!(!node.path("store/p0").exists());
     // Nobody is chosen for what is a user's.
-    let alices = Work::Remove(vec![Held::Part(part(ALICE, "x", 1))]);
+    let alices = Work::Remove(vec![StoreContent::Part(part(ALICE, "x", 1))]);
     assert_eq!(refused(order(&mut session, 0, 0, alices)), Code::Denied);
     node.audited("is not in that group");
 }
@@ -380,9 +380,9 @@ fn attack_a_member_leads_nobody_astray_by_links() {
     );
     let _ = fs::remove_dir_all(node.path(&part));
     std::os::unix::fs::symlink(&outside, node.path(&part)).unwrap();
-    let remove = Work::Remove(vec![Held::Part(shared(1))]);
+    let remove = Work::Remove(vec![StoreContent::Part(shared(1))]);
     let what = order(&mut session, 0, 0, remove);
-    assert!(matches!(what, Worked::Failed(_)), "{what:?}");
+    assert!(matches!(what, WorkResult::Failed(_)), "{what:?}");
     assert!(Path::new(&precious).exists());
 }
 
@@ -404,7 +404,7 @@ fn attack_a_link_in_a_projects_source_publishes_nothing_that_lies_outside_of_it(
     };
     symlink(&private, folder.join("b")).unwrap();
     let what = order(&mut session, ALICE, PROJECT, fetch(folder));
-    let Worked::Failed(why) = what else {
+    let WorkResult::Failed(why) = what else {
         panic!("{what:?}");
     };
     assert!(why.text.contains("project's source"), "{}", why.text);
@@ -417,7 +417,7 @@ fn attack_a_link_in_a_projects_source_publishes_nothing_that_lies_outside_of_it(
     lchown(&bobs, Some(BOB), Some(BOB)).unwrap();
     for link in [&bobs, &own] {
         let what = order(&mut session, ALICE, PROJECT, fetch(link));
-        let Worked::Failed(why) = what else {
+        let WorkResult::Failed(why) = what else {
             panic!("{what:?}");
         };
         assert_eq!(why.code, Code::Denied);
@@ -450,7 +450,7 @@ fn attack_a_worker_has_no_group_that_its_user_is_not_in() {
     let node = Node::start("n1", &daemon);
     let mut session = node.begin(&daemon);
     let made = order(&mut session, user, PROJECT, prepare(5, "x"));
-    assert_eq!(made, Worked::Done);
+    assert_eq!(made, WorkResult::Done);
     let about = fs::metadata(node.path(&format!("store/u{user}/j/5/w/x"))).unwrap();
     assert_eq!((about.uid(), about.gid()), (user, own));
     let said = order(&mut session, user, PROJECT, Work::Check(shared(1)));

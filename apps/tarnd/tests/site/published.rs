@@ -47,7 +47,7 @@ fn a_worker_that_is_killed_while_it_publishes_loses_and_repeats_nothing() {
     for round in 0..6 {
         session.number += 1;
         let number = session.number;
-        let order = Order::Do {
+        let order = NodeOrder::Do {
             user: ALICE,
             group: ALICE,
             work: Box::new(publish(ALICE, 5, "x", 1)),
@@ -70,8 +70,8 @@ fn a_worker_that_is_killed_while_it_publishes_loses_and_repeats_nothing() {
     let until = Instant::now() + SOON;
     let proof = loop {
         match session.work(ALICE, publish(ALICE, 5, "x", 1)) {
-            Worked::Proven { proof, .. } => break proof,
-            Worked::Failed(why) => assert_eq!(why.code, Code::Io, "{}", why.text),
+            WorkResult::Proven { proof, .. } => break proof,
+            WorkResult::Failed(why) => assert_eq!(why.code, Code::Io, "{}", why.text),
             other => panic!("{other:?}"),
         }
         assert!(Instant::now() < until, "it is not published");
@@ -105,11 +105,11 @@ fn a_part_that_is_changed_before_its_report_was_heard_is_not_used() {
     let until = Instant::now() + SOON;
     loop {
         match session.work(ALICE, publish(ALICE, 5, "x", 1)) {
-            Worked::Proven { proof: again, .. } => {
+            WorkResult::Proven { proof: again, .. } => {
                 assert_eq!(again, proof);
                 break;
             }
-            Worked::Failed(why) => assert_eq!(why.code, Code::Io, "{}", why.text),
+            WorkResult::Failed(why) => assert_eq!(why.code, Code::Io, "{}", why.text),
             other => panic!("{other:?}"),
         }
         assert!(Instant::now() < until, "no other worker is begun");

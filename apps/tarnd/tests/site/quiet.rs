@@ -6,7 +6,7 @@ use crate::munged::Daemon;
 use crate::node::*;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
-use tarn_proto::site::{Job, Worked};
+use tarn_proto::site::{SlurmJobId, WorkResult};
 
 /// What another user's order may take longer than without the attack.
 const ALLOWED: Duration = Duration::from_secs(2);
@@ -65,7 +65,7 @@ pub(crate) struct Quiet<'a> {
     /// The most that Bob's order took before the attack, on either.
     before: Duration,
     /// Jobs of Bob's so far.
-    job: Job,
+    job: SlurmJobId,
 }
 
 impl<'a> Quiet<'a> {
@@ -108,7 +108,7 @@ impl<'a> Quiet<'a> {
     pub(crate) fn bob_is_served_among(
         &mut self,
         session: &mut Session,
-        other: impl FnMut(u64, Worked),
+        other: impl FnMut(u64, WorkResult),
     ) -> Result<(), Miss> {
         let (attacked, quiet) = self.round(session, other);
         self.judge(attacked, quiet)
@@ -133,7 +133,7 @@ impl<'a> Quiet<'a> {
     fn round(
         &mut self,
         session: &mut Session,
-        other: impl FnMut(u64, Worked),
+        other: impl FnMut(u64, WorkResult),
     ) -> (Duration, Duration) {
         let mut own = self.node.begin(self.daemon);
         self.round_with(&mut own, session, other, |_| {})
@@ -144,7 +144,7 @@ impl<'a> Quiet<'a> {
         &mut self,
         own: &mut Session,
         session: &mut Session,
-        other: impl FnMut(u64, Worked),
+        other: impl FnMut(u64, WorkResult),
         is_served: impl FnOnce(Instant) + Send,
     ) -> (Duration, Duration) {
         self.job += 1;
@@ -186,14 +186,14 @@ impl<'a> Quiet<'a> {
 fn served(
     session: &mut Session,
     began: Instant,
-    job: Job,
-    mut other: impl FnMut(u64, Worked),
+    job: SlurmJobId,
+    mut other: impl FnMut(u64, WorkResult),
 ) -> Duration {
     let wanted = send(session, BOB, prepare(job, "x"));
     loop {
         match next(session) {
             (number, what) if number == wanted => {
-                assert_eq!(what, Worked::Done);
+                assert_eq!(what, WorkResult::Done);
                 return began.elapsed();
             }
             (number, what) => other(number, what),

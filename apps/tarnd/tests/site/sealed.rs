@@ -9,7 +9,7 @@ use std::process::Command as Process;
 use tarn_proto::local::Code;
 use tarn_proto::site::*;
 
-const JOB: Job = 17;
+const JOB: SlurmJobId = 17;
 const TEXT: &str = "nobody but alice knows";
 const MEMORY: Option<u64> = Some(16 << 20);
 
@@ -30,7 +30,7 @@ fn fetch_sealed(user: Uid, dataset: &str, from: &Path) -> Work {
     }
 }
 
-fn view(job: Job, parts: Vec<Part>, memory: Option<u64>) -> Work {
+fn view(job: SlurmJobId, parts: Vec<Part>, memory: Option<u64>) -> Work {
     Work::View {
         hashes: Vec::new(),
         store: String::new(),
@@ -41,7 +41,7 @@ fn view(job: Job, parts: Vec<Part>, memory: Option<u64>) -> Work {
     }
 }
 
-fn write_anew(job: Job, dataset: &str, parts: Vec<Part>) -> Work {
+fn write_anew(job: SlurmJobId, dataset: &str, parts: Vec<Part>) -> Work {
     Work::Prepare {
         hashes: Vec::new(),
         store: String::new(),
@@ -171,7 +171,7 @@ fn it_is_in_clear_only_in_the_memory_of_a_job() {
 
     // The job leaves: no mount, no folder, and nothing where somebody still has it open.
     let open = fs::File::open(clear(&node, "v")).unwrap();
-    session.order(Order::Dismiss(JOB));
+    session.order(NodeOrder::Dismiss(JOB));
     assert!(!node.path(&format!("run/clear/all/{JOB}")).exists());
     assert_eq!(open.metadata().unwrap().nlink(), 0, "it is removed");
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -274,7 +274,7 @@ fn attack_what_was_changed_on_the_tier_is_not_believed() {
         attack();
         let opened = session.work(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
         match opened {
-            Worked::Failed(why) if why.code == Code::Corrupt => {}
+            WorkResult::Failed(why) if why.code == Code::Corrupt => {}
             other => panic!("{what}: {other:?}"),
         }
         assert!(!clear(&node, "v/mesh").exists(), "{what}");
@@ -295,7 +295,7 @@ fn attack_an_older_part_that_was_put_back_is_not_believed() {
     let mut session = node.begin(&daemon);
     let folder = source(&node);
     let mesh = || part(ALICE, "mesh", 0);
-    let remove = || Work::Remove(vec![Held::Part(mesh())]);
+    let remove = || Work::Remove(vec![StoreContent::Part(mesh())]);
     let (older, _) = session.proven(ALICE, fetch_sealed(ALICE, "mesh", &folder));
     let kept = node.path("kept");
     let copy = |from: &Path, to: &Path| {
@@ -440,7 +440,7 @@ fn it_goes_from_node_to_node_as_it_lies() {
     let (one, two) = (Node::start("n1", &daemon), Node::start("n2", &daemon));
     let (mut first, mut second) = (one.begin(&daemon), two.begin(&daemon));
     let (proof, _) = first.proven(ALICE, fetch_sealed(ALICE, "mesh", &source(&one)));
-    let peer = Peer {
+    let peer = WorkerAddress {
         node: "n1".into(),
         host: "127.0.0.1".into(),
         port: first.port(ALICE),
@@ -464,7 +464,7 @@ fn it_goes_from_node_to_node_as_it_lies() {
     // What goes out from another node is there for so long only.
     second.done(
         ALICE,
-        Work::Remove(vec![Held::Part(part(ALICE, "mesh", 0))]),
+        Work::Remove(vec![StoreContent::Part(part(ALICE, "mesh", 0))]),
     );
     let out = two.path("outside/out");
     fs::create_dir(&out).unwrap();
@@ -487,11 +487,11 @@ fn a_secret_that_was_rotated_and_forgotten_opens_nothing_any_more() {
     session.proven(ALICE, fetch_sealed(ALICE, "mesh", &source(&node)));
     let opens = |session: &mut Session| {
         let opened = session.work(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
-        session.order(Order::Dismiss(JOB));
+        session.order(NodeOrder::Dismiss(JOB));
         opened
     };
     let image = fs::read(in_store(&node, "mesh", "key")).unwrap();
-    assert_eq!(opens(&mut session), Worked::Done);
+    assert_eq!(opens(&mut session), WorkResult::Done);
     // What cannot be wrapped anew, as if the tier were full, is told: then no secret is forgotten.
     let folder = in_store(&node, "mesh", "");
     let mode = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
@@ -502,17 +502,17 @@ fn a_secret_that_was_rotated_and_forgotten_opens_nothing_any_more() {
     // With the session, and the worker that there is, comes another secret: what is there is wrapped with it.
     let mut session = node.begin_with(&[9, 11, 10], &daemon);
     assert!(!session.is_behind && session.holds.len() == 1);
-    assert_eq!(opens(&mut session), Worked::Done);
+    assert_eq!(opens(&mut session), WorkResult::Done);
     assert_ne!(fs::read(in_store(&node, "mesh", "key")).unwrap(), image);
     // So the older one can be forgotten.
     let mut session = node.begin_with(&[9, 11], &daemon);
-    assert_eq!(opens(&mut session), Worked::Done);
+    assert_eq!(opens(&mut session), WorkResult::Done);
     // An image of the tier from before is noise then, and so is all if the newest one is lost.
     let newest = fs::read(in_store(&node, "mesh", "key")).unwrap();
     fs::write(in_store(&node, "mesh", "key"), image).unwrap();
     for _ in 0..2 {
         match opens(&mut session) {
-            Worked::Failed(why) => {
+            WorkResult::Failed(why) => {
                 assert_eq!(why.code, Code::Corrupt);
                 assert!(why.text.contains("forgotten"), "{why}");
             }
@@ -522,12 +522,12 @@ fn a_secret_that_was_rotated_and_forgotten_opens_nothing_any_more() {
         session = node.begin_with(&[9, 12], &daemon);
     }
     let mut session = node.begin_with(&[9, 11], &daemon);
-    assert_eq!(opens(&mut session), Worked::Done);
+    assert_eq!(opens(&mut session), WorkResult::Done);
     // Who removes it removes its key first.
     let key = fs::File::open(in_store(&node, "mesh", "key")).unwrap();
     session.done(
         ALICE,
-        Work::Remove(vec![Held::Part(part(ALICE, "mesh", 0))]),
+        Work::Remove(vec![StoreContent::Part(part(ALICE, "mesh", 0))]),
     );
     let mut left = Vec::new();
     std::io::Read::read_to_end(&mut &key, &mut left).unwrap();

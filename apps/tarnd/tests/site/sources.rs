@@ -124,8 +124,8 @@ fn attack_links_of_a_source_lead_to_nothing_that_its_user_may_not_read() {
         let link = samples.join("link");
         symlink(format!("/proc/self/fd/{number}"), &link).unwrap();
         let what = session.work(ALICE, fetch(ALICE, "fd", &link));
-        if matches!(what, Worked::Proven { .. }) {
-            let part = Held::Part(part(ALICE, "fd", 0));
+        if matches!(what, WorkResult::Proven { .. }) {
+            let part = StoreContent::Part(part(ALICE, "fd", 0));
             session.done(ALICE, Work::Remove(vec![part]));
         }
         fs::remove_file(link).unwrap();
@@ -217,10 +217,13 @@ fn attack_a_link_that_is_swapped_while_it_is_read_leaks_nothing() {
             let mut come = 0;
             for round in 0..60 {
                 let source = [&samples, &link][round % 2];
-                if let Worked::Proven { .. } = session.work(ALICE, fetch(ALICE, "x", source)) {
+                if let WorkResult::Proven { .. } = session.work(ALICE, fetch(ALICE, "x", source)) {
                     assert_eq!(reads(tree(&node, "x").join("link")), "alices");
                     come += 1;
-                    session.done(ALICE, Work::Remove(vec![Held::Part(part(ALICE, "x", 0))]));
+                    session.done(
+                        ALICE,
+                        Work::Remove(vec![StoreContent::Part(part(ALICE, "x", 0))]),
+                    );
                 }
             }
             come

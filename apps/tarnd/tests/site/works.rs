@@ -60,15 +60,19 @@ fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
     assert_eq!(session.proven(ALICE, send).1, 4);
     assert_eq!(fs::read_to_string(out.join("result/b")).unwrap(), "two\n");
     assert_eq!(fs::metadata(out.join("result/b")).unwrap().uid(), ALICE);
-    let all = vec![Held::Job(5), Held::Part(part(ALICE, "mesh", 0))];
+    let all = vec![
+        StoreContent::Job(5),
+        StoreContent::Part(part(ALICE, "mesh", 0)),
+    ];
     session.done(ALICE, Work::Remove(all.clone()));
     session.done(ALICE, Work::Remove(all));
-    let Worked::Inventory { holds: left, .. } = session.work(ALICE, Work::Inventory(Vec::new()))
+    let WorkResult::Inventory { holds: left, .. } =
+        session.work(ALICE, Work::Inventory(Vec::new()))
     else {
         panic!("no inventory");
     };
     assert_eq!(left.len(), 1);
-    assert_eq!(left[0].held, Held::Part(part(ALICE, "mesh", 1)));
+    assert_eq!(left[0].held, StoreContent::Part(part(ALICE, "mesh", 1)));
     node.audited("Publish");
 }
 
@@ -84,7 +88,7 @@ fn what_is_ordered_twice_at_the_same_time_is_done_once() {
     for _ in 0..8 {
         session.number += 1;
         let work = Box::new(fetch(ALICE, "many", &source));
-        let order = Order::Do {
+        let order = NodeOrder::Do {
             user: ALICE,
             group: ALICE,
             work,
@@ -97,7 +101,7 @@ fn what_is_ordered_twice_at_the_same_time_is_done_once() {
         match session.reader.receive(SOON).unwrap() {
             Report::Alive => {}
             Report::Worked {
-                what: Worked::Proven { moved: bytes, .. },
+                what: WorkResult::Proven { moved: bytes, .. },
                 ..
             } => moved.push(bytes),
             other => panic!("{other:?}"),
@@ -158,7 +162,7 @@ fn a_site_that_wants_it_sends_no_content_in_clear() {
             store: String::new(),
             sealed: false,
             part: part(ALICE, "mesh", 0),
-            from: Origin::Peer(Peer {
+            from: Origin::Peer(WorkerAddress {
                 node: "n1".into(),
                 host: "127.0.0.1".into(),
                 port,
@@ -190,7 +194,10 @@ fn a_node_that_is_to_erase_overwrites_what_it_removes() {
         let files = ["d/w/mesh/0/0/tree/a", "j/7/w/x/made"];
         let open = |file| fs::File::open(node.path("store/u20001").join(file)).unwrap();
         let held = files.map(open);
-        let all = vec![Held::Part(part(ALICE, "mesh", 0)), Held::Job(7)];
+        let all = vec![
+            StoreContent::Part(part(ALICE, "mesh", 0)),
+            StoreContent::Job(7),
+        ];
         session.done(ALICE, Work::Remove(all));
         for mut file in held {
             assert_eq!(file.metadata().unwrap().nlink(), 0);
@@ -236,7 +243,7 @@ fn parts_go_from_node_to_node_and_are_merged() {
         };
         parts.push((part, session.proven(ALICE, work).0));
     }
-    let from = Peer {
+    let from = WorkerAddress {
         node: "n2".into(),
         host: "127.0.0.1".into(),
         port: second.port(ALICE),
@@ -296,7 +303,7 @@ fn what_a_node_holds_is_told_after_it_was_killed_and_half_done_work_is_gone() {
     let part = Holding {
         store: String::new(),
         is_behind: false,
-        held: Held::Part(part(ALICE, "x", 1)),
+        held: StoreContent::Part(part(ALICE, "x", 1)),
         stored: proof.bytes,
         proof: Some(proof),
     };
@@ -305,7 +312,12 @@ fn what_a_node_holds_is_told_after_it_was_killed_and_half_done_work_is_gone() {
         "{:?}",
         session.holds
     );
-    assert!(session.holds.iter().any(|(_, h)| h.held == Held::Job(5)));
+    assert!(
+        session
+            .holds
+            .iter()
+            .any(|(_, h)| h.held == StoreContent::Job(5))
+    );
     assert!(!node.path("store/u20001/d/w/x/1/.tarn-1.whole").exists());
 }
 
@@ -318,23 +330,23 @@ fn controllers_of_other_versions_are_understood_as_far_as_they_speak_a_common_on
     let source = node.outside("mesh/a", "one", ALICE, 0o644);
     let greeted = |greeting: Value| {
         let stream = std::net::TcpStream::connect(("127.0.0.1", node.port)).unwrap();
-        let secrets = [9, 10].map(|byte| tarn_munge::Secret::new([byte; 32]));
+        let secrets = [9, 10].map(|byte| tarn_munge::SecretBytes::new([byte; 32]));
         let halves = tarn_munge::open(stream, "n1", 0, &secrets, &daemon.munge());
         let (mut reader, mut writer) = halves.unwrap();
         writer.send(&greeting).unwrap();
-        let welcome: Welcome = reader.receive(SOON).unwrap();
+        let welcome: NodeWelcome = reader.receive(SOON).unwrap();
         (reader, writer, welcome)
     };
     // One that speaks no version that is known here is told which are.
     let next = VERSION + 1;
     let (_, _, welcome) = greeted(json!({"oldest": next, "newest": next, "epoch": 1}));
-    assert_eq!(welcome, Welcome::Version(OLDEST, VERSION));
+    assert_eq!(welcome, NodeWelcome::Version(OLDEST, VERSION));
     // What a newer one says beyond that is passed over; what an older one does not say yet has its default.
     let newer = json!({"oldest": OLDEST, "newest": next, "epoch": 1, "since": "tomorrow"});
     let older = json!({"oldest": 0, "newest": VERSION, "epoch": 1});
     for (at, (greeting, more)) in [(newer, true), (older, false)].into_iter().enumerate() {
         let (mut reader, mut writer, welcome) = greeted(greeting);
-        let Welcome::Ready { version, .. } = welcome else {
+        let NodeWelcome::Ready { version, .. } = welcome else {
             panic!("{welcome:?}");
         };
         assert_eq!(version, VERSION);
@@ -356,7 +368,7 @@ fn controllers_of_other_versions_are_understood_as_far_as_they_speak_a_common_on
             }
         };
         assert!(
-            matches!(proven, Worked::Proven { moved: 3, .. }),
+            matches!(proven, WorkResult::Proven { moved: 3, .. }),
             "{proven:?}"
         );
     }
@@ -377,7 +389,7 @@ fn a_job_is_let_in_by_a_file_of_roots_and_forgotten() {
         path: "u20001/d/w/mesh/0/0/tree".into(),
         writable: false,
     };
-    let admit = |mounts| Order::Admit {
+    let admit = |mounts| NodeOrder::Admit {
         job: 17,
         user: ALICE,
         mounts,
@@ -409,7 +421,7 @@ fn a_job_is_let_in_by_a_file_of_roots_and_forgotten() {
     }
     assert_eq!(fs::read_to_string(&path).unwrap(), expected);
     for _ in 0..2 {
-        assert!(format!("{:?}", session.order(Order::Dismiss(17))).contains("Done"));
+        assert!(format!("{:?}", session.order(NodeOrder::Dismiss(17))).contains("Done"));
     }
     assert!(!path.exists());
 }
@@ -425,8 +437,8 @@ fn a_worker_that_is_killed_fails_its_work_and_the_next_order_begins_another() {
     let until = Instant::now() + SOON;
     loop {
         match session.work(ALICE, prepare(6, "x")) {
-            Worked::Done => break,
-            Worked::Failed(why) => assert_eq!(why.code, Code::Io, "{}", why.text),
+            WorkResult::Done => break,
+            WorkResult::Failed(why) => assert_eq!(why.code, Code::Io, "{}", why.text),
             other => panic!("{other:?}"),
         }
         assert!(Instant::now() < until, "no other worker is begun");
@@ -476,7 +488,7 @@ fn what_comes_and_goes_keeps_to_the_nodes_rates() {
             )
             .1
     });
-    let from = Peer {
+    let from = WorkerAddress {
         node: "n1".into(),
         host: "127.0.0.1".into(),
         port: session.port(ALICE),
@@ -533,9 +545,10 @@ fn a_jobs_partitions_are_its_users_own_and_go_with_its_folders() {
         assert_eq!(code, Code::Invalid, "{text}");
     }
     assert!(!folder.join("x").exists());
-    session.done(ALICE, Work::Remove(vec![Held::Job(5)]));
+    session.done(ALICE, Work::Remove(vec![StoreContent::Job(5)]));
     assert!(!folder.exists());
-    let Worked::Inventory { holds: left, .. } = session.work(ALICE, Work::Inventory(Vec::new()))
+    let WorkResult::Inventory { holds: left, .. } =
+        session.work(ALICE, Work::Inventory(Vec::new()))
     else {
         panic!("no inventory");
     };
@@ -564,7 +577,7 @@ fn pieces_of_a_job_are_lent_to_its_user_alone_until_it_has_left() {
     session.done(ALICE, lend);
     let port = session.port(ALICE);
     for _ in 0..2 {
-        assert_eq!(session.work(ALICE, share()), Worked::Serving { port });
+        assert_eq!(session.work(ALICE, share()), WorkResult::Serving { port });
     }
     let join = || Work::Join {
         job: 5,
@@ -575,7 +588,7 @@ fn pieces_of_a_job_are_lent_to_its_user_alone_until_it_has_left() {
     let refused = tarn_client::Client::connect(&socket, None).unwrap_err();
     assert_eq!(refused.code, Code::Denied, "{refused}");
     assert_eq!(fs::metadata(&socket).unwrap().uid(), ALICE);
-    session.done(ALICE, Work::Remove(vec![Held::Job(5)]));
+    session.done(ALICE, Work::Remove(vec![StoreContent::Job(5)]));
     assert!(!socket.exists());
     assert_eq!(session.refused(ALICE, join()).0, Code::Busy);
     assert_eq!(session.refused(ALICE, share()).0, Code::NotFound);

@@ -1,10 +1,11 @@
 //! The structures of `phx.h`, and what they mean in Rust.
 
-use crate::guard::tell;
+use crate::guard::set_last_error;
 use std::ffi::{c_char, c_int};
 use std::mem::offset_of;
 use tarn_checkpoint::{
-    Code, Fault, Level, PowerFail, Precopy, Properties, Restorable, Shape, Stats, VersionId,
+    CheckpointError, CheckpointErrorCode, PersistenceLevel, PowerFail, Precopy, Properties,
+    RankStats, Restorable, Shape, VersionId,
 };
 use tarn_checkpoint_core::manifest::MAX_DIMENSIONS;
 
@@ -135,7 +136,10 @@ pub struct phx_stats {
 ///
 /// # Safety
 /// `given` is NULL or begins with its size in bytes, and has so many; a value of zeros is valid.
-pub(crate) unsafe fn sized<T: Copy>(given: *const T, what: &str) -> Result<Option<T>, Fault> {
+pub(crate) unsafe fn sized<T: Copy>(
+    given: *const T,
+    what: &str,
+) -> Result<Option<T>, CheckpointError> {
     if given.is_null() {
         return Ok(None);
     }
@@ -156,7 +160,7 @@ pub(crate) unsafe fn sized<T: Copy>(given: *const T, what: &str) -> Result<Optio
 }
 
 impl phx_properties {
-    pub(crate) fn read(&self) -> Result<Properties, Fault> {
+    pub(crate) fn read(&self) -> Result<Properties, CheckpointError> {
         let dimensions = self.dimensions as usize;
         let shape = match self.shape {
             0 => Shape::Own,
@@ -230,7 +234,7 @@ impl From<&Restorable> for phx_version_info {
 }
 
 impl phx_stats {
-    pub(crate) fn new(stats: &Stats, power_fail: Option<PowerFail>) -> Self {
+    pub(crate) fn new(stats: &RankStats, power_fail: Option<PowerFail>) -> Self {
         let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self {
             size: 0,
@@ -290,35 +294,35 @@ impl phx_stats {
     }
 }
 
-pub(crate) fn level(number: c_int) -> Result<Level, Fault> {
+pub(crate) fn level(number: c_int) -> Result<PersistenceLevel, CheckpointError> {
     Ok(match number {
-        0 => Level::Committed,
-        1 => Level::Durable,
-        2 => Level::Replicated,
-        3 => Level::Flushed,
+        0 => PersistenceLevel::Committed,
+        1 => PersistenceLevel::Durable,
+        2 => PersistenceLevel::Replicated,
+        3 => PersistenceLevel::Flushed,
         other => return Err(invalid(format!("{other} is no level"))),
     })
 }
 
-pub(crate) fn invalid(text: impl Into<String>) -> Fault {
-    Fault::new(Code::Invalid, text)
+pub(crate) fn invalid(text: impl Into<String>) -> CheckpointError {
+    CheckpointError::new(CheckpointErrorCode::Invalid, text)
 }
 
 /// Runs a call: an error, or that it panicked, becomes a code and a text; a text alone is a warning.
-pub(crate) fn guard(call: impl FnOnce() -> Result<Option<String>, Fault>) -> c_int {
+pub(crate) fn guard(call: impl FnOnce() -> Result<Option<String>, CheckpointError>) -> c_int {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
     let outcome = outcome.unwrap_or_else(|_| {
         let text = "an error inside libtarn: versions that were committed can be restored by the next start";
-        Err(Fault::new(Code::Internal, text))
+        Err(CheckpointError::new(CheckpointErrorCode::Internal, text))
     });
     match outcome {
         Ok(None) => 0,
         Ok(Some(warning)) => {
-            tell(&warning);
+            set_last_error(&warning);
             DEGRADED
         }
         Err(fault) => {
-            tell(&fault.text);
+            set_last_error(&fault.text);
             fault.code as c_int
         }
     }

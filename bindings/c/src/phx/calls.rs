@@ -4,25 +4,31 @@ use super::abi::{
     AUDIT, DEFAULT, ENCRYPT, MPROTECT, NO_HELPER, NO_REPLICAS, NO_STAGING, SAME_NODE, guard,
     invalid, level, phx_options, phx_properties, phx_stats, phx_version, phx_version_info, sized,
 };
-use crate::guard::{tarn_last_error, tell};
+use crate::guard::{set_last_error, tarn_last_error};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::time::Duration;
 use tarn_checkpoint::{
-    Code, Fault, Memory, Options, Properties, Replicate, Session, Slot, Staging,
+    CheckpointError, CheckpointErrorCode, CheckpointSession, ObjectMemory, Options, Properties,
+    Replicate, SessionSlot, StagingShare,
 };
 
 /// Processors that may be named.
 const MAX_PROCESSORS: usize = rustix::thread::CpuSet::MAX_CPU;
 
-static SESSION: Slot = Slot::new(None);
+static SESSION: SessionSlot = SessionSlot::new(None);
 
-fn with<R>(call: impl FnOnce(&mut Session) -> Result<R, Fault>) -> Result<R, Fault> {
+fn with<R>(
+    call: impl FnOnce(&mut CheckpointSession) -> Result<R, CheckpointError>,
+) -> Result<R, CheckpointError> {
     match &mut *SESSION.take()? {
         Some(session) => call(session),
-        None => Err(Fault::new(Code::Init, "call phx_init first")),
+        None => Err(CheckpointError::new(
+            CheckpointErrorCode::Init,
+            "call phx_init first",
+        )),
     }
 }
 
@@ -30,7 +36,10 @@ fn with<R>(call: impl FnOnce(&mut Session) -> Result<R, Fault>) -> Result<R, Fau
 ///
 /// # Safety
 /// `text` is NULL or ends with NUL.
-pub(super) unsafe fn text(text: *const c_char, what: &str) -> Result<Option<String>, Fault> {
+pub(super) unsafe fn text(
+    text: *const c_char,
+    what: &str,
+) -> Result<Option<String>, CheckpointError> {
     if text.is_null() {
         return Ok(None);
     }
@@ -59,7 +68,7 @@ pub(super) unsafe fn path(text: *const c_char) -> Option<PathBuf> {
 ///
 /// # Safety
 /// `text` is NULL or ends with NUL.
-pub(super) unsafe fn named<'a>(text: *const c_char) -> Result<&'a [u8], Fault> {
+pub(super) unsafe fn named<'a>(text: *const c_char) -> Result<&'a [u8], CheckpointError> {
     match text.is_null() {
         true => Err(invalid("the key is NULL")),
         // SAFETY: not NULL, and the caller says that it ends with NUL.
@@ -69,7 +78,7 @@ pub(super) unsafe fn named<'a>(text: *const c_char) -> Result<&'a [u8], Fault> {
 
 /// # Safety
 /// As the header says of `phx_init`.
-unsafe fn read(options: *const phx_options) -> Result<Options, Fault> {
+unsafe fn read(options: *const phx_options) -> Result<Options, CheckpointError> {
     // SAFETY: zeros are valid: numbers and NULLs.
     let given = unsafe { sized(options, "phx_options") }?;
     let given = given.ok_or_else(|| invalid("the options are NULL"))?;
@@ -122,10 +131,10 @@ unsafe fn read(options: *const phx_options) -> Result<Options, Fault> {
             profile: text(given.profile, "profile")?,
             transport: text(given.transport, "transport")?,
             staging: match given.staging {
-                _ if given.flags & NO_STAGING != 0 => Some(Staging::None),
+                _ if given.flags & NO_STAGING != 0 => Some(StagingShare::None),
                 0 => None,
-                DEFAULT => Some(Staging::All),
-                bytes => Some(Staging::Bytes(bytes)),
+                DEFAULT => Some(StagingShare::All),
+                bytes => Some(StagingShare::Bytes(bytes)),
             },
             same_node: given.flags & SAME_NODE != 0,
             replicate,
@@ -149,7 +158,7 @@ unsafe fn read(options: *const phx_options) -> Result<Options, Fault> {
 
 /// # Safety
 /// As the header says of `phx_create_obj`.
-unsafe fn properties(given: *const phx_properties) -> Result<Properties, Fault> {
+unsafe fn properties(given: *const phx_properties) -> Result<Properties, CheckpointError> {
     // SAFETY: zeros are valid: numbers.
     match unsafe { sized(given, "phx_properties") }? {
         Some(given) => given.read(),
@@ -176,12 +185,12 @@ pub unsafe extern "C" fn phx_init(options: *const phx_options) -> c_int {
         let options = unsafe { read(options) }?;
         let mut session = SESSION.take()?;
         if session.is_some() {
-            return Err(Fault::new(
-                Code::Exists,
+            return Err(CheckpointError::new(
+                CheckpointErrorCode::Exists,
                 "phx_init was called before: call phx_finalize first",
             ));
         }
-        *session = Some(Session::begin(options)?);
+        *session = Some(CheckpointSession::begin(options)?);
         Ok(None)
     })
 }
@@ -204,7 +213,7 @@ pub unsafe extern "C" fn phx_create_obj(
         // SAFETY: as the header says.
         let (name, properties) = unsafe { (named(name)?, properties(given)?) };
         with(|session| {
-            let new = Memory::new(bytes)?;
+            let new = ObjectMemory::new(bytes)?;
             let start = new.start();
             session.add(name, new, unit, properties)?;
             // SAFETY: not NULL.
@@ -234,7 +243,7 @@ pub unsafe extern "C" fn phx_register_obj(
         // SAFETY: as the header says.
         let (name, properties) = unsafe { (named(name)?, properties(given)?) };
         // SAFETY: as the header says: it is the program's, stays, and is not written to during a call.
-        let memory = unsafe { Memory::of(start, bytes) };
+        let memory = unsafe { ObjectMemory::of(start, bytes) };
         with(|session| session.add(name, memory, unit, properties))?;
         Ok(None)
     })
@@ -325,8 +334,8 @@ pub unsafe extern "C" fn phx_restart(
                 unsafe { give(restored, id.into()) };
                 Ok(None)
             }
-            None => Err(Fault::new(
-                Code::NotFound,
+            None => Err(CheckpointError::new(
+                CheckpointErrorCode::NotFound,
                 "there is no version yet: a start from nothing",
             )),
         })
@@ -407,7 +416,9 @@ pub unsafe extern "C" fn phx_stats(stats: *mut phx_stats) -> c_int {
 pub extern "C" fn phx_finalize() -> c_int {
     guard(|| {
         let session = SESSION.take()?.take();
-        let session = session.ok_or_else(|| Fault::new(Code::Init, "phx_init was not called"))?;
+        let session = session.ok_or_else(|| {
+            CheckpointError::new(CheckpointErrorCode::Init, "phx_init was not called")
+        })?;
         session.end()?;
         Ok(None)
     })
@@ -452,6 +463,6 @@ pub unsafe extern "C" fn phx_fail(code: c_int, why: *const c_char) -> c_int {
         false => why,
     };
     // SAFETY: a text of this library, or of a caller who says that it ends with NUL.
-    tell(&unsafe { CStr::from_ptr(why) }.to_string_lossy());
+    set_last_error(&unsafe { CStr::from_ptr(why) }.to_string_lossy());
     code
 }

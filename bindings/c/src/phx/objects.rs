@@ -6,22 +6,22 @@ use crate::fork;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tarn_checkpoint::{Code, Fault};
-use tarn_objects::{Draft, Info, Object, Store};
+use tarn_checkpoint::{CheckpointError, CheckpointErrorCode};
+use tarn_objects::{NodeObjectStore, ObjectInfo, ObjectWriter, StoredObject};
 
-static MAPPED: Mutex<BTreeMap<usize, Object>> = Mutex::new(BTreeMap::new());
-static DRAFTS: Mutex<BTreeMap<usize, Draft>> = Mutex::new(BTreeMap::new());
+static MAPPED: Mutex<BTreeMap<usize, StoredObject>> = Mutex::new(BTreeMap::new());
+static DRAFTS: Mutex<BTreeMap<usize, ObjectWriter>> = Mutex::new(BTreeMap::new());
 
 fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) type Held = (
-    MutexGuard<'static, BTreeMap<usize, Object>>,
-    MutexGuard<'static, BTreeMap<usize, Draft>>,
+pub(super) type ObjectTableGuards = (
+    MutexGuard<'static, BTreeMap<usize, StoredObject>>,
+    MutexGuard<'static, BTreeMap<usize, ObjectWriter>>,
 );
 
-pub(super) fn hold() -> Held {
+pub(super) fn hold() -> ObjectTableGuards {
     (lock(&MAPPED), lock(&DRAFTS))
 }
 
@@ -39,8 +39,8 @@ pub struct tarn_object_info {
     pub about: [c_char; TEXT],
 }
 
-impl From<&Info> for tarn_object_info {
-    fn from(info: &Info) -> Self {
+impl From<&ObjectInfo> for tarn_object_info {
+    fn from(info: &ObjectInfo) -> Self {
         // A key, and what is said, has at most 255 bytes.
         let text = |text: &str| {
             let mut to = [0; TEXT];
@@ -63,21 +63,21 @@ impl From<&Info> for tarn_object_info {
 
 /// # Safety
 /// `folder` is NULL or ends with NUL.
-unsafe fn open(folder: *const c_char) -> Result<Store, Fault> {
+unsafe fn open(folder: *const c_char) -> Result<NodeObjectStore, CheckpointError> {
     // SAFETY: as the caller says.
-    Store::open(unsafe { path(folder) }.as_deref())
+    NodeObjectStore::open(unsafe { path(folder) }.as_deref())
 }
 
 /// # Safety
 /// `key` is NULL or ends with NUL.
-unsafe fn named(key: *const c_char) -> Result<String, Fault> {
+unsafe fn named(key: *const c_char) -> Result<String, CheckpointError> {
     // SAFETY: as the caller says.
     unsafe { text(key, "key") }?.ok_or_else(|| invalid("the key is NULL"))
 }
 
 /// # Safety
 /// `about` is NULL or ends with NUL.
-unsafe fn said(about: *const c_char) -> Result<String, Fault> {
+unsafe fn text_or_empty(about: *const c_char) -> Result<String, CheckpointError> {
     // SAFETY: as the caller says.
     Ok(unsafe { text(about, "about") }?.unwrap_or_default())
 }
@@ -94,8 +94,8 @@ fn which(number: u64) -> Option<u64> {
 unsafe fn give_all(
     to: *mut tarn_object_info,
     count: *mut usize,
-    list: impl FnOnce() -> Result<Vec<Info>, Fault>,
-) -> Result<Option<String>, Fault> {
+    list: impl FnOnce() -> Result<Vec<ObjectInfo>, CheckpointError>,
+) -> Result<Option<String>, CheckpointError> {
     // SAFETY: as the caller says.
     let count = unsafe { count.as_mut() }.ok_or_else(|| invalid("`count` is NULL"))?;
     if to.is_null() && *count > 0 {
@@ -112,9 +112,9 @@ unsafe fn give_all(
     Ok(None)
 }
 
-fn no_draft() -> Fault {
+fn no_draft() -> CheckpointError {
     let text = "this is no memory that tarn_object_create gave, or it was published or abandoned";
-    Fault::new(Code::NotFound, text)
+    CheckpointError::new(CheckpointErrorCode::NotFound, text)
 }
 
 // SAFETY: the name is this library's own; the header says what callers promise.
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn tarn_object_put(
         };
         // SAFETY: as the header says.
         unsafe {
-            let put = open(store)?.put(&named(key)?, data, &said(about)?)?;
+            let put = open(store)?.put(&named(key)?, data, &text_or_empty(about)?)?;
             give(number, put.number);
         }
         Ok(None)
@@ -219,8 +219,8 @@ pub extern "C" fn tarn_object_unmap(data: *const c_void) -> c_int {
         let object = lock(&MAPPED).remove(&(data as usize));
         match object {
             Some(_) => Ok(None),
-            None => Err(Fault::new(
-                Code::NotFound,
+            None => Err(CheckpointError::new(
+                CheckpointErrorCode::NotFound,
                 "this is nothing that tarn_object_map gave, or it was given up before",
             )),
         }
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn tarn_object_publish(
         let draft = lock(&DRAFTS).remove(&(memory as usize));
         let mut draft = draft.ok_or_else(no_draft)?;
         // SAFETY: as the header says.
-        let published = unsafe { said(about) }.and_then(|about| draft.publish(&about));
+        let published = unsafe { text_or_empty(about) }.and_then(|about| draft.publish(&about));
         if !draft.is_done() {
             // It can be tried again.
             lock(&DRAFTS).insert(memory as usize, draft);

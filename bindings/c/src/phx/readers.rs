@@ -7,7 +7,7 @@ use crate::fork;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tarn_checkpoint::{Code, Fault, Reader, Which};
+use tarn_checkpoint::{CheckpointError, CheckpointErrorCode, VersionReader, VersionSelector};
 
 /// A flag of `phx_open_version`.
 const UNVERIFIED: u32 = 1;
@@ -19,26 +19,26 @@ pub struct phx_reader {
     _private: [u8; 0],
 }
 
-pub(crate) struct Readers {
-    open: BTreeMap<usize, Arc<Reader>>,
+pub(crate) struct ReaderTable {
+    open: BTreeMap<usize, Arc<VersionReader>>,
     last: usize,
 }
 
-static READERS: Mutex<Readers> = Mutex::new(Readers {
+static READERS: Mutex<ReaderTable> = Mutex::new(ReaderTable {
     open: BTreeMap::new(),
     last: 0,
 });
 
-pub(crate) fn lock() -> MutexGuard<'static, Readers> {
+pub(crate) fn lock() -> MutexGuard<'static, ReaderTable> {
     READERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn none() -> Fault {
+fn none() -> CheckpointError {
     let text = "this is nothing that phx_open_version gave, or it was closed before";
-    Fault::new(Code::NotFound, text)
+    CheckpointError::new(CheckpointErrorCode::NotFound, text)
 }
 
-fn find(reader: *const phx_reader) -> Result<Arc<Reader>, Fault> {
+fn find(reader: *const phx_reader) -> Result<Arc<VersionReader>, CheckpointError> {
     let found = lock().open.get(&(reader as usize)).cloned();
     found.ok_or_else(none)
 }
@@ -61,14 +61,14 @@ pub unsafe extern "C" fn phx_open_version(
         }
         // SAFETY: as the header says.
         let which = unsafe {
-            Which {
+            VersionSelector {
                 run: text(run, "run")?,
                 tier: path(tier),
                 version: version.as_ref().map(|v| (*v).into()),
                 verify: flags & UNVERIFIED == 0,
             }
         };
-        let opened = Arc::new(Reader::open(which)?);
+        let opened = Arc::new(VersionReader::open(which)?);
         fork::heed();
         let mut readers = lock();
         readers.last += 1;

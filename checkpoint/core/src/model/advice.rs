@@ -4,7 +4,7 @@ use super::energy::link_budget;
 use super::interval::Times;
 use super::loss::Exposure;
 use crate::rank::{MAX_REPLICAS, MAX_SET, Replicate};
-use crate::split::{Rates, Split};
+use crate::split::{Split, StagingRates};
 use std::cmp::Ordering::{self, Equal};
 use tarn_types::units::SECOND;
 
@@ -15,7 +15,7 @@ const OTHERS: f64 = 2.0;
 
 /// A run on a machine. Rates are above 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Job {
+pub struct CheckpointedRun {
     /// Nodes.
     pub nodes: f64,
     /// Mean time between failures of one of them; above 0.
@@ -69,7 +69,7 @@ pub struct Choice {
 
 /// What it means that versions are on other nodes in this way, or are not.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Kept {
+pub struct ReplicationEstimate {
     /// The way.
     pub how: Replicate,
     /// Nodes that are lost within this time lose a version together: until the next is there.
@@ -86,16 +86,16 @@ pub struct Kept {
 
 /// What is advised.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Advice {
+pub struct ReplicationAdvice {
     /// Replicas of what is staged.
     pub staged: Choice,
     /// All of versions.
-    pub kept: Kept,
+    pub kept: ReplicationEstimate,
     /// The part of an interval in which a node's link is taken.
     pub link_share: f64,
 }
 
-impl Advice {
+impl ReplicationAdvice {
     /// How likely the run loses something: what was staged, or what had reached the tiers.
     pub fn loss(&self) -> f64 {
         self.staged.loss + self.kept.loss * (1.0 - self.staged.loss)
@@ -107,10 +107,10 @@ impl Advice {
     }
 }
 
-impl Job {
+impl CheckpointedRun {
     /// With so many replicas.
     pub fn with(&self, replicas: u32) -> Choice {
-        let rates = Rates {
+        let rates = StagingRates {
             persistent: self.persistent,
             memory: self.memory,
             copies: 1 + replicas,
@@ -149,7 +149,7 @@ impl Job {
     }
 
     /// With versions on other nodes in this way.
-    pub fn keep(&self, staged: &Choice, how: Replicate) -> Kept {
+    pub fn keep(&self, staged: &Choice, how: Replicate) -> ReplicationEstimate {
         let bytes = self.bytes as f64;
         let part = bytes / self.link as f64;
         // What a node keeps of others, in parts of a version; and how many of these it fetches, and who comes back.
@@ -170,7 +170,7 @@ impl Job {
             checkpoints: staged.exposure.checkpoints / every,
             ..staged.exposure
         };
-        Kept {
+        ReplicationEstimate {
             how,
             window,
             loss: match how {
@@ -199,9 +199,9 @@ impl Job {
     }
 
     /// So many replicas, and this way.
-    pub fn both(&self, staged: Choice, how: Replicate) -> Advice {
+    pub fn both(&self, staged: Choice, how: Replicate) -> ReplicationAdvice {
         let kept = self.keep(&staged, how);
-        Advice {
+        ReplicationAdvice {
             staged,
             kept,
             link_share: (staged.link + kept.link / self.every) / staged.interval,
@@ -209,10 +209,10 @@ impl Job {
     }
 
     /// What costs least and makes a loss no more likely than this; if nothing does, what makes it least likely.
-    pub fn advise(&self, bound: f64) -> Advice {
+    pub fn advise(&self, bound: f64) -> ReplicationAdvice {
         let staged = self.replicas().map(|n| self.with(n));
         let all = staged.flat_map(|of| self.ways().map(move |how| self.both(of, how)));
-        let mut all: Vec<Advice> = all.collect();
+        let mut all: Vec<ReplicationAdvice> = all.collect();
         // Of equal ones the first is the simplest.
         all.sort_by(|a, b| {
             let costs = a.cost().into_iter().zip(b.cost());
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::model::loss::YEAR;
 
-    const JOB: Job = Job {
+    const JOB: CheckpointedRun = CheckpointedRun {
         nodes: 1000.0,
         mtbf: 5.0 * YEAR,
         for_good: 0.01,
@@ -267,7 +267,7 @@ mod tests {
         );
         assert_eq!(JOB.advise(0.5).staged.replicas, 0);
         // Where no node is ever gone for good, nothing is kept elsewhere.
-        let kind = Job {
+        let kind = CheckpointedRun {
             for_good: 0.0,
             ..JOB
         };
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn what_is_advised_is_the_cheapest_that_is_enough() {
         for (bound, for_good) in [(1e-2, 1.0), (1e-6, 1.0), (1e-9, 0.1), (1e-12, 1e-3)] {
-            let job = Job { for_good, ..JOB };
+            let job = CheckpointedRun { for_good, ..JOB };
             let advice = job.advise(bound);
             assert!(advice.loss() <= bound);
             for replicas in job.replicas() {
@@ -294,7 +294,7 @@ mod tests {
             }
         }
         // Fewer nodes than all that needs.
-        let few = Job { nodes: 3.0, ..JOB };
+        let few = CheckpointedRun { nodes: 3.0, ..JOB };
         assert_eq!(few.replicas().collect::<Vec<_>>(), [0, 1, 2]);
         let ways = [
             Replicate::None,
@@ -304,7 +304,7 @@ mod tests {
             Replicate::Parity(3),
         ];
         assert_eq!(few.ways().collect::<Vec<_>>(), ways);
-        let alone = Job { nodes: 1.0, ..JOB };
+        let alone = CheckpointedRun { nodes: 1.0, ..JOB };
         assert_eq!(
             alone.advise(0.0),
             alone.both(alone.with(0), Replicate::None)
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_on_other_nodes_has_its_price_and_its_window() {
-        let job = Job {
+        let job = CheckpointedRun {
             interval: Some(100.0),
             checkpoints: Some(60.0),
             every: 3.0,
@@ -339,7 +339,7 @@ mod tests {
         // A set of two is a copy.
         let copy = job.keep(&staged, Replicate::Copies(1));
         assert_eq!(
-            Kept {
+            ReplicationEstimate {
                 how: copy.how,
                 loss: copy.loss,
                 ..pair
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_slow_link_takes_what_it_can_while_the_tier_takes_the_rest() {
-        let job = Job {
+        let job = CheckpointedRun {
             link: 1_000_000_000,
             ..JOB
         };
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn what_is_given_is_taken() {
-        let given = Job {
+        let given = CheckpointedRun {
             restart: Some(60.0),
             exposure: Some(10.0),
             interval: Some(100.0),
@@ -397,7 +397,7 @@ mod tests {
                 }
             )
         );
-        let every = Job {
+        let every = CheckpointedRun {
             checkpoints: None,
             ..given
         };

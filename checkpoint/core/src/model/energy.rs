@@ -6,7 +6,7 @@
 //! less to take, until memory or the link is what it waits for, and rises then. What is saved, power times T(0) - T(s), is so a
 //! curve with a top, and what the additional copies cost a line through 0: where they meet, staging more costs more than it saves.
 
-use crate::split::{Rates, Split};
+use crate::split::{Split, StagingRates};
 
 /// Bits of a byte.
 const BITS: f64 = 8.0;
@@ -49,7 +49,7 @@ pub const EXASCALE: Interconnect = Interconnect {
 
 /// A checkpoint of one node, and what moves it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Energy {
+pub struct CheckpointEnergy {
     /// Bytes of the checkpoint.
     pub bytes: u64,
     /// Bytes a second that the persistent tier takes; above 0.
@@ -71,8 +71,8 @@ pub const PUBLISHED: f64 = 750e6;
 
 /// What it is published for: 2:1, two copies, one switch, Omni-Path. The rest is assumed: a checkpoint of twice the point, as the
 /// paper's runs stage about half of theirs; memory at 20 GB/s. Power is what makes it true.
-pub fn calibrated() -> Energy {
-    let mut case = Energy {
+pub fn calibrated() -> CheckpointEnergy {
+    let mut case = CheckpointEnergy {
         bytes: 2 * PUBLISHED as u64,
         persistent: 10_000_000_000,
         memory: 20_000_000_000,
@@ -85,7 +85,7 @@ pub fn calibrated() -> Energy {
     case
 }
 
-impl Energy {
+impl CheckpointEnergy {
     /// What the additional copies of so many staged bytes cost.
     pub fn overhead(&self, staged: f64) -> f64 {
         let link = self.link.adapters + self.link.switch * f64::from(self.switches);
@@ -123,7 +123,7 @@ impl Energy {
 
     /// The division of the checkpoint that takes least time: where staging pays at all, it saves most energy too.
     pub fn split(&self) -> Split {
-        let rates = Rates {
+        let rates = StagingRates {
             persistent: self.persistent,
             memory: self.memory,
             copies: COPIES,
@@ -160,15 +160,15 @@ mod tests {
     #[test]
     fn a_slower_tier_and_a_cheaper_link_make_more_staging_pay() {
         let case = calibrated();
-        let farther = Energy {
+        let farther = CheckpointEnergy {
             switches: 2,
             ..case
         };
-        let slower = Energy {
+        let slower = CheckpointEnergy {
             persistent: case.persistent / 2,
             ..case
         };
-        let expected = Energy {
+        let expected = CheckpointEnergy {
             link: EXASCALE,
             ..case
         };
@@ -176,18 +176,18 @@ mod tests {
         assert!(expected.break_even() > case.break_even());
         // All of it, as it never takes longer than to the tier alone.
         assert_eq!(slower.break_even(), case.bytes as f64);
-        let best = |case: &Energy| case.net(case.split().staged as f64);
+        let best = |case: &CheckpointEnergy| case.net(case.split().staged as f64);
         assert!(best(&slower) > best(&case) && best(&case) > best(&farther));
     }
 
     #[test]
     fn where_a_copy_costs_more_than_the_time_nothing_is_staged() {
-        let idle = Energy {
+        let idle = CheckpointEnergy {
             power: 1.0,
             ..calibrated()
         };
         assert_eq!(idle.break_even(), 0.0);
-        let even = Energy {
+        let even = CheckpointEnergy {
             memory: 10_000_000_000,
             ..calibrated()
         };
@@ -203,7 +203,7 @@ mod tests {
         ) {
             let persistent = persistent * 1_000_000_000;
             let link = Interconnect { rate: rate * 1_000_000_000, ..OMNI_PATH };
-            let case = Energy { bytes, persistent, memory: persistent * ratio, link, switches, power, ..calibrated() };
+            let case = CheckpointEnergy { bytes, persistent, memory: persistent * ratio, link, switches, power, ..calibrated() };
             let point = case.break_even();
             let slack = case.overhead(bytes as f64) * 1e-6;
             prop_assert!(case.net(point * part) >= -slack);

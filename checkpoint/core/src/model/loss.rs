@@ -142,7 +142,7 @@ mod tests {
     }
 
     /// Each node of each checkpoint fails or not: how often a run loses so many of a group.
-    fn played(of: &Exposure, size: u32, enough: usize, random: &mut Random) -> f64 {
+    fn simulate_losses(of: &Exposure, size: u32, enough: usize, random: &mut Random) -> f64 {
         let groups = (of.checkpoints * of.nodes) as u32 / size;
         let mut fails = || -(1.0 - random.unit()).ln() * of.mtbf < of.exposure;
         let mut run = || {
@@ -171,7 +171,7 @@ mod tests {
                 false => of.loss_of_sets(size),
             };
             assert!((0.2..0.8).contains(&closed), "{size}: {closed}");
-            let often = played(&of, size, enough, &mut random);
+            let often = simulate_losses(&of, size, enough, &mut random);
             // Four deviations of what is counted.
             let bound = 4.0 * (closed * (1.0 - closed) / f64::from(RUNS)).sqrt();
             assert!((often - closed).abs() < bound, "{size}: {often} {closed}");

@@ -5,14 +5,14 @@
 //! in each cycle; it is watched from that time only. A prediction that is wrong costs time, never data: what counts is which pages were
 //! written since the copy began.
 
-use super::{Item, RankState, Shared};
+use super::{CommitObject, RankContext, RankState};
 use crate::layout;
-use crate::manifest::{CHUNK, Piece, Proof};
-use crate::seal::Sealing;
+use crate::manifest::{CHUNK, ChunkProof, ObjectPiece};
+use crate::seal::RankSealer;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
-use tarn_ports::{Medium, Vault, Watched, Window};
+use tarn_ports::{Medium, MediumWindow, Vault, WatchedMemory};
 use tarn_types::crc::crc;
 
 /// Looks at all objects in a cycle.
@@ -39,8 +39,8 @@ const SOON: Duration = Duration::from_millis(20);
 
 /// What is copied ahead.
 #[derive(Default)]
-pub(super) struct Ahead {
-    watched: BTreeMap<Box<[u8]>, Object>,
+pub(super) struct PrecopyState {
+    watched: BTreeMap<Box<[u8]>, PrecopyObject>,
     /// The objects of the last commit, in the order of a slot.
     last: Vec<(Box<[u8]>, u64)>,
     /// Where the next version will lie.
@@ -55,8 +55,8 @@ pub(super) struct Ahead {
 }
 
 /// An object that is watched.
-struct Object {
-    memory: Box<dyn Watched>,
+struct PrecopyObject {
+    memory: Box<dyn WatchedMemory>,
     /// As soon as possible, whatever was learned.
     always: bool,
     /// The part of a cycle after which it is written no more: the latest of the last cycles, more or less.
@@ -90,7 +90,7 @@ pub(super) struct Early {
     /// That of what the program had.
     plain: u64,
     /// Of what is sealed.
-    pub(super) proof: Option<Proof>,
+    pub(super) proof: Option<ChunkProof>,
 }
 
 /// What is done with an object in a cycle.
@@ -104,17 +104,17 @@ enum Doing {
 }
 
 /// What was copied ahead and is as it was: per object, in the order of the items, each such chunk.
-pub(super) struct Done {
+pub(super) struct PrecopiedChunks {
     pub(super) slot: Option<u64>,
     pub(super) copies: Vec<Vec<Option<Early>>>,
     /// Bytes that were copied and written again.
     pub(super) twice: u64,
 }
 
-impl Ahead {
+impl PrecopyState {
     /// An object is watched from now on.
-    pub(super) fn watch(&mut self, key: &[u8], memory: Box<dyn Watched>, always: bool) {
-        let object = Object {
+    pub(super) fn watch(&mut self, key: &[u8], memory: Box<dyn WatchedMemory>, always: bool) {
+        let object = PrecopyObject {
             memory,
             always,
             written_until: None,
@@ -138,7 +138,7 @@ impl Ahead {
     }
 
     /// A cycle ends: what of these objects need not be copied.
-    pub(super) fn settle(&mut self, items: &[&Item<'_>], audit: bool) -> Done {
+    pub(super) fn settle(&mut self, items: &[&CommitObject<'_>], audit: bool) -> PrecopiedChunks {
         let now = Instant::now();
         if let Some(began) = self.began {
             let took = now - began;
@@ -149,7 +149,7 @@ impl Ahead {
                 && self.last.iter().zip(items).all(|((key, size), item)| {
                     **key == *item.key && *size == item.bytes.len() as u64
                 });
-        let mut done = Done {
+        let mut done = PrecopiedChunks {
             slot: self.slot.take().filter(|_| same),
             copies: items.iter().map(|_| Vec::new()).collect(),
             twice: 0,
@@ -175,7 +175,7 @@ impl Ahead {
     }
 
     /// A cycle begins, after a commit of these objects.
-    pub(super) fn begin(&mut self, items: &[&Item<'_>]) {
+    pub(super) fn begin(&mut self, items: &[&CommitObject<'_>]) {
         self.cycle += 1;
         self.began = Some(Instant::now());
         self.looks = (0, 0.0);
@@ -235,7 +235,7 @@ impl Ahead {
 
     /// Whether anything will be copied in this cycle.
     fn copies(&self) -> bool {
-        let copies = |o: &Object| matches!(o.doing, Doing::Waiting(_) | Doing::Copying(_));
+        let copies = |o: &PrecopyObject| matches!(o.doing, Doing::Waiting(_) | Doing::Copying(_));
         self.watched.values().any(copies)
     }
 }
@@ -248,7 +248,7 @@ fn due(until: f64) -> Doing {
     }
 }
 
-impl Object {
+impl PrecopyObject {
     /// Whether a few places of it, evenly spread, hold something else than when this was asked last. That is a guess, and costs the
     /// program nothing, as tracking would while the object is written all the time.
     fn changed(&mut self) -> bool {
@@ -271,7 +271,7 @@ impl Object {
         let written: Vec<Range<u64>> = written.unwrap_or_else(all);
         let mut lost = 0;
         for range in written {
-            for chunk in range.start / CHUNK..Piece::chunks(range.end) {
+            for chunk in range.start / CHUNK..ObjectPiece::chunks(range.end) {
                 let sum = self.copies.get_mut(chunk as usize).and_then(Option::take);
                 lost += u64::from(sum.is_some());
             }
@@ -282,7 +282,7 @@ impl Object {
         }
         self.lost += lost;
         self.twice += (lost * CHUNK).min(self.memory.size());
-        lost > 0 && self.lost as f64 > WASTE * Piece::chunks(self.memory.size()) as f64
+        lost > 0 && self.lost as f64 > WASTE * ObjectPiece::chunks(self.memory.size()) as f64
     }
 
     /// Sees whether it was written, in this part of the cycle; then it is copied later.
@@ -317,7 +317,7 @@ impl Object {
         }
         (self.armed, self.lost) = (true, 0);
         match self.memory.arm() {
-            Ok(()) => self.copies = vec![None; Piece::chunks(self.memory.size()) as usize],
+            Ok(()) => self.copies = vec![None; ObjectPiece::chunks(self.memory.size()) as usize],
             // What cannot be watched is copied at the commit.
             Err(_) => (self.doing, self.rests, self.always) = (Doing::Nothing, u64::MAX, false),
         }
@@ -367,7 +367,7 @@ impl Object {
 
 impl<A: Medium, S: Medium> RankState<A, S> {
     /// Does what there is to do now, but no more than a slice of copying; when to come again.
-    pub(super) fn look_ahead<T, M>(&mut self, shared: &Shared<T, M>) -> Option<Instant>
+    pub(super) fn look_ahead<T, M>(&mut self, shared: &RankContext<T, M>) -> Option<Instant>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -391,7 +391,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         let (places, _) = layout::slot(self.ahead.last.iter().map(|(_, size)| *size))?;
         let mut copied = false;
         for (number, place) in places.into_iter().enumerate() {
-            let Ahead {
+            let PrecopyState {
                 watched,
                 last,
                 slot,
@@ -411,7 +411,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
                     object.start();
                     again(now);
                 }
-                Doing::Copying(chunk) if chunk >= Piece::chunks(*size) => {}
+                Doing::Copying(chunk) if chunk >= ObjectPiece::chunks(*size) => {}
                 // One object after the other.
                 Doing::Copying(_) if copied => again(now),
                 Doing::Copying(chunk) => {
@@ -451,11 +451,11 @@ impl<A: Medium, S: Medium> RankState<A, S> {
 
 /// Copies some chunks of an object to where it lies in its slot.
 fn slice(
-    (key, memory): (&[u8], &dyn Watched),
+    (key, memory): (&[u8], &dyn WatchedMemory),
     medium: &mut impl Medium,
     place: u64,
     bytes: Range<u64>,
-    seal: Option<&Sealing>,
+    seal: Option<&RankSealer>,
 ) -> Option<Vec<Early>> {
     let range = place + bytes.start..place + bytes.end;
     let mut windows = medium.windows(std::slice::from_ref(&range)).ok()?;
@@ -504,7 +504,7 @@ mod tests {
         }
     }
 
-    impl Watched for Memory {
+    impl WatchedMemory for Memory {
         fn size(&self) -> u64 {
             CHUNKS as u64 * CHUNK
         }
@@ -535,9 +535,13 @@ mod tests {
     }
 
     /// A cycle in which some chunks are filled with values at some looks: the chunks that need not be copied at its end.
-    fn cycle(ahead: &mut Ahead, memory: &Memory, writes: &[(u32, Range<usize>, u8)]) -> usize {
+    fn cycle(
+        ahead: &mut PrecopyState,
+        memory: &Memory,
+        writes: &[(u32, Range<usize>, u8)],
+    ) -> usize {
         let bytes = vec![0; memory.size() as usize];
-        let item = Item {
+        let item = CommitObject {
             key: b"object",
             unit: 1,
             shape: crate::Shape::Own,
@@ -572,8 +576,8 @@ mod tests {
         copies.into_iter().flatten().count()
     }
 
-    fn watching() -> (Ahead, Memory) {
-        let (mut ahead, memory) = (Ahead::default(), Memory::new());
+    fn watching() -> (PrecopyState, Memory) {
+        let (mut ahead, memory) = (PrecopyState::default(), Memory::new());
         ahead.watch(b"object", Box::new(memory.clone()), false);
         (ahead, memory)
     }
@@ -637,7 +641,7 @@ mod tests {
     #[test]
     fn writes_of_the_same_values_have_an_object_left_alone_for_longer_and_longer() {
         let (mut ahead, memory) = watching();
-        let copied = |ahead: &mut Ahead| {
+        let copied = |ahead: &mut PrecopyState| {
             cycle(ahead, &memory, &[(31, 0..CHUNKS, 0)]);
             u32::from(ahead.watched[b"object".as_slice()].tries > 0)
         };

@@ -2,8 +2,8 @@
 //! many copies. So what an object asks for is asked of the versions that it is in, and the most that any asks for counts.
 
 use super::{Committed, MAX_KEPT, Rank, Replicate, buddy};
-use crate::arena::Level;
-use crate::fault::{Code, Fault};
+use crate::arena::PersistenceLevel;
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use std::time::Instant;
 use tarn_ports::Vault;
 
@@ -14,16 +14,16 @@ pub const MAX_SET: usize = 16;
 
 /// What is asked of versions, by one object or by all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct VersionRequirements {
     /// How many are kept.
     pub versions: usize,
     /// Copies of what is staged, each on another node.
     pub replicas: usize,
     /// What a version has reached when its commit returns. From [`Level::Durable`] on nothing is staged.
-    pub persistence: Level,
+    pub persistence: PersistenceLevel,
 }
 
-impl Asked {
+impl VersionRequirements {
     /// The most that either asks for.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -41,13 +41,13 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// # Errors
     /// When this start can never give it: nothing changes then. As many replicas as the options say are never refused: where there are
     /// too few nodes for them, each commit says so.
-    pub fn ask(&mut self, asked: Asked) -> Result<(), Fault> {
+    pub fn ask(&mut self, asked: VersionRequirements) -> Result<(), CheckpointError> {
         let shared = &self.shared;
         let options = &shared.options;
         let versions = asked.versions;
         if versions == 0 || versions > MAX_KEPT {
             let text = format!("{versions} versions cannot be kept; 1 to {MAX_KEPT} can");
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         if asked.replicas > options.buddies {
             let me = shared.ranks.rank();
@@ -58,14 +58,14 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         }
         // Every how many-eth version comes to that; 0: none.
         let every = match asked.persistence {
-            Level::Committed | Level::Durable => 1,
-            Level::Replicated if options.replicate == Replicate::None => 0,
-            Level::Replicated => options.replicate_every.max(1),
-            Level::Flushed => options.external.as_ref().map_or(0, |e| e.every),
+            PersistenceLevel::Committed | PersistenceLevel::Durable => 1,
+            PersistenceLevel::Replicated if options.replicate == Replicate::None => 0,
+            PersistenceLevel::Replicated => options.replicate_every.max(1),
+            PersistenceLevel::Flushed => options.external.as_ref().map_or(0, |e| e.every),
         };
         if every != 1 {
             let text = never(asked.persistence, every);
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         shared.take().asked = asked;
         self.persistence = asked.persistence;
@@ -77,7 +77,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     pub(super) fn reach(&self, committed: &mut Committed) {
         let level = self.persistence;
         // All of this rank's part is durable already.
-        if level <= Level::Durable {
+        if level <= PersistenceLevel::Durable {
             return;
         }
         let began = Instant::now();
@@ -101,21 +101,23 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
 }
 
 /// Where versions of a level are that is waited for.
-fn place(level: Level) -> &'static str {
+fn place(level: PersistenceLevel) -> &'static str {
     match level {
-        Level::Flushed => "on the external store",
+        PersistenceLevel::Flushed => "on the external store",
         _ => "on other nodes",
     }
 }
 
 /// Why versions cannot be there when their commit returns.
-fn never(level: Level, every: u64) -> String {
+fn never(level: PersistenceLevel, every: u64) -> String {
     let some = match every {
         0 => "none is".into(),
         every => format!("only every {every}. one is"),
     };
     let how = match level {
-        Level::Flushed => "name an external store, and flush each version (flush_every = 1)",
+        PersistenceLevel::Flushed => {
+            "name an external store, and flush each version (flush_every = 1)"
+        }
         _ => "ask for copies or parity of each version (replicate_every = 1)",
     };
     let place = place(level);

@@ -1,14 +1,17 @@
 //! Copies of what is staged, in the memory of a rank of another node: whose, and what this rank keeps for others.
 
-use super::{Distance, Shared, found, lock};
-use crate::fault::{Code, Fault};
+use super::{Distance, RankContext, found, lock};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::manifest::CHUNK;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use tarn_ports::ranks::OpenWindow;
-use tarn_ports::{Hold, Host, Medium, MediumError, PowerFail, Ranks, Stored, Vault, Window};
+use tarn_ports::{
+    KeepAliveGuard, Medium, MediumError, MediumWindow, PowerFail, RankService, Ranks,
+    ReadableMedium, Vault,
+};
 use tarn_types::crc::joined;
 
 /// The ranks that keep copies of what this one stages, each on a node of its own.
@@ -41,11 +44,11 @@ impl<S: Medium> Buddies<S> {
     /// Sees to it that as many as are wanted have memory for so many bytes, and the head that says whose they are.
     pub(super) fn ready<T, M>(
         &mut self,
-        shared: &Shared<T, M>,
+        shared: &RankContext<T, M>,
         wanted: usize,
         bytes: u64,
         head: &[u8],
-    ) -> Result<(), Fault>
+    ) -> Result<(), CheckpointError>
     where
         T: Vault,
         M: Vault<Medium = S>,
@@ -111,14 +114,14 @@ impl<S: Medium> Buddies<S> {
     /// Whether one of them has a chunk as it was, which is filled then.
     pub(super) fn read<T: Vault, M: Vault>(
         &mut self,
-        shared: &Shared<T, M>,
+        shared: &RankContext<T, M>,
         at: u64,
         into: &mut [u8],
         sum: u64,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, CheckpointError> {
         let name = found::kept(shared.ranks.rank());
         for granted in &mut self.granted {
-            let far = found::Far {
+            let far = found::RemoteMedium {
                 ranks: &*shared.ranks,
                 from: granted.by,
                 name: name.as_str().into(),
@@ -138,11 +141,11 @@ impl<S: Medium> Buddies<S> {
 }
 
 fn grant<T: Vault, M: Vault>(
-    shared: &Shared<T, M>,
+    shared: &RankContext<T, M>,
     by: u32,
     bytes: u64,
     head: &[u8],
-) -> Result<Granted<M::Medium>, Fault> {
+) -> Result<Granted<M::Medium>, CheckpointError> {
     let (ranks, timeout) = (&shared.ranks, shared.options.timeout);
     let name = ranks.grant(by, shared.world.start.generation, bytes, timeout)?;
     let mut granted = Granted {
@@ -164,12 +167,12 @@ fn grant<T: Vault, M: Vault>(
     Ok(granted)
 }
 
-pub(super) fn few(wanted: usize, left: usize) -> Fault {
+pub(super) fn few(wanted: usize, left: usize) -> CheckpointError {
     let text = format!(
         "{wanted} ranks of other nodes, each of another one, are to keep copies of what is staged, and {left} are left: start ranks on more \
          nodes, or ask for fewer replicas (one on the same node can be allowed, for tests)"
     );
-    Fault::new(Code::Unsupported, text)
+    CheckpointError::new(CheckpointErrorCode::Unsupported, text)
 }
 
 /// Lowest switches that are told from each other.
@@ -177,7 +180,7 @@ const MAX_SWITCHES: usize = 1_024;
 
 /// Which ranks are on which node, and which nodes below which switch.
 #[derive(Debug)]
-pub(super) struct Nodes {
+pub(super) struct RankTopology {
     /// Ranks, by node; a node comes with its first rank.
     nodes: Vec<Vec<u32>>,
     /// By rank: its node, and the how many-eth it is there.
@@ -191,7 +194,7 @@ pub(super) struct Nodes {
     distance: Distance,
 }
 
-impl Nodes {
+impl RankTopology {
     pub(super) fn of(ranks: &dyn Ranks, distance: Distance) -> Self {
         let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
         let mut switches: Vec<&str> = Vec::new();
@@ -293,7 +296,7 @@ fn ordered(switches: &[&str], of: usize, distance: Distance) -> Vec<usize> {
 }
 
 /// Memory that was kept for others is given back; one rank of each node does it.
-pub(super) fn give_back<M: Vault>(memory: &M, ranks: &dyn Ranks) -> Result<(), Fault> {
+pub(super) fn give_back<M: Vault>(memory: &M, ranks: &dyn Ranks) -> Result<(), CheckpointError> {
     let me = ranks.rank();
     if (0..me).all(|r| ranks.node(r) != ranks.node(me)) {
         for name in memory.list()?.iter().filter(|n| n.ends_with(".buddy")) {
@@ -304,30 +307,30 @@ pub(super) fn give_back<M: Vault>(memory: &M, ranks: &dyn Ranks) -> Result<(), F
 }
 
 /// Memory that was granted to a rank.
-struct Grant<S> {
+struct MemoryGrant<S> {
     generation: u64,
     /// Once it is written to from here.
     medium: Option<S>,
-    own: Own,
+    own: GrantWindow,
 }
 
 /// What a rank has of it to write there itself.
 #[derive(Default)]
-struct Own {
-    window: Option<Hold>,
+struct GrantWindow {
+    window: Option<KeepAliveGuard>,
     /// What it has written is read here to be checked.
     seen: Vec<u8>,
 }
 
 /// What this rank keeps for others, and reads for them.
-pub(super) struct Kept<T, M: Vault> {
+pub(super) struct BuddyStorage<T, M: Vault> {
     tier: Arc<T>,
     memory: Arc<M>,
     /// By rank.
-    granted: Mutex<BTreeMap<u32, Grant<M::Medium>>>,
+    granted: Mutex<BTreeMap<u32, MemoryGrant<M::Medium>>>,
 }
 
-impl<T: Vault, M: Vault> Kept<T, M> {
+impl<T: Vault, M: Vault> BuddyStorage<T, M> {
     pub(super) fn new(tier: Arc<T>, memory: Arc<M>) -> Self {
         Self {
             tier,
@@ -341,7 +344,7 @@ impl<T: Vault, M: Vault> Kept<T, M> {
         &self,
         of: u32,
         generation: u64,
-        what: impl FnOnce(&mut Own, &mut M::Medium) -> Result<R, String>,
+        what: impl FnOnce(&mut GrantWindow, &mut M::Medium) -> Result<R, String>,
     ) -> Result<R, String> {
         let mut granted = lock(&self.granted);
         let Some(grant) = granted.get_mut(&of).filter(|g| g.generation == generation) else {
@@ -363,7 +366,7 @@ fn text(e: MediumError) -> String {
     e.to_string()
 }
 
-impl<T: Vault, M: Vault> Host for Kept<T, M> {
+impl<T: Vault, M: Vault> RankService for BuddyStorage<T, M> {
     fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, String> {
         let mut granted = lock(&self.granted);
         if granted.get(&of).is_some_and(|g| g.generation > generation) {
@@ -375,10 +378,10 @@ impl<T: Vault, M: Vault> Host for Kept<T, M> {
         let made = self.memory.remove(&name);
         let made = made.and_then(|()| self.memory.create(&name, bytes, &mut |_| Ok(())));
         made.map_err(text)?;
-        let grant = Grant {
+        let grant = MemoryGrant {
             generation,
             medium: None,
-            own: Own::default(),
+            own: GrantWindow::default(),
         };
         granted.insert(of, grant);
         Ok(name)

@@ -11,13 +11,13 @@
 
 use super::copy::{Chunks, NewVersion, manifest};
 use super::space::{head, too_large};
-use super::{Committed, Item, Pending, RECENT, RankState, Shared, publish};
-use crate::arena::{Level, VersionId};
-use crate::fault::{Code, Fault};
+use super::{CommitObject, Committed, PendingDestage, RECENT, RankContext, RankState, publish};
+use crate::arena::{PersistenceLevel, VersionId};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::lanes::Spent;
 use crate::layout;
 use crate::room::FIRST;
-use crate::seal::Origin;
+use crate::seal::SealedOrigin;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tarn_ports::{Medium, Vault};
@@ -25,9 +25,12 @@ use tarn_ports::{Medium, Vault};
 /// A rate is the mean of about so many commits.
 const MEAN: u64 = 8;
 
-impl<T: Vault, M: Vault> Shared<T, M> {
+impl<T: Vault, M: Vault> RankContext<T, M> {
     /// Makes the next version, and reports to the other ranks that this rank has or lacks it.
-    pub(super) fn commit_version(&self, items: &[Item<'_>]) -> Result<Committed, Fault> {
+    pub(super) fn commit_version(
+        &self,
+        items: &[CommitObject<'_>],
+    ) -> Result<Committed, CheckpointError> {
         let began = Instant::now();
         let mut rank_state = self.take();
         let id = VersionId {
@@ -35,18 +38,18 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             number: self.number.load(Ordering::Acquire) + 1,
         };
         // Only ranks that fail do not wait for others before they are that far ahead.
-        if id.number >= self.ranks.told().committed + RECENT {
+        if id.number >= self.ranks.common_progress().committed + RECENT {
             let text = format!(
                 "this would be commit {} of this rank, and another has made {}: a commit is the next version whether it fails or not, so \
                  all ranks make as many, and none tries again alone",
                 id.number,
-                self.ranks.told().committed
+                self.ranks.common_progress().committed
             );
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         self.number.store(id.number, Ordering::Release);
         let committed = rank_state.make_version(self, id, items, began);
-        self.tell(|reached| {
+        self.update_progress(|reached| {
             reached.committed = id.number;
             reached.missed &= recent(id.number);
             let bit = 1 << (id.number % 64);
@@ -66,7 +69,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     }
     /// Why the newest version that should be on other nodes is not, if it is not.
     fn unreplicated(&self, id: VersionId) -> Option<String> {
-        let told = self.ranks.told();
+        let told = self.ranks.common_progress();
         let number = told.replicated;
         if self.good(told) == number {
             return None;
@@ -83,7 +86,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
 }
 
 /// What a commit did, for the figures.
-struct Done {
+struct CommitFigures {
     bytes: u64,
     /// Bytes that were copied ahead and written again.
     twice: u64,
@@ -97,11 +100,11 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     /// Makes a version of the objects: all that is done to this rank's arena and memory in a commit.
     fn make_version<T, M>(
         &mut self,
-        shared: &Shared<T, M>,
+        shared: &RankContext<T, M>,
         id: VersionId,
-        items: &[Item<'_>],
+        items: &[CommitObject<'_>],
         began: Instant,
-    ) -> Result<Committed, Fault>
+    ) -> Result<Committed, CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -124,7 +127,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         let (bytes, twice) = (new.sizes.iter().sum(), new.done.twice);
         self.publish_version(shared, new, copied)?;
         let degraded_by = self.degraded_by.take().or_else(|| shared.unreplicated(id));
-        let done = Done {
+        let done = CommitFigures {
             bytes,
             twice,
             spent,
@@ -145,11 +148,11 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     /// Finds a slot for the version, the one of the copies that were made ahead if there are such, and the ranges to copy.
     fn lay_out<'a, T, M>(
         &mut self,
-        shared: &Shared<T, M>,
+        shared: &RankContext<T, M>,
         id: VersionId,
-        items: Vec<&'a Item<'a>>,
+        items: Vec<&'a CommitObject<'a>>,
         sizes: Vec<u64>,
-    ) -> Result<NewVersion<'a>, Fault>
+    ) -> Result<NewVersion<'a>, CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -181,9 +184,9 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     /// for nothing is staged: it would be lost with this node's memory.
     fn ready_buddies<T, M>(
         &mut self,
-        shared: &Shared<T, M>,
+        shared: &RankContext<T, M>,
         row: u64,
-    ) -> Result<(u64, Option<Fault>), Fault>
+    ) -> Result<(u64, Option<CheckpointError>), CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -206,15 +209,15 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     /// it is staged, which `destage` then completes.
     fn publish_version<T, M>(
         &mut self,
-        shared: &Shared<T, M>,
+        shared: &RankContext<T, M>,
         new: NewVersion<'_>,
         copied: Chunks,
-    ) -> Result<(), Fault>
+    ) -> Result<(), CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
     {
-        let origin = Origin {
+        let origin = SealedOrigin {
             id: new.id,
             start: shared.world.start.identity,
             rank: shared.ranks.rank(),
@@ -224,9 +227,9 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         let manifest = manifest(&new, copied.chunks, seal)?;
         let durable = manifest.is_durable();
         let level = if durable {
-            Level::Durable
+            PersistenceLevel::Durable
         } else {
-            Level::Committed
+            PersistenceLevel::Committed
         };
         assert!(
             self.pending.is_none(),
@@ -235,7 +238,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         let (arena, medium) = self.open()?;
         publish(arena, medium, Some((new.id, level, manifest)), |_| true)?;
         if !durable {
-            self.pending = Some(Pending {
+            self.pending = Some(PendingDestage {
                 id: new.id,
                 places: new.places,
             });
@@ -244,7 +247,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         Ok(())
     }
 
-    fn count<T: Vault, M: Vault>(&self, shared: &Shared<T, M>, done: &Done) {
+    fn count<T: Vault, M: Vault>(&self, shared: &RankContext<T, M>, done: &CommitFigures) {
         let spent = &done.spent;
         let copies = 1 + self.asked.replicas as u64;
         let helpers = shared.options.helpers.max(1) as u64;
@@ -266,15 +269,15 @@ impl<A: Medium, S: Medium> RankState<A, S> {
 }
 
 /// The objects by key.
-fn sorted<'a>(items: &'a [Item<'a>]) -> Result<Vec<&'a Item<'a>>, Fault> {
-    let mut items: Vec<&Item<'_>> = items.iter().collect();
+fn sorted<'a>(items: &'a [CommitObject<'a>]) -> Result<Vec<&'a CommitObject<'a>>, CheckpointError> {
+    let mut items: Vec<&CommitObject<'_>> = items.iter().collect();
     items.sort_by_key(|item| item.key);
     match items.windows(2).find(|w| w[0].key == w[1].key) {
         None => Ok(items),
         Some(twice) => {
             let key = String::from_utf8_lossy(twice[0].key).into_owned();
-            Err(Fault::new(
-                Code::Exists,
+            Err(CheckpointError::new(
+                CheckpointErrorCode::Exists,
                 format!("two objects are called {key:?}"),
             ))
         }

@@ -1,15 +1,15 @@
 //! The copies of a commit: the caller and the helpers copy all jobs of a version to the arena, or to the staging file and the buddies.
 
-use super::ahead::{Done, Early};
+use super::ahead::{Early, PrecopiedChunks};
 use super::space::not_open;
-use super::{Item, RankState, Shared};
+use super::{CommitObject, RankContext, RankState};
 use crate::arena::VersionId;
-use crate::fault::{Code, Fault};
-use crate::lanes::{self, Copied, Send, Staged, Work};
-use crate::layout::{self, Job};
-use crate::manifest::{CHUNK, Manifest, Object, Piece, Place, Proof};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
+use crate::lanes::{self, BuddySender, ChunkCopyOutcome, ChunkCopyTask, StagingTarget};
+use crate::layout::{self, ChunkRun};
+use crate::manifest::{CHUNK, ChunkProof, Object, ObjectPiece, PieceLocation, RankManifest};
 use crate::room::FIRST;
-use crate::seal::{Origin, Sealing};
+use crate::seal::{RankSealer, SealedOrigin};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,17 +20,17 @@ use tarn_ports::{Medium, Vault};
 pub(super) struct NewVersion<'a> {
     pub(super) id: VersionId,
     /// By key.
-    pub(super) items: Vec<&'a Item<'a>>,
+    pub(super) items: Vec<&'a CommitObject<'a>>,
     /// Bytes of each item.
     pub(super) sizes: Vec<u64>,
     /// Where each item is stored in the arena.
     pub(super) places: Vec<u64>,
     /// The ranges that are to be copied now.
-    pub(super) jobs: Vec<Job>,
+    pub(super) jobs: Vec<ChunkRun>,
     /// Bytes of all jobs.
     pub(super) row: u64,
     /// The chunks that were copied ahead and are unchanged.
-    pub(super) done: Done,
+    pub(super) done: PrecopiedChunks,
 }
 
 impl NewVersion<'_> {
@@ -46,18 +46,18 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     /// Copies all jobs, the last `room` bytes of them to memory; the chunks that a buddy could not take go to the tier.
     pub(super) fn copy_objects<T, M>(
         &mut self,
-        shared: &Shared<T, M>,
+        shared: &RankContext<T, M>,
         new: &NewVersion<'_>,
         room: u64,
-    ) -> Result<Chunks, Fault>
+    ) -> Result<Chunks, CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
     {
         let (jobs, row) = (&new.jobs[..], new.row);
-        let length = |job: &Job| job.bytes.end - job.bytes.start;
-        let in_arena = |job: &Job| new.places[job.object] + job.bytes.start;
-        let in_memory = |job: &Job| Some(FIRST + layout::staged(job, row, room)?);
+        let length = |job: &ChunkRun| job.bytes.end - job.bytes.start;
+        let in_arena = |job: &ChunkRun| new.places[job.object] + job.bytes.start;
+        let in_memory = |job: &ChunkRun| Some(FIRST + layout::staged(job, row, room)?);
         let to_arena: Vec<Range<u64>> = jobs
             .iter()
             .map(|j| in_arena(j)..in_arena(j) + length(j))
@@ -92,14 +92,14 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             // The last ones have a place in memory, in the same order.
             let place = number.checked_sub(first);
             let staged = place.and_then(|place| {
-                Some(Staged {
+                Some(StagingTarget {
                     at: staged[place].start,
                     own: own.next()?,
                     buddies: buddies.next()?,
                     done: false,
                 })
             });
-            works.push(Work {
+            works.push(ChunkCopyTask {
                 number,
                 of: (new.items[job.object].key, job.bytes.start / CHUNK),
                 bytes: &new.items[job.object].bytes[range],
@@ -116,15 +116,15 @@ impl<A: Medium, S: Medium> RankState<A, S> {
 }
 
 /// Copies with all helpers, and sends what is staged to the buddies on other nodes. With it comes the buddy that failed, or [`u32::MAX`].
-fn run_copies<'a, T: Vault, M: Vault, V: tarn_ports::Window, W: tarn_ports::Window>(
-    shared: &Shared<T, M>,
-    works: Vec<Work<'a, V, W>>,
+fn run_copies<'a, T: Vault, M: Vault, V: tarn_ports::MediumWindow, W: tarn_ports::MediumWindow>(
+    shared: &RankContext<T, M>,
+    works: Vec<ChunkCopyTask<'a, V, W>>,
     far: &[u32],
-) -> Result<(Copied<'a, V, W>, u32), Fault> {
+) -> Result<(ChunkCopyOutcome<'a, V, W>, u32), CheckpointError> {
     let until = Instant::now() + shared.options.timeout;
     let failed = AtomicU32::new(u32::MAX);
     let generation = shared.world.start.generation;
-    let send = |at: u64, chunk: &[u8], sum: u64| -> Result<(), Fault> {
+    let send = |at: u64, chunk: &[u8], sum: u64| -> Result<(), CheckpointError> {
         far.iter().try_for_each(|&far| {
             let left = until.saturating_duration_since(Instant::now());
             let kept = shared.ranks.put(far, generation, at, chunk, left);
@@ -132,7 +132,7 @@ fn run_copies<'a, T: Vault, M: Vault, V: tarn_ports::Window, W: tarn_ports::Wind
                 Ok(kept) if kept == sum => return Ok(()),
                 Ok(_) => {
                     let text = format!("what rank {far} keeps is not what it was sent");
-                    Fault::new(Code::Corrupt, text)
+                    CheckpointError::new(CheckpointErrorCode::Corrupt, text)
                 }
                 Err(e) => e.into(),
             };
@@ -140,7 +140,7 @@ fn run_copies<'a, T: Vault, M: Vault, V: tarn_ports::Window, W: tarn_ports::Wind
             Err(why)
         })
     };
-    let send: Option<&Send<'_>> = match far.is_empty() {
+    let send: Option<&BuddySender<'_>> = match far.is_empty() {
         true => None,
         false => Some(&send),
     };
@@ -150,24 +150,24 @@ fn run_copies<'a, T: Vault, M: Vault, V: tarn_ports::Window, W: tarn_ports::Wind
 }
 
 /// The place of a chunk that was copied, its checksum there, and the proof of what is sealed.
-pub(super) type Stored = (Place, u64, Option<Proof>);
+pub(super) type CopiedChunk = (PieceLocation, u64, Option<ChunkProof>);
 
 /// The places of the chunks that were copied, by object and number.
 pub(super) struct Chunks {
-    pub(super) chunks: Vec<BTreeMap<u64, Stored>>,
+    pub(super) chunks: Vec<BTreeMap<u64, CopiedChunk>>,
     pub(super) spent: lanes::Spent,
     /// The buddy that does not have what was staged, and why.
-    pub(super) replication_failed: Option<(u32, Fault)>,
+    pub(super) replication_failed: Option<(u32, CheckpointError)>,
 }
 
 impl Chunks {
-    fn of<W: tarn_ports::Window, S: tarn_ports::Window>(
-        copied: Copied<'_, W, S>,
+    fn of<W: tarn_ports::MediumWindow, S: tarn_ports::MediumWindow>(
+        copied: ChunkCopyOutcome<'_, W, S>,
         failed: u32,
-        jobs: &[Job],
+        jobs: &[ChunkRun],
         to_arena: &[Range<u64>],
         objects: usize,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, CheckpointError> {
         let mut chunks = vec![BTreeMap::new(); objects];
         for mut work in copied.works {
             if copied.replication_failed.is_some() && work.staged.take().is_some_and(|s| s.done) {
@@ -181,8 +181,8 @@ impl Chunks {
             let mut proofs = work.proofs.into_iter();
             for (number, sum) in (0..).zip(work.sums) {
                 let place = match staged {
-                    Some(at) => Place::Staged(at + number * CHUNK),
-                    None => Place::Arena(arena + number * CHUNK),
+                    Some(at) => PieceLocation::Staged(at + number * CHUNK),
+                    None => PieceLocation::Arena(arena + number * CHUNK),
                 };
                 chunks[job.object].insert(
                     job.bytes.start / CHUNK + number,
@@ -201,22 +201,22 @@ impl Chunks {
 /// Lists the chunks of a version: those that were copied now, and those that were copied ahead to the objects' places.
 pub(super) fn manifest(
     new: &NewVersion<'_>,
-    copied: Vec<BTreeMap<u64, Stored>>,
-    seal: Option<(&Sealing, &Origin)>,
-) -> Result<Manifest, Fault> {
+    copied: Vec<BTreeMap<u64, CopiedChunk>>,
+    seal: Option<(&RankSealer, &SealedOrigin)>,
+) -> Result<RankManifest, CheckpointError> {
     let mut proofs = Vec::new();
-    let object = |(number, mut copied): (usize, BTreeMap<u64, Stored>)| {
+    let object = |(number, mut copied): (usize, BTreeMap<u64, CopiedChunk>)| {
         let (item, place) = (new.items[number], new.places[number]);
         let size = item.bytes.len() as u64;
         let chunk = |chunk: u64| {
             let stored = |copy: Early| {
-                let place = Place::Arena(place + chunk * CHUNK);
+                let place = PieceLocation::Arena(place + chunk * CHUNK);
                 (place, copy.sum, copy.proof)
             };
             let before = new.ahead(number, chunk).map(stored);
             copied.remove(&chunk).or(before)
         };
-        let chunks: Vec<Stored> = (0..Piece::chunks(size)).filter_map(chunk).collect();
+        let chunks: Vec<CopiedChunk> = (0..ObjectPiece::chunks(size)).filter_map(chunk).collect();
         proofs.push(chunks.iter().filter_map(|(_, _, proof)| *proof).collect());
         let chunks = chunks.into_iter().map(|(place, sum, _)| (place, sum));
         Object {
@@ -228,7 +228,7 @@ pub(super) fn manifest(
     };
     let objects: Vec<Object> = copied.into_iter().enumerate().map(object).collect();
     let seal = seal.map(|(seal, of)| seal.seals(of, &objects, proofs));
-    Ok(Manifest {
+    Ok(RankManifest {
         seal: seal.transpose()?,
         objects,
     })

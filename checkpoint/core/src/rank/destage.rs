@@ -1,21 +1,24 @@
 //! What is staged goes to the arena, while the program computes.
 
-use super::{RankState, Shared, lock, publish, whole};
-use crate::arena::Level;
-use crate::fault::{Code, Fault};
+use super::{RankContext, RankState, lock, publish, whole};
+use crate::arena::PersistenceLevel;
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::lanes::{FETCHES, at_once};
 use crate::layout;
-use crate::manifest::{CHUNK, Manifest, Object, Place};
+use crate::manifest::{CHUNK, Object, PieceLocation, RankManifest};
 use std::sync::Mutex;
 use std::time::Instant;
-use tarn_ports::{Medium, Stored, Vault, Window};
+use tarn_ports::{Medium, MediumWindow, ReadableMedium, Vault};
 
 impl<A: Medium, S: Medium> RankState<A, S> {
     /// De-stages what is staged, if anything is. Once it has returned, all that this rank has committed lies in its arena.
     ///
     /// # Errors
     /// When the arena cannot be written: what is staged stays as it is. Of what is damaged, and at no buddy, the version is given up.
-    pub(super) fn destage<T, M>(&mut self, shared: &Shared<T, M>) -> Result<(), Fault>
+    pub(super) fn destage<T, M>(
+        &mut self,
+        shared: &RankContext<T, M>,
+    ) -> Result<(), CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -51,12 +54,12 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             Ok(()) => {
                 window.persist()?;
                 drop(window);
-                let new = (id, Level::Durable, manifest);
+                let new = (id, PersistenceLevel::Durable, manifest);
                 publish(arena, medium, Some(new), |_| true)?;
                 0
             }
             // This rank has no such version: all others learn it, and keep the one before.
-            Err(fault) if fault.code == Code::Corrupt => {
+            Err(fault) if fault.code == CheckpointErrorCode::Corrupt => {
                 drop(window);
                 publish(arena, medium, None, |v| v.id != id)?;
                 self.degraded_by = Some(format!("version {id} is lost: {}", fault.text));
@@ -72,7 +75,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         stats.last_destage = took;
         drop(stats);
         // After the figures: who sees the version durable sees them as well.
-        shared.tell(|reached| {
+        shared.update_progress(|reached| {
             reached.missed |= missed;
             reached.durable = id.number;
         });
@@ -84,7 +87,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
 pub(super) const RUN: usize = 16;
 
 /// Some staged chunks of an object, and where they go.
-struct Run {
+struct StagedChunkRun {
     object: usize,
     from: u64,
     to: u64,
@@ -93,21 +96,25 @@ struct Run {
 }
 
 /// The staged runs of at most so many chunks, in the order of the manifest.
-fn runs(manifest: &Manifest, places: &[u64], run: usize) -> Vec<Run> {
+fn runs(manifest: &RankManifest, places: &[u64], run: usize) -> Vec<StagedChunkRun> {
     let step = run as u64 * CHUNK;
     let mut runs = Vec::new();
     for (number, (object, place)) in manifest.objects.iter().zip(places).enumerate() {
         let mut to = *place;
         for piece in &object.pieces {
-            if let Place::Staged(from) = piece.place {
+            if let PieceLocation::Staged(from) = piece.place {
                 let parts = (0..piece.length).step_by(step as usize);
-                runs.extend(parts.zip(piece.sums.chunks(run)).map(|(at, sums)| Run {
-                    object: number,
-                    from: from + at,
-                    to: to + at,
-                    length: (piece.length - at).min(step),
-                    sums: sums.to_vec(),
-                }));
+                runs.extend(
+                    parts
+                        .zip(piece.sums.chunks(run))
+                        .map(|(at, sums)| StagedChunkRun {
+                            object: number,
+                            from: from + at,
+                            to: to + at,
+                            length: (piece.length - at).min(step),
+                            sums: sums.to_vec(),
+                        }),
+                );
             }
             to += piece.length;
         }
@@ -116,21 +123,21 @@ fn runs(manifest: &Manifest, places: &[u64], run: usize) -> Vec<Run> {
 }
 
 /// All is in the arena: the manifest leads to it.
-fn brought(manifest: &mut Manifest, places: &[u64], runs: Vec<Run>) {
+fn brought(manifest: &mut RankManifest, places: &[u64], runs: Vec<StagedChunkRun>) {
     let mut runs = runs.into_iter().peekable();
     for (object, place) in manifest.objects.iter_mut().zip(places) {
         let mut chunks = Vec::new();
         let mut offset = 0;
         for piece in &object.pieces {
             let at = match piece.place {
-                Place::Arena(at) => at,
-                Place::Staged(_) => place + offset,
+                PieceLocation::Arena(at) => at,
+                PieceLocation::Staged(_) => place + offset,
             };
             let end = place + offset + piece.length;
-            let copies = (at..).step_by(CHUNK as usize).map(Place::Arena);
+            let copies = (at..).step_by(CHUNK as usize).map(PieceLocation::Arena);
             let sums = match piece.place {
-                Place::Arena(_) => piece.sums.clone(),
-                Place::Staged(_) => std::iter::from_fn(|| runs.next_if(|run| run.to < end))
+                PieceLocation::Arena(_) => piece.sums.clone(),
+                PieceLocation::Staged(_) => std::iter::from_fn(|| runs.next_if(|run| run.to < end))
                     .flat_map(|run| run.sums)
                     .collect(),
             };
@@ -141,16 +148,16 @@ fn brought(manifest: &mut Manifest, places: &[u64], runs: Vec<Run>) {
     }
 }
 
-impl Run {
+impl StagedChunkRun {
     /// Copies it by way of a buffer to the window that begins at `base`.
     fn copy(
         &mut self,
         object: &Object,
         buffer: &mut [u8],
-        window: &mut impl Window,
+        window: &mut impl MediumWindow,
         base: u64,
-        fill: impl FnOnce(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault>,
-    ) -> Result<(), Fault> {
+        fill: impl FnOnce(u64, &mut [u8], &mut [u64]) -> Result<bool, CheckpointError>,
+    ) -> Result<(), CheckpointError> {
         let buffer = &mut buffer[..self.length as usize];
         let mut same = fill(self.from, buffer, &mut self.sums)?;
         let places = (self.to - base..).step_by(CHUNK as usize);
@@ -168,12 +175,12 @@ impl Run {
 /// Copies the staged pieces of a version to where its objects have their places. `fill` fills at most `run` chunks from memory, and tells
 /// whether they are what their checksums say; it may change those. The manifest is that of the copy then.
 pub(super) fn copy(
-    manifest: &mut Manifest,
+    manifest: &mut RankManifest,
     places: &[u64],
-    window: &mut impl Window,
+    window: &mut impl MediumWindow,
     run: usize,
-    mut fill: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault>,
-) -> Result<(), Fault> {
+    mut fill: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, CheckpointError>,
+) -> Result<(), CheckpointError> {
     let mut runs = runs(manifest, places, run);
     let mut buffer = vec![0; run * CHUNK as usize];
     for run in &mut runs {
@@ -186,11 +193,11 @@ pub(super) fn copy(
 
 /// The same of several runs at a time, persistent once it has returned.
 pub(super) fn copy_at_once<A: Medium>(
-    manifest: &mut Manifest,
+    manifest: &mut RankManifest,
     places: &[u64],
     medium: &mut A,
-    fill: impl Fn(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault> + Sync,
-) -> Result<(), Fault> {
+    fill: impl Fn(u64, &mut [u8], &mut [u64]) -> Result<bool, CheckpointError> + Sync,
+) -> Result<(), CheckpointError> {
     let mut runs = runs(manifest, places, RUN);
     let ranges: Vec<_> = runs.iter().map(|run| run.to..run.to + run.length).collect();
     let objects = &manifest.objects;
@@ -217,18 +224,18 @@ pub(super) fn copy_at_once<A: Medium>(
     Ok(())
 }
 
-fn damaged(object: &Object) -> Fault {
+fn damaged(object: &Object) -> CheckpointError {
     let key = String::from_utf8_lossy(&object.key);
     let text = format!(
         "what was staged of object {key:?} was changed in memory, and no buddy has it; the version before stays. Look at this node's \
          memory"
     );
-    Fault::new(Code::Corrupt, text)
+    CheckpointError::new(CheckpointErrorCode::Corrupt, text)
 }
 
-fn lost(why: &str) -> Fault {
-    Fault::new(
-        Code::Internal,
+fn lost(why: &str) -> CheckpointError {
+    CheckpointError::new(
+        CheckpointErrorCode::Internal,
         format!("the version that is staged cannot be de-staged: {why}"),
     )
 }
@@ -236,8 +243,8 @@ fn lost(why: &str) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::{Piece, Shape};
-    use tarn_media::Mapped;
+    use crate::manifest::{ObjectPiece, Shape};
+    use tarn_media::MappedFile;
     use tarn_types::crc::crc;
 
     /// Whatever the number of chunks that are copied at once; the last one is shorter.
@@ -247,7 +254,7 @@ mod tests {
         let size = CHUNK as usize;
         let bytes: Vec<u8> = (0..20 * size + 100).map(|n| ((n * 7) >> 3) as u8).collect();
         let sums: Vec<u64> = bytes.chunks(size).map(crc).collect();
-        let piece = |length, place, sums: &[u64]| Piece {
+        let piece = |length, place, sums: &[u64]| ObjectPiece {
             length,
             place,
             sums: sums.to_vec(),
@@ -258,17 +265,17 @@ mod tests {
         for run in [1, 3, RUN, 64, 0] {
             let folder = tempfile::tempdir().unwrap();
             let all = 0..32 * CHUNK;
-            let mut medium = Mapped::create(&folder.path().join("arena"), all.end).unwrap();
+            let mut medium = MappedFile::create(&folder.path().join("arena"), all.end).unwrap();
             let mut windows = medium.windows(std::slice::from_ref(&all)).unwrap();
-            let mut manifest = Manifest {
+            let mut manifest = RankManifest {
                 seal: None,
                 objects: vec![Object {
                     key: b"object".as_slice().into(),
                     unit: 1,
                     shape: Shape::Own,
                     pieces: vec![
-                        piece(CHUNK, Place::Arena(0), &[7]),
-                        piece(length, Place::Staged(STAGED), &sums),
+                        piece(CHUNK, PieceLocation::Arena(0), &[7]),
+                        piece(length, PieceLocation::Staged(STAGED), &sums),
                     ],
                 }],
             };
@@ -289,8 +296,8 @@ mod tests {
             windows[0].read(place + CHUNK, &mut back).unwrap();
             assert!(back == bytes, "runs of {run}");
             let copied = [
-                piece(CHUNK, Place::Arena(0), &[7]),
-                piece(length, Place::Arena(place + CHUNK), &sums),
+                piece(CHUNK, PieceLocation::Arena(0), &[7]),
+                piece(length, PieceLocation::Arena(place + CHUNK), &sums),
             ];
             assert_eq!(manifest.objects[0].pieces, copied);
         }

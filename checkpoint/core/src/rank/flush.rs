@@ -5,16 +5,16 @@
 //! not completed, doubles its stride from one version to the next: multiples of the widest stride are the turn of all ranks, whatever
 //! each has skipped before, and the widest one stops growing once every rank keeps up with it.
 
-use super::{ExternalStore, Options, Stats, lock};
+use super::{ExternalStore, Options, RankStats, lock};
 use crate::arena::{Arena, VersionId};
-use crate::fault::{Code, Fault};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::flush::{self, Exact};
-use crate::manifest::Place;
+use crate::manifest::PieceLocation;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tarn_ports::{Ranks, Stored, Vault};
+use tarn_ports::{Ranks, ReadableMedium, Vault};
 
 /// How often it is looked whether a version is on the tiers of all ranks.
 const LOOK: Duration = Duration::from_millis(5);
@@ -38,14 +38,14 @@ pub(super) struct Flusher<T> {
     rank: u32,
     /// The identity of this start.
     start: u128,
-    state: Mutex<State>,
+    state: Mutex<FlushState>,
     changed: Condvar,
 }
 
 /// One that works, and its thread.
 pub(super) type Begun<T> = (Arc<Flusher<T>>, JoinHandle<()>);
 
-struct State {
+struct FlushState {
     /// The version that is to be flushed or is being flushed, and the arena that keeps it.
     pinned: Option<(VersionId, String)>,
     /// The one after it, as somebody waits for it.
@@ -57,7 +57,7 @@ struct State {
     /// Versions of which this rank's part is on the store, and `latest` does not name one as new.
     waiting: VecDeque<VersionId>,
     /// The newest that could not be flushed.
-    failed: Option<(VersionId, Fault)>,
+    failed: Option<(VersionId, CheckpointError)>,
     flushed: u64,
     skipped: u64,
     failures: u64,
@@ -72,16 +72,16 @@ impl<T: Vault + 'static> Flusher<T> {
         start: u128,
         tier: &Arc<T>,
         ranks: &Arc<dyn Ranks>,
-    ) -> Result<Option<Begun<T>>, Fault> {
+    ) -> Result<Option<Begun<T>>, CheckpointError> {
         let Some(external) = options.external.clone().filter(|e| e.every > 0) else {
             return Ok(None);
         };
         if options.helpers == 0 {
             let text = "versions are flushed by a thread in the background: allow a helper, or flush nothing";
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         let flusher = Arc::new(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(FlushState {
                 pinned: None,
                 wanted: None,
                 newest: 0,
@@ -110,7 +110,7 @@ impl<T: Vault + 'static> Flusher<T> {
         });
         let thread = thread.map_err(|e| {
             let text = format!("no thread can be made to flush versions: {e}");
-            Fault::new(Code::NoMem, text)
+            CheckpointError::new(CheckpointErrorCode::NoMem, text)
         })?;
         Ok(Some((flusher, thread)))
     }
@@ -166,7 +166,7 @@ impl<T: Vault + 'static> Flusher<T> {
 
     /// Whether all ranks have a version on their tiers; none: not yet.
     fn all_have(&self, id: VersionId) -> Option<bool> {
-        let told = self.ranks.upgrade()?.told();
+        let told = self.ranks.upgrade()?.common_progress();
         match told.lacks(id.number) {
             true if told.committed >= id.number => Some(false),
             _ => (told.durable >= id.number).then_some(true),
@@ -220,19 +220,19 @@ impl<T: Vault + 'static> Flusher<T> {
     }
 
     /// Writes this rank's part of a version to the store.
-    fn write(&self, id: VersionId, arena: &str, begun: Instant) -> Result<(), Fault> {
+    fn write(&self, id: VersionId, arena: &str, begun: Instant) -> Result<(), CheckpointError> {
         let seen = self.tier.see(arena)?;
         let found = Arena::open(&seen)?;
         let version = found.versions().iter().find(|v| v.id == id);
         let version = version.ok_or_else(|| {
-            Fault::new(
-                Code::Corrupt,
+            CheckpointError::new(
+                CheckpointErrorCode::Corrupt,
                 format!("version {id} is not in the arena any more"),
             )
         })?;
         let mut read = |place, into: &mut [u8], sum| match place {
-            Place::Arena(at) => Ok(seen.read(at, into)? == sum),
-            Place::Staged(_) => Ok(false),
+            PieceLocation::Arena(at) => Ok(seen.read(at, into)? == sum),
+            PieceLocation::Staged(_) => Ok(false),
         };
         let mut moved = 0;
         let mut meter = |bytes| {
@@ -246,7 +246,10 @@ impl<T: Vault + 'static> Flusher<T> {
                 }
                 state = self.sleep(state, Some(left));
             }
-            Err(Fault::new(Code::Lost, "the program ends"))
+            Err(CheckpointError::new(
+                CheckpointErrorCode::Lost,
+                "the program ends",
+            ))
         };
         let (store, header) = (&*self.external.store, found.header());
         flush::write(store, header, version, &mut read, &mut meter).map(drop)
@@ -262,15 +265,15 @@ impl<T: Vault + 'static> Flusher<T> {
         self.own(published.ok().flatten())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FlushState> {
         lock(&self.state)
     }
 
     fn sleep<'a>(
         &self,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, FlushState>,
         most: Option<Duration>,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, FlushState> {
         match most {
             Some(most) => self
                 .changed
@@ -284,7 +287,7 @@ impl<T: Vault + 'static> Flusher<T> {
     }
 }
 
-impl State {
+impl FlushState {
     /// `latest` names this version: it stands for those before it, and nobody waits for them any more.
     fn named(&mut self, latest: Option<VersionId>) {
         self.waiting.retain(|id| Some(*id) > latest);
@@ -350,7 +353,7 @@ impl<T> Flusher<T> {
     }
 
     /// What it has done.
-    pub(super) fn count(&self, stats: &mut Stats) {
+    pub(super) fn count(&self, stats: &mut RankStats) {
         let state = lock(&self.state);
         stats.flushed = state.flushed;
         stats.flushes_skipped = state.skipped;
@@ -365,7 +368,7 @@ impl<T> Flusher<T> {
         id: VersionId,
         mut kept: Option<String>,
         within: Duration,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CheckpointError> {
         let until = Instant::now() + within;
         let mut pause = FIRST_LOOK;
         let mut flushed = self.names(id);
@@ -398,27 +401,27 @@ impl<T> Flusher<T> {
                 (Ok(false), ..) if kept.is_some() => {}
                 (_, false, Some((of, fault))) if flushed.is_ok() || of == id => {
                     let text = format!("version {of} could not be flushed: {}", fault.text);
-                    return Err(Fault::new(fault.code, text));
+                    return Err(CheckpointError::new(fault.code, text));
                 }
                 (Err(fault), ..) if left.is_zero() => {
                     let text = format!(
                         "it is not known whether version {id} is flushed, as the external store cannot be read: {}",
                         fault.text
                     );
-                    return Err(Fault::new(Code::TimedOut, text));
+                    return Err(CheckpointError::new(CheckpointErrorCode::TimedOut, text));
                 }
                 (Ok(false), true, _) if left.is_zero() => {
                     let text = format!(
                         "version {id} is not flushed by all ranks yet: all of them wait for it, and as long as the store takes"
                     );
-                    return Err(Fault::new(Code::TimedOut, text));
+                    return Err(CheckpointError::new(CheckpointErrorCode::TimedOut, text));
                 }
                 (Err(_), ..) | (Ok(false), true, _) => {}
                 (Ok(false), false, _) => {
                     let text = format!(
                         "version {id} was not flushed, and is not kept any more: wait for a newer one"
                     );
-                    return Err(Fault::new(Code::NotFound, text));
+                    return Err(CheckpointError::new(CheckpointErrorCode::NotFound, text));
                 }
             }
             let state = lock(&self.state);
@@ -428,7 +431,7 @@ impl<T> Flusher<T> {
     }
 
     /// Whether `latest` names a version, or a newer one of this start.
-    fn names(&self, id: VersionId) -> Result<bool, Fault> {
+    fn names(&self, id: VersionId) -> Result<bool, CheckpointError> {
         let latest = flush::latest(&*self.external.store)?;
         Ok(self.own(latest) >= Some(id))
     }

@@ -1,19 +1,19 @@
 //! What earlier starts of the program have left: which versions there are, on which nodes, and which of them are whole. What was only
 //! staged is completed first, so that all that follows reads arenas alone.
 
-use super::outside::{self, Outside};
-use super::parity::{self, Image, Lost};
-use super::words::{Call, agree};
+use super::outside::{self, ExternalVersions};
+use super::parity::{self, PartImage, ReconstructedImage};
+use super::words::{ExchangeKind, agree};
 use super::{Options, Restorable, left, publish, replicate};
-use crate::arena::{Arena, Header, Level, Start, Version, VersionId};
-use crate::fault::{Code, Fault};
+use crate::arena::{Arena, ArenaHeader, PersistenceLevel, ProgramStart, Version, VersionId};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::manifest::CHUNK;
-use crate::seal::Origin;
+use crate::seal::SealedOrigin;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tarn_ports::{Medium, MediumError, Ranks, Stored, Vault};
+use tarn_ports::{Medium, MediumError, Ranks, ReadableMedium, Vault};
 use tarn_types::crc::crc;
 
 /// Bytes of the head of a staging file: the rest is as in an arena.
@@ -77,36 +77,36 @@ pub(super) fn kept(rank: u32) -> String {
 
 /// An arena that was found. All ranks know of the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Found {
+pub(super) struct SurvivingArena {
     /// A rank on its node.
     pub(super) host: u32,
     pub(super) name: String,
     pub(super) size: u64,
     identity: u128,
     /// The start that made it.
-    made: Start,
+    made: ProgramStart,
     /// The newest start that has gone on with it.
-    started: Start,
+    started: ProgramStart,
     pub(super) rank: u32,
     pub(super) ranks: u32,
-    versions: Vec<Row>,
+    versions: Vec<ArenaVersion>,
     /// If it is a parity: the ranks of the set, if that can be read.
     set: Vec<u32>,
 }
 
 /// A version, and the start that it is of. What is of other starts is no part of it, whatever its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Of {
+pub(super) struct VersionIdentity {
     pub(super) id: VersionId,
     pub(super) start: u128,
     /// That wrote it.
     pub(super) ranks: u32,
 }
 
-impl Of {
+impl VersionIdentity {
     /// A rank's part of it.
-    pub(super) fn origin(self, rank: u32) -> Origin {
-        Origin {
+    pub(super) fn origin(self, rank: u32) -> SealedOrigin {
+        SealedOrigin {
             id: self.id,
             start: self.start,
             rank,
@@ -117,8 +117,8 @@ impl Of {
 
 /// A version in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Row {
-    version: Of,
+struct ArenaVersion {
+    version: VersionIdentity,
     bytes: u64,
     /// Nothing of it is staged.
     whole: bool,
@@ -126,7 +126,7 @@ struct Row {
 
 /// Memory that survived: a staging file, or what a buddy kept of one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Memory {
+struct SurvivingMemory {
     name: String,
     size: u64,
     identity: u128,
@@ -134,9 +134,9 @@ struct Memory {
 
 /// What one node has.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Node {
-    arenas: Vec<Found>,
-    memories: Vec<Memory>,
+struct NodeInventory {
+    arenas: Vec<SurvivingArena>,
+    memories: Vec<SurvivingMemory>,
 }
 
 /// A rank whose part can be made again, and its set.
@@ -144,17 +144,17 @@ type Mendable = (u32, Vec<u32>);
 
 /// All that was found.
 #[derive(Debug, Clone)]
-pub(super) struct World {
-    pub(super) arenas: Vec<Found>,
+pub(super) struct RestartInventory {
+    pub(super) arenas: Vec<SurvivingArena>,
     /// This start of the program: later than all that anything was found of.
-    pub(super) start: Start,
-    pub(super) outside: Outside,
+    pub(super) start: ProgramStart,
+    pub(super) outside: ExternalVersions,
     /// What was kept for others on this node, and is damaged so that nobody can open it: the first rank of the node knows it.
     pub(super) damaged: Vec<String>,
 }
 
 /// Arenas that were opened for writing, by name.
-pub(super) type Open<A> = BTreeMap<String, A>;
+pub(super) type OpenArenas<A> = BTreeMap<String, A>;
 
 /// Looks at all nodes. All ranks call it.
 pub(super) fn find<T: Vault, M: Vault>(
@@ -162,7 +162,7 @@ pub(super) fn find<T: Vault, M: Vault>(
     tier: &T,
     memory: &M,
     ranks: &dyn Ranks,
-) -> Result<(World, Open<T::Medium>), Fault> {
+) -> Result<(RestartInventory, OpenArenas<T::Medium>), CheckpointError> {
     let me = ranks.rank();
     let here = ranks.node(me);
     let near = |rank: u32| rank < ranks.ranks() && ranks.node(rank) == here;
@@ -174,22 +174,22 @@ pub(super) fn find<T: Vault, M: Vault>(
     };
     let how = (options.replicate, options.replicate_every);
     let word = (options.identity, how, node);
-    let words = agree(ranks, Call::Begin, &word, options.timeout)?;
+    let words = agree(ranks, ExchangeKind::Begin, &word, options.timeout)?;
     let identity = words[0].0;
     if let Some(other) = words.iter().position(|(_, theirs, _)| *theirs != how) {
         let text = format!(
             "rank {other} keeps versions on other nodes in another way than this one: give all ranks the same settings"
         );
-        return Err(Fault::new(Code::Invalid, text));
+        return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
     }
-    let nodes: Vec<Node> = words.into_iter().map(|(_, _, node)| node).collect();
-    let mut seen: BTreeMap<u128, &Found> = BTreeMap::new();
+    let nodes: Vec<NodeInventory> = words.into_iter().map(|(_, _, node)| node).collect();
+    let mut seen: BTreeMap<u128, &SurvivingArena> = BTreeMap::new();
     for found in nodes.iter().flat_map(|n| &n.arenas) {
         if let Some(other) = seen.insert(found.identity, found) {
             return Err(twice(ranks, found, other));
         }
     }
-    let (mut mine, mut open) = (Vec::new(), Open::new());
+    let (mut mine, mut open) = (Vec::new(), OpenArenas::new());
     let there = nodes.iter().flat_map(|n| &n.arenas);
     for found in there.filter(|f| near(f.host)) {
         let successor = match found.ranks == ranks.ranks() && near(found.rank) {
@@ -208,18 +208,19 @@ pub(super) fn find<T: Vault, M: Vault>(
             )?);
         }
     }
-    let all: Vec<Vec<Found>> = agree(ranks, Call::Complete, &mine, options.timeout)?;
-    let arenas: Vec<Found> = all.into_iter().flatten().collect();
+    let all: Vec<Vec<SurvivingArena>> =
+        agree(ranks, ExchangeKind::Complete, &mine, options.timeout)?;
+    let arenas: Vec<SurvivingArena> = all.into_iter().flatten().collect();
     let outside = outside::find(options, ranks)?;
     let newest = arenas.iter().map(|f| f.started.generation).max();
-    let start = Start {
+    let start = ProgramStart {
         generation: newest
             .max(outside.generation)
             .unwrap_or(0)
             .saturating_add(1),
         identity,
     };
-    let mut world = World {
+    let mut world = RestartInventory {
         arenas,
         start,
         outside,
@@ -231,7 +232,11 @@ pub(super) fn find<T: Vault, M: Vault>(
             match world.mend((version, *rank, set), options, tier, ranks) {
                 Ok(found) => made.push(found),
                 // The version before is taken.
-                Err(fault) if matches!(fault.code, Code::Corrupt | Code::NoSpace) => {}
+                Err(fault)
+                    if matches!(
+                        fault.code,
+                        CheckpointErrorCode::Corrupt | CheckpointErrorCode::NoSpace
+                    ) => {}
                 Err(fault) => return Err(fault),
             }
         }
@@ -241,28 +246,28 @@ pub(super) fn find<T: Vault, M: Vault>(
         let sets = lost.iter().map(|(_, set)| set.len() as u64).max();
         let took = Duration::from_secs(largest.saturating_mul(sets.unwrap_or(0)) / MEND_RATE);
         let timeout = options.timeout.saturating_add(took);
-        let made: Vec<Vec<Found>> = agree(ranks, Call::Mend, &made, timeout)?;
+        let made: Vec<Vec<SurvivingArena>> = agree(ranks, ExchangeKind::Mend, &made, timeout)?;
         world.arenas.extend(made.into_iter().flatten());
     }
     Ok((world, open))
 }
 
-fn gone(id: VersionId) -> Fault {
-    Fault::new(
-        Code::Corrupt,
+fn gone(id: VersionId) -> CheckpointError {
+    CheckpointError::new(
+        CheckpointErrorCode::Corrupt,
         format!("what was left of version {id} is gone"),
     )
 }
 
 /// An arena that is there twice: which is the newer one nobody knows, and to remove one might remove both.
-fn twice(ranks: &dyn Ranks, one: &Found, other: &Found) -> Fault {
+fn twice(ranks: &dyn Ranks, one: &SurvivingArena, other: &SurvivingArena) -> CheckpointError {
     let (at, and) = (ranks.node(one.host), ranks.node(other.host));
     let text = format!(
         "{} on {at} is the same arena as {} on {and}: the folder of the tier must be each node's own, and no arena may be copied. \
          Give each node its own folder, or remove the copy",
         one.name, other.name
     );
-    Fault::new(Code::Invalid, text)
+    CheckpointError::new(CheckpointErrorCode::Invalid, text)
 }
 
 /// What this node has, and the names of what cannot be opened. What is another program's is left alone.
@@ -271,16 +276,16 @@ fn look<T: Vault, M: Vault>(
     tier: &T,
     memory: &M,
     host: u32,
-) -> Result<(Node, Vec<String>), Fault> {
-    let mut node = Node::default();
+) -> Result<(NodeInventory, Vec<String>), CheckpointError> {
+    let mut node = NodeInventory::default();
     let mut damaged = Vec::new();
     for name in tier.list()?.into_iter().filter(|n| on_tier(n)) {
-        let see = || -> Result<Option<Found>, Fault> {
+        let see = || -> Result<Option<SurvivingArena>, CheckpointError> {
             let (stored, arena) = left::look(tier, &name)?;
             if arena.header().run != options.run {
                 return Ok(None);
             }
-            let mut found = Found::new(host, name.clone(), stored.size(), &arena);
+            let mut found = SurvivingArena::new(host, name.clone(), stored.size(), &arena);
             if let Some(newest) = arena.versions().last().filter(|_| name.ends_with(PARITY)) {
                 // Another of its set has the same list.
                 let members = parity::members(&stored, &newest.manifest).unwrap_or_default();
@@ -292,10 +297,10 @@ fn look<T: Vault, M: Vault>(
             Ok(found) => node.arenas.extend(found),
             // One that cannot be opened may be what is wanted: who began from nothing beside it would lose it.
             Err(fault) if name.ends_with(ARENA) => {
-                return Err(Fault::new(fault.code, format!("{name}: {fault}")));
+                return Err(CheckpointError::new(fault.code, format!("{name}: {fault}")));
             }
             // It was a second one.
-            Err(fault) if fault.code == Code::Corrupt => damaged.push(name),
+            Err(fault) if fault.code == CheckpointErrorCode::Corrupt => damaged.push(name),
             Err(_) => {}
         }
     }
@@ -305,7 +310,7 @@ fn look<T: Vault, M: Vault>(
         };
         if let Some(identity) = left::staged_of(&stored) {
             let size = stored.size();
-            node.memories.push(Memory {
+            node.memories.push(SurvivingMemory {
                 name,
                 size,
                 identity,
@@ -317,14 +322,14 @@ fn look<T: Vault, M: Vault>(
 
 /// De-stages what an arena's owner could not: from its staging file, or from a buddy's.
 fn complete<T: Vault, M: Vault>(
-    found: &Found,
-    nodes: &[Node],
+    found: &SurvivingArena,
+    nodes: &[NodeInventory],
     tier: &T,
     memory: &M,
     ranks: &dyn Ranks,
     timeout: Duration,
-    open: &mut Open<T::Medium>,
-) -> Result<Found, Fault> {
+    open: &mut OpenArenas<T::Medium>,
+) -> Result<SurvivingArena, CheckpointError> {
     if found.versions.iter().all(|v| v.whole) {
         return Ok(found.clone());
     }
@@ -335,7 +340,7 @@ fn complete<T: Vault, M: Vault>(
             if ranks.node(host) == ranks.node(ranks.rank()) {
                 sources.extend(memory.see(&m.name).ok().map(VersionSource::Near));
             } else {
-                sources.push(VersionSource::Far(Far {
+                sources.push(VersionSource::Far(RemoteMedium {
                     ranks,
                     from: host,
                     name: m.name.as_str().into(),
@@ -349,14 +354,19 @@ fn complete<T: Vault, M: Vault>(
     let (arena, _) = left::complete(&mut medium, &sources)?;
     let size = medium.size();
     open.insert(found.name.clone(), medium);
-    Ok(Found::new(ranks.rank(), found.name.clone(), size, &arena))
+    Ok(SurvivingArena::new(
+        ranks.rank(),
+        found.name.clone(),
+        size,
+        &arena,
+    ))
 }
 
-impl Found {
+impl SurvivingArena {
     fn new(host: u32, name: String, size: u64, arena: &Arena) -> Self {
         let header = arena.header();
-        let row = |v: &Version| Row {
-            version: Of {
+        let row = |v: &Version| ArenaVersion {
+            version: VersionIdentity {
                 id: v.id,
                 start: v.start,
                 ranks: header.ranks,
@@ -380,8 +390,10 @@ impl Found {
 
     /// Whether it would have a version of that start, had its rank committed one: it is the rank's own, as old, and that start or a
     /// later one went on with it.
-    fn knows(&self, start: Start) -> bool {
-        let before = |one: Start, other: Start| one == other || one.generation < other.generation;
+    fn knows(&self, start: ProgramStart) -> bool {
+        let before = |one: ProgramStart, other: ProgramStart| {
+            one == other || one.generation < other.generation
+        };
         self.is_own() && before(self.made, start) && before(start, self.started)
     }
 
@@ -396,7 +408,7 @@ impl Found {
     }
 
     /// Whether all of a version is in it.
-    pub(super) fn has(&self, version: Of) -> bool {
+    pub(super) fn has(&self, version: VersionIdentity) -> bool {
         let mut versions = self.versions.iter();
         self.is_part() && versions.any(|v| v.whole && v.version == version)
     }
@@ -410,7 +422,7 @@ impl Found {
     ) -> Result<VersionSource<'a, T>, MediumError> {
         match ranks.node(self.host) == ranks.node(ranks.rank()) {
             true => tier.see(&self.name).map(VersionSource::Near),
-            false => Ok(VersionSource::Far(Far {
+            false => Ok(VersionSource::Far(RemoteMedium {
                 ranks,
                 from: self.host,
                 name: self.name.as_str().into(),
@@ -421,10 +433,10 @@ impl Found {
     }
 }
 
-impl World {
+impl RestartInventory {
     /// The versions that all ranks of their time have whole somewhere, oldest first.
-    pub(super) fn restorable(&self, rank: u32) -> Vec<(Of, Restorable)> {
-        let mut versions: BTreeMap<Of, (BTreeSet<u32>, u64)> = BTreeMap::new();
+    pub(super) fn restorable(&self, rank: u32) -> Vec<(VersionIdentity, Restorable)> {
+        let mut versions: BTreeMap<VersionIdentity, (BTreeSet<u32>, u64)> = BTreeMap::new();
         for found in self.arenas.iter().filter(|f| f.is_part()) {
             for row in found.versions.iter().filter(|v| v.whole) {
                 let (of, bytes) = versions.entry(row.version).or_default();
@@ -437,11 +449,11 @@ impl World {
         let whole = versions
             .into_iter()
             .filter(|(version, (of, _))| of.len() == version.ranks as usize);
-        let restorable = |(version, (_, bytes)): (Of, _)| {
+        let restorable = |(version, (_, bytes)): (VersionIdentity, _)| {
             let restorable = Restorable {
                 id: version.id,
                 ranks: version.ranks,
-                level: Level::Durable,
+                level: PersistenceLevel::Durable,
                 bytes,
             };
             (version, restorable)
@@ -461,15 +473,15 @@ impl World {
     pub(super) fn lost(&self) -> Option<(VersionId, Vec<u32>)> {
         let parts = || self.arenas.iter().filter(|f| f.is_part());
         let rows = parts().flat_map(|f| &f.versions);
-        let all: BTreeSet<Of> = rows.map(|row| row.version).collect();
+        let all: BTreeSet<VersionIdentity> = rows.map(|row| row.version).collect();
         all.into_iter().rev().find_map(|version| {
             let of =
                 |rank: u32| parts().filter(move |f| f.rank == rank && f.ranks == version.ranks);
-            let start = Start {
+            let start = ProgramStart {
                 generation: version.id.generation,
                 identity: version.start,
             };
-            let had = |f: &Found| f.versions.iter().any(|v| v.version == version);
+            let had = |f: &SurvivingArena| f.versions.iter().any(|v| v.version == version);
             let may_have_had = |rank: u32| of(rank).any(had) || !of(rank).any(|f| f.knows(start));
             let lacks = |rank: &u32| !of(*rank).any(|f| f.has(version));
             let all_had = (0..version.ranks).all(may_have_had);
@@ -485,10 +497,10 @@ impl World {
 
     /// The newest version that is whole nowhere and can be made again from parities: the ranks that it lacks, with their sets. None if a
     /// newer one is whole.
-    fn mendable(&self) -> Option<(Of, Vec<Mendable>)> {
-        let mut whole: BTreeSet<(Of, u32)> = BTreeSet::new();
-        let mut kept: BTreeMap<(Of, u32), &Found> = BTreeMap::new();
-        let mut sets: BTreeMap<(Of, u32), &Vec<u32>> = BTreeMap::new();
+    fn mendable(&self) -> Option<(VersionIdentity, Vec<Mendable>)> {
+        let mut whole: BTreeSet<(VersionIdentity, u32)> = BTreeSet::new();
+        let mut kept: BTreeMap<(VersionIdentity, u32), &SurvivingArena> = BTreeMap::new();
+        let mut sets: BTreeMap<(VersionIdentity, u32), &Vec<u32>> = BTreeMap::new();
         for found in &self.arenas {
             for row in found.versions.iter().filter(|v| v.whole) {
                 if found.is_part() {
@@ -500,7 +512,8 @@ impl World {
                 sets.extend(members.map(|member| ((row.version, *member), &found.set)));
             }
         }
-        let versions: BTreeSet<Of> = whole.iter().map(|(version, _)| *version).collect();
+        let versions: BTreeSet<VersionIdentity> =
+            whole.iter().map(|(version, _)| *version).collect();
         for version in versions.into_iter().rev() {
             let lost = (0..version.ranks).filter(|rank| !whole.contains(&(version, *rank)));
             let mend = |lost: u32| {
@@ -508,7 +521,7 @@ impl World {
                 let mut others = set.iter().filter(|other| **other != lost);
                 let all = others.all(|other| {
                     let parity = kept.get(&(version, *other)).copied();
-                    let of_it = |p: &Found| p.set.is_empty() || p.set == *set;
+                    let of_it = |p: &SurvivingArena| p.set.is_empty() || p.set == *set;
                     whole.contains(&(version, *other)) && parity.is_some_and(of_it)
                 });
                 all.then(|| (lost, set.clone()))
@@ -526,20 +539,20 @@ impl World {
     /// Makes a rank's part of a version again, from the others of its set.
     fn mend<T: Vault>(
         &self,
-        (version, rank, set): (Of, u32, &[u32]),
+        (version, rank, set): (VersionIdentity, u32, &[u32]),
         options: &Options,
         tier: &T,
         ranks: &dyn Ranks,
-    ) -> Result<Found, Fault> {
+    ) -> Result<SurvivingArena, CheckpointError> {
         let timeout = options.timeout;
-        let open = |of: u32, what: &dyn Fn(&Found) -> bool| {
+        let open = |of: u32, what: &dyn Fn(&SurvivingArena) -> bool| {
             let mut found = self.arenas.iter().filter(|f| f.rank == of);
             let found = found.find(|f| what(f)).ok_or_else(|| gone(version.id))?;
             let version_source = found.version_source(tier, ranks, timeout)?;
             let arena = Arena::open(&version_source)?;
             let version = arena.versions().iter().find(|v| v.id == version.id);
             let manifest = version.map(|v| v.manifest.clone());
-            Ok::<_, Fault>((
+            Ok::<_, CheckpointError>((
                 version_source,
                 manifest.ok_or_else(|| gone(found.versions[0].version.id))?,
             ))
@@ -552,8 +565,8 @@ impl World {
                 continue;
             }
             let (version_source, part) = open(other, &|f| f.has(version))?;
-            let part = Image::new(version_source, part);
-            let is_kept = |f: &Found| f.versions.iter().any(|v| v.version == version);
+            let part = PartImage::new(version_source, part);
+            let is_kept = |f: &SurvivingArena| f.versions.iter().any(|v| v.version == version);
             let (version_source, kept) = open(other, &|f| !f.is_part() && is_kept(f))?;
             if manifest.is_none() {
                 // Where that is damaged, the next one has the same.
@@ -564,14 +577,14 @@ impl World {
             others.push(Some((part, parity::kept(version_source, &kept))));
         }
         let place = set.iter().position(|r| *r == rank).unwrap_or(0);
-        let mut lost = Lost::new(place, others);
+        let mut lost = ReconstructedImage::new(place, others);
         let mut manifest = parity::imaged(manifest.ok_or_else(|| gone(version.id))?);
         let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
-        let header = Header {
+        let header = ArenaHeader {
             identity: options.identity ^ u128::from(rank + 1) << 64,
             run: options.run.clone(),
             // It is what that start had.
-            start: Start {
+            start: ProgramStart {
                 generation: version.id.generation,
                 identity: version.start,
             },
@@ -598,9 +611,14 @@ impl World {
             tier.remove(&name)?;
             return Err(fault);
         }
-        let new = (version.id, Level::Durable, manifest);
+        let new = (version.id, PersistenceLevel::Durable, manifest);
         publish(&mut arena, &mut medium, Some(new), |_| true)?;
-        Ok(Found::new(ranks.rank(), name, medium.size(), &arena))
+        Ok(SurvivingArena::new(
+            ranks.rank(),
+            name,
+            medium.size(),
+            &arena,
+        ))
     }
 
     /// The arena that a rank goes on with: its own, if it is on the rank's node.
@@ -618,11 +636,11 @@ impl World {
 /// What lies on this node, on another, or on the external store.
 pub(super) enum VersionSource<'a, V: Vault> {
     Near(V::Seen),
-    Far(Far<'a>),
-    Outside(Box<dyn Stored + Send + Sync>),
+    Far(RemoteMedium<'a>),
+    Outside(Box<dyn ReadableMedium + Send + Sync>),
 }
 
-impl<V: Vault> Stored for VersionSource<'_, V> {
+impl<V: Vault> ReadableMedium for VersionSource<'_, V> {
     fn size(&self) -> u64 {
         match self {
             Self::Near(seen) => seen.size(),
@@ -649,7 +667,7 @@ impl<V: Vault> Stored for VersionSource<'_, V> {
 }
 
 /// A medium of another node.
-pub(super) struct Far<'a> {
+pub(super) struct RemoteMedium<'a> {
     pub(super) ranks: &'a dyn Ranks,
     pub(super) from: u32,
     pub(super) name: Cow<'a, str>,
@@ -657,7 +675,7 @@ pub(super) struct Far<'a> {
     pub(super) timeout: Duration,
 }
 
-impl Stored for Far<'_> {
+impl ReadableMedium for RemoteMedium<'_> {
     fn size(&self) -> u64 {
         self.size
     }
@@ -688,7 +706,7 @@ impl Stored for Far<'_> {
     }
 }
 
-impl Far<'_> {
+impl RemoteMedium<'_> {
     fn fetch(
         &self,
         at: u64,

@@ -4,13 +4,13 @@
 use super::destage::{self as staged, RUN};
 use super::found::{self, VersionSource};
 use super::{places, publish, whole};
-use crate::arena::{Arena, Header, Level, Version, VersionId};
-use crate::fault::{Code, Fault};
-use crate::manifest::{CHUNK, Piece, Place};
+use crate::arena::{Arena, ArenaHeader, PersistenceLevel, Version, VersionId};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
+use crate::manifest::{CHUNK, ObjectPiece, PieceLocation};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
-use tarn_ports::{Medium, MediumError, Stored, Vault, Window};
-use tarn_types::block::{self, Kind};
+use tarn_ports::{Medium, MediumError, MediumWindow, ReadableMedium, Vault};
+use tarn_types::block::{self, BlockKind};
 
 /// How often an arena is looked at whose content changes.
 const OPENS: usize = 8;
@@ -21,8 +21,8 @@ const AGAIN: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// When it cannot be read, or is none.
-pub fn look<T: Vault>(tier: &T, name: &str) -> Result<(T::Seen, Arena), Fault> {
-    let open = || -> Result<(T::Seen, Arena), Fault> {
+pub fn look<T: Vault>(tier: &T, name: &str) -> Result<(T::Seen, Arena), CheckpointError> {
+    let open = || -> Result<(T::Seen, Arena), CheckpointError> {
         let stored = tier.see(name)?;
         let arena = Arena::open(&stored)?;
         Ok((stored, arena))
@@ -42,7 +42,11 @@ pub fn look<T: Vault>(tier: &T, name: &str) -> Result<(T::Seen, Arena), Fault> {
 }
 
 /// Opens an arena for writing. Who de-stages what its process left has it for as long as that takes.
-pub(super) fn open<T: Vault>(tier: &T, name: &str, timeout: Duration) -> Result<T::Medium, Fault> {
+pub(super) fn open<T: Vault>(
+    tier: &T,
+    name: &str,
+    timeout: Duration,
+) -> Result<T::Medium, CheckpointError> {
     let until = Instant::now() + timeout;
     loop {
         match tier.open(name) {
@@ -53,7 +57,7 @@ pub(super) fn open<T: Vault>(tier: &T, name: &str, timeout: Duration) -> Result<
                          the tier what was staged in memory, or else an older process of this program. Start again when it is done, or end it",
                         timeout.as_secs()
                     );
-                    return Err(Fault::new(Code::Busy, text));
+                    return Err(CheckpointError::new(CheckpointErrorCode::Busy, text));
                 }
                 std::thread::sleep(AGAIN);
             }
@@ -66,7 +70,7 @@ pub(super) fn open<T: Vault>(tier: &T, name: &str, timeout: Duration) -> Result<
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destaged {
     /// Whose the arena is.
-    pub header: Header,
+    pub header: ArenaHeader,
     /// The versions that are whole in it now and were not, and what of them was staged, in bytes.
     pub brought: Vec<(VersionId, u64)>,
     /// Those of which this node's memory lacks some.
@@ -78,7 +82,10 @@ pub struct Destaged {
 ///
 /// # Errors
 /// When the arena cannot be read or written: what is staged stays as it is.
-pub fn destage<M: Vault>(medium: &mut impl Medium, memory: &M) -> Result<Destaged, Fault> {
+pub fn destage<M: Vault>(
+    medium: &mut impl Medium,
+    memory: &M,
+) -> Result<Destaged, CheckpointError> {
     let arena = Arena::open(&whole(medium)?)?;
     let identity = arena.header().identity;
     let mut sources: Vec<VersionSource<'_, M>> = Vec::new();
@@ -104,10 +111,10 @@ pub fn rank_of(name: &str) -> Option<u32> {
 }
 
 /// The identity of the arena that a file in memory is staged for.
-pub fn staged_of(stored: &impl Stored) -> Option<u128> {
+pub fn staged_of(stored: &impl ReadableMedium) -> Option<u128> {
     let mut head = vec![0; found::HEAD];
     stored.read(0, &mut head).ok()?;
-    block::unseal(Kind::Staging, 0, &head).map(|(identity, _)| identity)
+    block::unseal(BlockKind::Staging, 0, &head).map(|(identity, _)| identity)
 }
 
 /// Removes the staging file of an arena, if nothing waits in it any more. Who calls it holds the arena's rank: meanwhile nobody stages
@@ -119,7 +126,7 @@ pub fn give_back<T: Vault, M: Vault>(
     tier: &T,
     name: &str,
     memory: &M,
-) -> Result<Option<M::Seen>, Fault> {
+) -> Result<Option<M::Seen>, CheckpointError> {
     let (_, arena) = look(tier, name)?;
     let header = arena.header();
     let staging = found::staging(header.rank);
@@ -142,7 +149,7 @@ pub fn waiting(arena: &Arena) -> impl Iterator<Item = &Version> {
 pub(super) fn complete<A: Medium, M: Vault>(
     medium: &mut A,
     sources: &[VersionSource<'_, M>],
-) -> Result<(Arena, Vec<(VersionId, u64)>), Fault> {
+) -> Result<(Arena, Vec<(VersionId, u64)>), CheckpointError> {
     let mut arena = Arena::resume(&mut whole(medium)?)?;
     let staged: Vec<Version> = waiting(&arena).cloned().collect();
     let mut brought = Vec::new();
@@ -154,26 +161,28 @@ pub(super) fn complete<A: Medium, M: Vault>(
             Some(own) => own,
             None => places(&mut arena, medium, &sizes)?,
         };
-        let staged = |p: &&Piece| matches!(p.place, Place::Staged(_));
+        let staged = |p: &&ObjectPiece| matches!(p.place, PieceLocation::Staged(_));
         let pieces = manifest.objects.iter().flat_map(|o| &o.pieces);
         let bytes = pieces.filter(staged).map(|p| p.length).sum();
         let far = sources.iter().any(|s| matches!(s, VersionSource::Far(_)));
         let fill = |at: u64, chunks: &mut [u8], sums: &mut [u64]| proven(sources, at, chunks, sums);
         let copied = match far {
             true => staged::copy_at_once(&mut manifest, &places, medium, fill),
-            false => whole(medium).map_err(Fault::from).and_then(|mut window| {
-                staged::copy(&mut manifest, &places, &mut window, RUN, fill)?;
-                Ok(window.persist()?)
-            }),
+            false => whole(medium)
+                .map_err(CheckpointError::from)
+                .and_then(|mut window| {
+                    staged::copy(&mut manifest, &places, &mut window, RUN, fill)?;
+                    Ok(window.persist()?)
+                }),
         };
         match copied {
             Ok(()) => {
-                let new = (version.id, Level::Durable, manifest);
+                let new = (version.id, PersistenceLevel::Durable, manifest);
                 publish(&mut arena, medium, Some(new), |_| true)?;
                 brought.push((version.id, bytes));
             }
             // It is not whole, and stays so: the one before is.
-            Err(fault) if fault.code == Code::Corrupt => {}
+            Err(fault) if fault.code == CheckpointErrorCode::Corrupt => {}
             Err(fault) => return Err(fault),
         }
     }
@@ -189,7 +198,7 @@ fn proven<M: Vault>(
     at: u64,
     bytes: &mut [u8],
     sums: &[u64],
-) -> Result<bool, Fault> {
+) -> Result<bool, CheckpointError> {
     let size = CHUNK as usize;
     for source in sources {
         if source
@@ -214,7 +223,7 @@ fn proven_chunk<M: Vault>(
     at: u64,
     chunk: &mut [u8],
     sum: u64,
-) -> Result<bool, Fault> {
+) -> Result<bool, CheckpointError> {
     let mut unknown = None;
     for source in sources {
         match source.read(at, chunk) {

@@ -1,39 +1,42 @@
 //! What earlier starts have left on the external store: one more place where parts of versions are found, by all ranks.
 
-use super::found::Of;
-use super::words::{Call, agree};
-use super::{Options, RankState, Restorable, Shared};
-use crate::arena::{self, Level, VersionId};
-use crate::fault::{Code, Fault};
+use super::found::VersionIdentity;
+use super::words::{ExchangeKind, agree};
+use super::{Options, RankContext, RankState, Restorable};
+use crate::arena::{self, PersistenceLevel, VersionId};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::flush::{self, Exact, Flushed};
-use crate::manifest::Manifest;
-use crate::seal::{Opener, Sealing};
+use crate::manifest::RankManifest;
+use crate::seal::{Opener, RankSealer};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use tarn_ports::{External, Ranks, Stored, Vault};
+use tarn_ports::{External, Ranks, ReadableMedium, Vault};
 
 /// The versions that are complete there. All ranks know of the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Outside {
+pub(super) struct ExternalVersions {
     /// And bytes of this rank's part.
-    versions: Vec<(Of, u64)>,
+    versions: Vec<(VersionIdentity, u64)>,
     /// The greatest generation that anything there is of.
     pub(super) generation: Option<u64>,
 }
 
 /// What a rank tells: how many versions lie between two that it flushes, if it has a store, and of rank 0 what is there.
 #[derive(Serialize, Deserialize)]
-struct Word {
+struct ExternalStoreReport {
     every: Option<u64>,
     generation: Option<u64>,
-    versions: Vec<Of>,
+    versions: Vec<VersionIdentity>,
 }
 
 /// Looks at the store. All ranks call it.
-pub(super) fn find(options: &Options, ranks: &dyn Ranks) -> Result<Outside, Fault> {
+pub(super) fn find(
+    options: &Options,
+    ranks: &dyn Ranks,
+) -> Result<ExternalVersions, CheckpointError> {
     let external = options.external.as_ref();
-    let mut word = Word {
+    let mut word = ExternalStoreReport {
         every: external.map(|e| e.every),
         generation: None,
         versions: Vec::new(),
@@ -44,30 +47,30 @@ pub(super) fn find(options: &Options, ranks: &dyn Ranks) -> Result<Outside, Faul
         let all = flush::list(&*external.store)?;
         word.generation = all.last().map(|v| v.version.id.generation);
         let complete = all.iter().filter(|v| v.is_complete());
-        let of = |v: &Flushed| Of {
+        let of = |v: &Flushed| VersionIdentity {
             id: v.version.id,
             start: v.version.start,
             ranks: v.ranks,
         };
         word.versions = complete.map(of).collect();
     }
-    let mut words = agree(ranks, Call::Outside, &word, options.timeout)?;
+    let mut words = agree(ranks, ExchangeKind::Outside, &word, options.timeout)?;
     if let Some((rank, other)) = (0..).zip(&words).find(|(_, w)| w.every != word.every) {
         let text = differ(rank, other.every, word.every);
-        return Err(Fault::new(Code::Invalid, text));
+        return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
     }
-    let Word {
+    let ExternalStoreReport {
         generation,
         versions,
         ..
     } = words.swap_remove(0);
-    let bytes = |version: Of| {
+    let bytes = |version: VersionIdentity| {
         let external = external.filter(|_| ranks.rank() < version.ranks)?;
         let (_, manifest) = open(&*external.store, version, ranks.rank()).ok()?;
         Some(manifest.objects.iter().map(|o| o.size()).sum())
     };
     let versions = versions.into_iter();
-    Ok(Outside {
+    Ok(ExternalVersions {
         versions: versions.map(|v| (v, bytes(v).unwrap_or(0))).collect(),
         generation,
     })
@@ -86,29 +89,29 @@ fn differ(rank: u32, other: Option<u64>, own: Option<u64>) -> String {
     )
 }
 
-impl Outside {
+impl ExternalVersions {
     /// What can be restored, by what the nodes have and by what is here; oldest first.
     pub(super) fn add(
         &self,
-        nodes: impl Iterator<Item = (Of, Restorable)>,
-    ) -> Vec<(Of, Restorable)> {
-        let mut all: BTreeMap<Of, Restorable> = nodes.collect();
+        nodes: impl Iterator<Item = (VersionIdentity, Restorable)>,
+    ) -> Vec<(VersionIdentity, Restorable)> {
+        let mut all: BTreeMap<VersionIdentity, Restorable> = nodes.collect();
         for (version, bytes) in &self.versions {
             let here = all.entry(*version).or_insert(Restorable {
                 id: version.id,
                 ranks: version.ranks,
-                level: Level::Flushed,
+                level: PersistenceLevel::Flushed,
                 bytes: *bytes,
             });
-            here.level = Level::Flushed;
+            here.level = PersistenceLevel::Flushed;
         }
         all.into_iter().collect()
     }
 }
 
-impl<T: Vault, M: Vault> Shared<T, M> {
+impl<T: Vault, M: Vault> RankContext<T, M> {
     /// The store, if it has a version.
-    pub(super) fn external(&self, version: Of) -> Option<&dyn External> {
+    pub(super) fn external(&self, version: VersionIdentity) -> Option<&dyn External> {
         let mut there = self.world.outside.versions.iter();
         let there = there.any(|(v, _)| *v == version);
         let external = self.options.external.as_ref().filter(|_| there);
@@ -116,13 +119,17 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     }
 
     /// Waits until a version, or a newer one, is on the store.
-    pub(super) fn wait_flushed(&self, id: VersionId, within: Duration) -> Result<(), Fault> {
+    pub(super) fn wait_flushed(
+        &self,
+        id: VersionId,
+        within: Duration,
+    ) -> Result<(), CheckpointError> {
         let before = id.generation < self.world.start.generation;
         match (&self.options.external, &self.flusher) {
             (Some(external), _) if before => match self.was_flushed(&*external.store, id)? {
                 true => Ok(()),
-                false => Err(Fault::new(
-                    Code::NotFound,
+                false => Err(CheckpointError::new(
+                    CheckpointErrorCode::NotFound,
                     format!("version {id} of an earlier start was not flushed"),
                 )),
             },
@@ -135,14 +142,14 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             }
             _ => {
                 let text = "versions are not flushed: it was not asked for, by an external store and how many versions are flushed";
-                Err(Fault::new(Code::Unsupported, text))
+                Err(CheckpointError::new(CheckpointErrorCode::Unsupported, text))
             }
         }
     }
 
     /// Whether the store has a version of an earlier start, or a newer one of the same start, or one of this one, if that goes on from it.
     /// Of other starts, as far as nodes know whose it is, the same number says nothing.
-    fn was_flushed(&self, store: &dyn External, id: VersionId) -> Result<bool, Fault> {
+    fn was_flushed(&self, store: &dyn External, id: VersionId) -> Result<bool, CheckpointError> {
         let starts = self.world.starts(id);
         let latest = flush::latest(store)?.map(|v| (v.id, v.start));
         let there = self.world.outside.versions.iter();
@@ -167,26 +174,31 @@ impl<A, S> RankState<A, S> {
 }
 
 /// A part of a version, and what it has.
-pub(super) type Part = (Box<dyn Stored + Send + Sync>, Manifest);
+pub(super) type ExternalPart = (Box<dyn ReadableMedium + Send + Sync>, RankManifest);
 
 /// A rank's part of a version.
-pub(super) fn open(store: &dyn External, version: Of, rank: u32) -> Result<Part, Fault> {
+pub(super) fn open(
+    store: &dyn External,
+    version: VersionIdentity,
+    rank: u32,
+) -> Result<ExternalPart, CheckpointError> {
     let exact = Exact {
         id: version.id,
         start: version.start,
     };
     // Whatever it is, an older version may be whole.
     let opened = flush::open(store, exact, rank);
-    let (stored, kept, _) = opened.map_err(|f| Fault::new(Code::Corrupt, f.text))?;
+    let (stored, kept, _) =
+        opened.map_err(|f| CheckpointError::new(CheckpointErrorCode::Corrupt, f.text))?;
     Ok((stored, kept.manifest))
 }
 
 /// Fills an object from there: whether it could be.
 pub(super) fn read(
     store: &dyn External,
-    version: Of,
+    version: VersionIdentity,
     rank: u32,
-    (key, seal): (&[u8], Option<&Sealing>),
+    (key, seal): (&[u8], Option<&RankSealer>),
     into: &mut [u8],
 ) -> bool {
     let Ok((stored, manifest)) = open(store, version, rank) else {

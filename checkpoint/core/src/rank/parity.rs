@@ -6,9 +6,9 @@
 //! checkpoints: Moody et al. 2010.)
 
 use crate::arena;
-use crate::fault::{Code, Fault};
-use crate::manifest::{CHUNK, MAX_BYTES, Manifest, Object, Piece, Place, Shape};
-use tarn_ports::Stored;
+use crate::fault::{CheckpointError, CheckpointErrorCode};
+use crate::manifest::{CHUNK, MAX_BYTES, Object, ObjectPiece, PieceLocation, RankManifest, Shape};
+use tarn_ports::ReadableMedium;
 
 /// The object that has the ranks of the set, in their order, and their manifests.
 const MEMBERS: &[u8] = b"members";
@@ -18,33 +18,33 @@ const PARITY: &[u8] = b"parity";
 const MOST_MEMBERS: u64 = 16 * MAX_BYTES;
 
 /// A rank's part of a version, as bytes.
-pub(super) struct Image<S> {
+pub(super) struct PartImage<S> {
     source: S,
-    manifest: Manifest,
+    manifest: RankManifest,
     /// All chunks, in their order: where each begins in the image, where it lies, its length and checksum.
-    chunks: Vec<Chunk>,
+    chunks: Vec<ImageChunk>,
     /// The last chunk that was read: most are read in two parts.
     last: Option<(usize, Vec<u8>)>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Chunk {
+struct ImageChunk {
     begin: u64,
     at: u64,
     length: u64,
     sum: u64,
 }
 
-impl<S: Stored> Image<S> {
-    pub(super) fn new(source: S, manifest: Manifest) -> Self {
+impl<S: ReadableMedium> PartImage<S> {
+    pub(super) fn new(source: S, manifest: RankManifest) -> Self {
         let mut chunks = Vec::new();
         let mut begin = 0;
         for piece in manifest.objects.iter().flat_map(|o| &o.pieces) {
-            let (Place::Arena(mut at) | Place::Staged(mut at)) = piece.place;
+            let (PieceLocation::Arena(mut at) | PieceLocation::Staged(mut at)) = piece.place;
             let mut left = piece.length;
             for &sum in &piece.sums {
                 let length = left.min(CHUNK);
-                chunks.push(Chunk {
+                chunks.push(ImageChunk {
                     begin,
                     at,
                     length,
@@ -66,7 +66,7 @@ impl<S: Stored> Image<S> {
     }
 
     /// Adds what lies there, each chunk proven; what is beyond the end is zero.
-    fn add(&mut self, from: u64, into: &mut [u8]) -> Result<(), Fault> {
+    fn add(&mut self, from: u64, into: &mut [u8]) -> Result<(), CheckpointError> {
         let wanted = from..from + into.len() as u64;
         let first = self
             .chunks
@@ -82,7 +82,7 @@ impl<S: Stored> Image<S> {
                     let mut bytes = vec![0; chunk.length as usize];
                     if self.source.read(chunk.at, &mut bytes)? != chunk.sum {
                         let text = "a chunk is not what it was: its version was given up, or it is damaged";
-                        return Err(Fault::new(Code::Corrupt, text));
+                        return Err(CheckpointError::new(CheckpointErrorCode::Corrupt, text));
                     }
                     bytes
                 }
@@ -115,7 +115,7 @@ type Members = Vec<(u32, Vec<u8>)>;
 
 /// What one rank keeps of the others of its set: first the parity, then who they are.
 pub(super) struct Parity<S> {
-    images: Vec<Image<S>>,
+    images: Vec<PartImage<S>>,
     /// Which of them the rank itself is.
     me: usize,
     /// Of a segment.
@@ -123,14 +123,18 @@ pub(super) struct Parity<S> {
     members: Vec<u8>,
 }
 
-impl<S: Stored> Parity<S> {
+impl<S: ReadableMedium> Parity<S> {
     /// Of the images of all ranks of a set, in its order.
-    pub(super) fn new(set: &[u32], me: u32, images: Vec<Image<S>>) -> Result<Self, Fault> {
+    pub(super) fn new(
+        set: &[u32],
+        me: u32,
+        images: Vec<PartImage<S>>,
+    ) -> Result<Self, CheckpointError> {
         let members = set.iter().zip(&images);
         let members: Members = members.map(|(r, i)| (*r, i.manifest.encode())).collect();
-        let members =
-            postcard::to_stdvec(&members).map_err(|e| Fault::new(Code::Internal, e.to_string()))?;
-        let longest = images.iter().map(Image::length).max().unwrap_or(0);
+        let members = postcard::to_stdvec(&members)
+            .map_err(|e| CheckpointError::new(CheckpointErrorCode::Internal, e.to_string()))?;
+        let longest = images.iter().map(PartImage::length).max().unwrap_or(0);
         Ok(Self {
             length: length(longest, set.len()),
             me: set.iter().position(|rank| *rank == me).unwrap_or(0),
@@ -140,27 +144,27 @@ impl<S: Stored> Parity<S> {
     }
 
     /// It as a version: pieces are places in [`Parity::read`], their checksums not known yet.
-    pub(super) fn manifest(&self) -> Manifest {
+    pub(super) fn manifest(&self) -> RankManifest {
         let object = |key: &[u8], at, length| Object {
             key: key.into(),
             unit: 1,
             shape: Shape::Own,
-            pieces: vec![Piece {
+            pieces: vec![ObjectPiece {
                 length,
-                place: Place::Staged(at),
-                sums: vec![0; Piece::chunks(length) as usize],
+                place: PieceLocation::Staged(at),
+                sums: vec![0; ObjectPiece::chunks(length) as usize],
             }],
         };
         let parity = (self.length > 0).then(|| object(PARITY, 0, self.length));
         let members = object(MEMBERS, self.length, self.members.len() as u64);
-        Manifest {
+        RankManifest {
             seal: None,
             objects: [members].into_iter().chain(parity).collect(),
         }
     }
 
     /// Makes what lies there.
-    pub(super) fn read(&mut self, at: u64, into: &mut [u8]) -> Result<(), Fault> {
+    pub(super) fn read(&mut self, at: u64, into: &mut [u8]) -> Result<(), CheckpointError> {
         if let Some(at) = at.checked_sub(self.length) {
             into.copy_from_slice(&self.members[at as usize..][..into.len()]);
             return Ok(());
@@ -178,9 +182,9 @@ impl<S: Stored> Parity<S> {
 
 /// Who is in a set, and what each had: of the version that a rank of it keeps the parity of.
 pub(super) fn members(
-    stored: &impl Stored,
-    manifest: &Manifest,
-) -> Result<Vec<(u32, Manifest)>, Fault> {
+    stored: &impl ReadableMedium,
+    manifest: &RankManifest,
+) -> Result<Vec<(u32, RankManifest)>, CheckpointError> {
     let object = manifest.objects.iter().find(|o| *o.key == *MEMBERS);
     let object = object
         .filter(|o| o.size() <= MOST_MEMBERS)
@@ -191,7 +195,7 @@ pub(super) fn members(
     }
     let members: Members = postcard::from_bytes(&bytes).map_err(|_| strange())?;
     let member = |(rank, manifest): (u32, Vec<u8>)| {
-        Some((rank, Manifest::decode(&manifest, i64::MAX as u64)?))
+        Some((rank, RankManifest::decode(&manifest, i64::MAX as u64)?))
     };
     members
         .into_iter()
@@ -199,24 +203,24 @@ pub(super) fn members(
         .collect()
 }
 
-fn strange() -> Fault {
-    Fault::new(
-        Code::Corrupt,
+fn strange() -> CheckpointError {
+    CheckpointError::new(
+        CheckpointErrorCode::Corrupt,
         "this is no parity of checkpoints, or it is damaged",
     )
 }
 
 /// The one of a set that is lost, made from all others.
-pub(super) struct Lost<S> {
+pub(super) struct ReconstructedImage<S> {
     lost: usize,
     length: u64,
     /// What the others have, and what they keep of the set; at the place of the lost one, nothing.
-    others: Vec<Option<(Image<S>, Image<S>)>>,
+    others: Vec<Option<(PartImage<S>, PartImage<S>)>>,
 }
 
-impl<S: Stored> Lost<S> {
+impl<S: ReadableMedium> ReconstructedImage<S> {
     /// `others` are the rest of a set, in its order: the part of each, and the manifest of what it keeps, with what both lie in.
-    pub(super) fn new(lost: usize, others: Vec<Option<(Image<S>, Image<S>)>>) -> Self {
+    pub(super) fn new(lost: usize, others: Vec<Option<(PartImage<S>, PartImage<S>)>>) -> Self {
         let mut parities = others.iter().flatten().map(|(_, parity)| parity.length());
         Self {
             lost,
@@ -226,7 +230,7 @@ impl<S: Stored> Lost<S> {
     }
 
     /// Makes what lies at an offset of its image.
-    pub(super) fn read(&mut self, mut at: u64, mut into: &mut [u8]) -> Result<(), Fault> {
+    pub(super) fn read(&mut self, mut at: u64, mut into: &mut [u8]) -> Result<(), CheckpointError> {
         let ranks = self.others.len();
         into.fill(0);
         while !into.is_empty() {
@@ -251,17 +255,17 @@ impl<S: Stored> Lost<S> {
 }
 
 /// What a rank keeps of its set, as an image of the parity alone.
-pub(super) fn kept<S: Stored>(source: S, manifest: &Manifest) -> Image<S> {
+pub(super) fn kept<S: ReadableMedium>(source: S, manifest: &RankManifest) -> PartImage<S> {
     let parity = manifest.objects.iter().filter(|o| *o.key == *PARITY);
     let objects = parity.cloned().collect();
-    Image::new(source, Manifest::of(objects))
+    PartImage::new(source, RankManifest::of(objects))
 }
 
 /// A manifest of which all pieces lie where they are in the image.
-pub(super) fn imaged(mut manifest: Manifest) -> Manifest {
+pub(super) fn imaged(mut manifest: RankManifest) -> RankManifest {
     let mut at = 0;
     for piece in manifest.objects.iter_mut().flat_map(|o| &mut o.pieces) {
-        piece.place = Place::Staged(at);
+        piece.place = PieceLocation::Staged(at);
         at += piece.length;
     }
     manifest
@@ -277,7 +281,7 @@ mod tests {
 
     struct Bytes(Vec<u8>);
 
-    impl Stored for &Bytes {
+    impl ReadableMedium for &Bytes {
         fn size(&self) -> u64 {
             self.0.len() as u64
         }
@@ -289,14 +293,14 @@ mod tests {
     }
 
     /// A part of a version: objects of these sizes behind each other.
-    fn part(seed: u64, sizes: &[u64]) -> (Bytes, Manifest) {
+    fn part(seed: u64, sizes: &[u64]) -> (Bytes, RankManifest) {
         let mut bytes = vec![0; FIRST as usize];
         let object = |(number, &size): (usize, &u64)| {
             let at = bytes.len() as u64;
             let byte = |i: u64| (i.wrapping_mul(seed + 3) >> 3 ^ i ^ seed) as u8;
             let content: Vec<u8> = (0..size).map(byte).collect();
             let chunks = (0..).zip(content.chunks(CHUNK as usize));
-            let chunks = chunks.map(|(n, c)| (Place::Arena(at + n * CHUNK), crc(c)));
+            let chunks = chunks.map(|(n, c)| (PieceLocation::Arena(at + n * CHUNK), crc(c)));
             let pieces = layout::pieces(size, chunks);
             bytes.extend(&content);
             Object {
@@ -307,11 +311,11 @@ mod tests {
             }
         };
         let objects = sizes.iter().enumerate().map(object).collect();
-        (Bytes(bytes), Manifest::of(objects))
+        (Bytes(bytes), RankManifest::of(objects))
     }
 
-    fn image((bytes, manifest): &(Bytes, Manifest)) -> Image<&Bytes> {
-        Image::new(bytes, manifest.clone())
+    fn image((bytes, manifest): &(Bytes, RankManifest)) -> PartImage<&Bytes> {
+        PartImage::new(bytes, manifest.clone())
     }
 
     #[test]
@@ -331,10 +335,10 @@ mod tests {
                 let mut manifest = parity.manifest();
                 let mut bytes = vec![0; (parity.length + parity.members.len() as u64) as usize];
                 for piece in manifest.objects.iter_mut().flat_map(|o| &mut o.pieces) {
-                    let Place::Staged(mut at) = piece.place else {
+                    let PieceLocation::Staged(mut at) = piece.place else {
                         panic!("not made yet")
                     };
-                    piece.place = Place::Arena(at);
+                    piece.place = PieceLocation::Arena(at);
                     let all = &mut bytes[at as usize..][..piece.length as usize];
                     for (chunk, sum) in all.chunks_mut(CHUNK as usize).zip(&mut piece.sums) {
                         parity.read(at, chunk).unwrap();
@@ -353,11 +357,11 @@ mod tests {
                     let (stored, manifest) = &kept_by[n];
                     (n != lost).then(|| (image(&parts[n]), kept(stored, manifest)))
                 });
-                let mut made = Lost::new(lost, others.collect());
+                let mut made = ReconstructedImage::new(lost, others.collect());
                 let mut at = 0;
                 for object in &imaged(members[lost].1.clone()).objects {
                     for piece in &object.pieces {
-                        assert_eq!(piece.place, Place::Staged(at));
+                        assert_eq!(piece.place, PieceLocation::Staged(at));
                         let mut left = piece.length;
                         for sum in &piece.sums {
                             let mut chunk = vec![1; left.min(CHUNK) as usize];
@@ -381,7 +385,7 @@ mod tests {
         parity.read(0, &mut chunk).unwrap();
         assert_eq!(
             parity.read(CHUNK, &mut chunk).unwrap_err().code,
-            Code::Corrupt
+            CheckpointErrorCode::Corrupt
         );
     }
 }

@@ -1,19 +1,19 @@
 //! Versions on other nodes too, while the program computes: copies of all of a rank's part, or the parity of a set of ranks. Who keeps
 //! it fetches it, proves each chunk, and publishes it in an arena of its own; whose it is keeps the version until all have done so.
 
-use super::buddy::Nodes;
+use super::buddy::RankTopology;
 use super::destage::{self, RUN};
-use super::found::{self, Far, VersionSource};
-use super::parity::{Image, Parity};
-use super::{RECENT, Replicate, Shared, lock, publish, space, whole};
-use crate::arena::{Arena, Header, Level, VersionId};
-use crate::fault::{Code, Fault};
+use super::found::{self, RemoteMedium, VersionSource};
+use super::parity::{Parity, PartImage};
+use super::{RECENT, RankContext, Replicate, lock, publish, space, whole};
+use crate::arena::{Arena, ArenaHeader, PersistenceLevel, VersionId};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::layout;
-use crate::manifest::{CHUNK, Manifest, Place};
+use crate::manifest::{CHUNK, PieceLocation, RankManifest};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tarn_ports::{Medium, Ranks, RanksError, Reached, Stored, Vault, Window};
+use tarn_ports::{Medium, MediumWindow, RankProgress, Ranks, RanksError, ReadableMedium, Vault};
 use tarn_types::crc::crc;
 
 /// How long it is waited at once for the next version: it may be the end.
@@ -24,7 +24,7 @@ const OPENS: usize = 8;
 const KEPT: usize = 1;
 
 /// Arenas of what is kept for others, by name.
-type Kept<A> = BTreeMap<String, (Arena, A)>;
+type ReplicaArenas<A> = BTreeMap<String, (Arena, A)>;
 
 /// What a rank keeps for others.
 enum Ward {
@@ -34,7 +34,7 @@ enum Ward {
     Parity(Vec<u32>),
 }
 
-impl<T: Vault, M: Vault> Shared<T, M> {
+impl<T: Vault, M: Vault> RankContext<T, M> {
     /// Every so-many-eth version that all ranks have on their tiers is kept for others, one after the other, until the end.
     pub(super) fn replicate(&self) {
         (self.options.enter)();
@@ -46,14 +46,14 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             self.options.same_node,
         );
         let every = self.options.replicate_every.max(1);
-        let mut kept = Kept::new();
+        let mut kept = ReplicaArenas::new();
         let mut number = 0;
         while !self.ended.load(Ordering::Acquire) {
             // The next one takes the place of the one before, which must not be missed by then: all keep the last.
-            let least = Reached {
+            let least = RankProgress {
                 durable: number + every,
                 replicated: number,
-                ..Reached::default()
+                ..RankProgress::default()
             };
             match ranks.wait(least, LOOK) {
                 Ok(()) => number += every,
@@ -65,7 +65,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 generation: self.world.start.generation,
                 number,
             };
-            let told = ranks.told();
+            let told = ranks.common_progress();
             let good = VersionId {
                 number: self.good(told),
                 ..id
@@ -79,7 +79,10 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             };
             let done = match (&wards, told.lacks(number)) {
                 (Err(few), _) => Err(few.clone()),
-                (_, true) => Err(Fault::new(Code::NotFound, "not all ranks have it")),
+                (_, true) => Err(CheckpointError::new(
+                    CheckpointErrorCode::NotFound,
+                    "not all ranks have it",
+                )),
                 (Ok(wards), false) => keep(wards),
             };
             let mut stats = self.stats();
@@ -91,7 +94,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             if let Err(fault) = done {
                 *lock(&self.why_bare) = Some((number, fault.text));
             }
-            self.tell(|reached| {
+            self.update_progress(|reached| {
                 let bit = 1 << (number / every % 64);
                 reached.replicated = number;
                 reached.bare &= !bit;
@@ -109,7 +112,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     }
 
     /// The number of the newest version that is on other nodes, each part of it; 0 if there is none.
-    pub(super) fn good(&self, told: Reached) -> u64 {
+    pub(super) fn good(&self, told: RankProgress) -> u64 {
         let every = self.options.replicate_every.max(1);
         let mut all = (1..=told.replicated / every).rev().take(RECENT as usize);
         let good = all.find(|number| told.bare & 1 << (number % 64) == 0);
@@ -122,8 +125,8 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         ward: &Ward,
         id: VersionId,
         good: VersionId,
-        kept: &mut Kept<T::Medium>,
-    ) -> Result<(), Fault> {
+        kept: &mut ReplicaArenas<T::Medium>,
+    ) -> Result<(), CheckpointError> {
         match ward {
             Ward::Copy(of) => {
                 let (source, manifest) = self.part(*of, id)?;
@@ -140,7 +143,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                     .collect::<Result<_, _>>()?;
                 let images = parts
                     .into_iter()
-                    .map(|(source, of)| Image::new(source, of))
+                    .map(|(source, of)| PartImage::new(source, of))
                     .collect();
                 let mut parity = Parity::new(set, me, images)?;
                 let name = found::parity(self.world.start.generation, me);
@@ -165,13 +168,17 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     }
 
     /// Where a rank's part of a version of this start lies, and what it has.
-    fn part(&self, of: u32, id: VersionId) -> Result<(VersionSource<'_, T>, Manifest), Fault> {
+    fn part(
+        &self,
+        of: u32,
+        id: VersionId,
+    ) -> Result<(VersionSource<'_, T>, RankManifest), CheckpointError> {
         let ranks = &*self.ranks;
         let name = self.world.arena_of(ranks, of);
         let source = match ranks.node(of) == ranks.node(ranks.rank()) {
             true => VersionSource::Near(self.tier.see(&name)?),
             // How large it is now only its rank knows: what is outside is refused when it is read.
-            false => VersionSource::Far(Far {
+            false => VersionSource::Far(RemoteMedium {
                 ranks,
                 from: of,
                 name: name.into(),
@@ -189,7 +196,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             }
         }
         let text = format!("rank {of} has no version {id}");
-        Err(Fault::new(Code::NotFound, text))
+        Err(CheckpointError::new(CheckpointErrorCode::NotFound, text))
     }
 
     /// Keeps a version in an arena of its own, filled as by [`destage::copy`].
@@ -198,12 +205,12 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         (name, of): (String, u32),
         id: VersionId,
         good: VersionId,
-        mut manifest: Manifest,
-        kept: &mut Kept<T::Medium>,
-        mut chunks: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault>,
-    ) -> Result<(), Fault> {
+        mut manifest: RankManifest,
+        kept: &mut ReplicaArenas<T::Medium>,
+        mut chunks: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, CheckpointError>,
+    ) -> Result<(), CheckpointError> {
         let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
-        let header = Header {
+        let header = ArenaHeader {
             identity: self.options.identity ^ u128::from(of + 1) << 96,
             run: self.options.run.clone(),
             start: self.world.start,
@@ -220,21 +227,24 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         }
         let until_end =
             |at, bytes: &mut [u8], sums: &mut [u64]| match self.ended.load(Ordering::Acquire) {
-                true => Err(Fault::new(Code::Lost, "the program ends")),
+                true => Err(CheckpointError::new(
+                    CheckpointErrorCode::Lost,
+                    "the program ends",
+                )),
                 false => chunks(at, bytes, sums),
             };
         fill(&mut arena, &mut medium, &sizes, &mut manifest, until_end)?;
-        let new = (id, Level::Durable, manifest);
+        let new = (id, PersistenceLevel::Durable, manifest);
         publish(&mut arena, &mut medium, Some(new), |_| true)?;
         kept.insert(name, (arena, medium));
         Ok(())
     }
 
     /// How far this rank is, changed and told to all.
-    pub(super) fn tell(&self, change: impl FnOnce(&mut Reached)) {
+    pub(super) fn update_progress(&self, change: impl FnOnce(&mut RankProgress)) {
         let mut reached = lock(&self.reached);
         change(&mut reached);
-        self.ranks.tell(*reached);
+        self.ranks.report_progress(*reached);
     }
 }
 
@@ -243,8 +253,8 @@ pub(super) fn made<T: Vault>(
     tier: &T,
     name: &str,
     sizes: &[u64],
-    header: Header,
-) -> Result<(Arena, T::Medium), Fault> {
+    header: ArenaHeader,
+) -> Result<(Arena, T::Medium), CheckpointError> {
     let size = layout::slot(sizes.iter().copied())
         .and_then(|(_, slot)| space::arena_size(slot, sizes, KEPT));
     let size = size.ok_or_else(space::too_large)?;
@@ -261,14 +271,14 @@ pub(super) fn fill<A: Medium>(
     arena: &mut Arena,
     medium: &mut A,
     sizes: &[u64],
-    manifest: &mut Manifest,
-    chunks: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, Fault>,
-) -> Result<(), Fault> {
+    manifest: &mut RankManifest,
+    chunks: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, CheckpointError>,
+) -> Result<(), CheckpointError> {
     let places = super::places(arena, medium, sizes)?;
     // As what was staged: where it lies elsewhere, and is copied from.
     for piece in manifest.objects.iter_mut().flat_map(|o| &mut o.pieces) {
-        if let Place::Arena(at) = piece.place {
-            piece.place = Place::Staged(at);
+        if let PieceLocation::Arena(at) = piece.place {
+            piece.place = PieceLocation::Staged(at);
         }
     }
     let mut window = whole(medium)?;
@@ -279,10 +289,10 @@ pub(super) fn fill<A: Medium>(
 /// What this rank keeps for others.
 fn wards(
     ranks: &dyn Ranks,
-    nodes: &Nodes,
+    nodes: &RankTopology,
     how: Replicate,
     same_node: bool,
-) -> Result<Vec<Ward>, Fault> {
+) -> Result<Vec<Ward>, CheckpointError> {
     let me = ranks.rank();
     match how {
         Replicate::None => Ok(Vec::new()),
@@ -305,15 +315,20 @@ fn wards(
     }
 }
 
-fn few(wanted: usize) -> Fault {
+fn few(wanted: usize) -> CheckpointError {
     let text = format!(
         "versions are to be on {wanted} other nodes, and there are not as many: start ranks on more nodes"
     );
-    Fault::new(Code::Unsupported, text)
+    CheckpointError::new(CheckpointErrorCode::Unsupported, text)
 }
 
 /// Who keeps copies of all that a rank has: ranks of as many other nodes.
-fn keepers(nodes: &Nodes, of: u32, copies: usize, same_node: bool) -> impl Iterator<Item = u32> {
+fn keepers(
+    nodes: &RankTopology,
+    of: u32,
+    copies: usize,
+    same_node: bool,
+) -> impl Iterator<Item = u32> {
     let by_node = nodes.from(of, same_node);
     by_node.filter_map(|mut of| of.next()).take(copies)
 }
@@ -321,7 +336,7 @@ fn keepers(nodes: &Nodes, of: u32, copies: usize, same_node: bool) -> impl Itera
 /// Sets of ranks, each on a node of its own (or anywhere, if that will do): the first of all nodes, the second, and so on, divided into
 /// sets of about this size. One alone is in the set before. Where buddies are to be far, those of a set are on different switches as far as
 /// possible.
-fn sets(ranks: &dyn Ranks, nodes: &Nodes, size: usize, same_node: bool) -> Vec<Vec<u32>> {
+fn sets(ranks: &dyn Ranks, nodes: &RankTopology, size: usize, same_node: bool) -> Vec<Vec<u32>> {
     let mut columns: Vec<Vec<u32>> = Vec::new();
     let mut count: BTreeMap<&str, usize> = BTreeMap::new();
     for rank in 0..ranks.ranks() {
@@ -353,7 +368,7 @@ mod tests {
     use super::super::Distance;
     use super::*;
     use std::sync::Arc;
-    use tarn_ports::Host;
+    use tarn_ports::RankService;
 
     /// Nodes by rank, and the switches over each node by its name: `s1.l2/node`.
     struct Played(Vec<String>);
@@ -364,8 +379,8 @@ mod tests {
         }
     }
 
-    fn near(ranks: &Played) -> Nodes {
-        Nodes::of(ranks, Distance::Near)
+    fn near(ranks: &Played) -> RankTopology {
+        RankTopology::of(ranks, Distance::Near)
     }
 
     impl Ranks for Played {
@@ -382,15 +397,15 @@ mod tests {
             let (above, _) = self.node(rank).split_once('/').unwrap_or_default();
             above
         }
-        fn serve(&self, _: Arc<dyn Host>) {}
+        fn serve(&self, _: Arc<dyn RankService>) {}
         fn exchange(&self, _: &[u8], _: Duration) -> Result<Vec<Box<[u8]>>, RanksError> {
             Err(none())
         }
-        fn tell(&self, _: Reached) {}
-        fn told(&self) -> Reached {
-            Reached::default()
+        fn report_progress(&self, _: RankProgress) {}
+        fn common_progress(&self) -> RankProgress {
+            RankProgress::default()
         }
-        fn wait(&self, _: Reached, _: Duration) -> Result<(), RanksError> {
+        fn wait(&self, _: RankProgress, _: Duration) -> Result<(), RanksError> {
             Err(none())
         }
         fn grant(&self, _: u32, _: u64, _: u64, _: Duration) -> Result<String, RanksError> {
@@ -478,7 +493,7 @@ mod tests {
     #[test]
     fn buddies_are_below_the_same_switch_or_below_another_one() {
         let of = |ranks: &Played, distance| {
-            let nodes = Nodes::of(ranks, distance);
+            let nodes = RankTopology::of(ranks, distance);
             let first = |rank| keepers(&nodes, rank, 1, false).next().unwrap();
             (0..ranks.ranks()).map(first).collect::<Vec<_>>()
         };
@@ -491,11 +506,11 @@ mod tests {
         let uneven = Played::on(&uneven);
         assert_eq!(of(&uneven, Distance::Near), [1, 0, 3, 2, 2]);
         assert_eq!(of(&uneven, Distance::Far), [2, 4, 0, 0, 1]);
-        let nodes = Nodes::of(&uneven, Distance::Far);
+        let nodes = RankTopology::of(&uneven, Distance::Far);
         let all: Vec<u32> = keepers(&nodes, 2, 9, false).collect();
         assert_eq!(all, [0, 1, 4, 3]);
         // Sets for parity: with a switch no set loses two.
-        let far = Nodes::of(&even, Distance::Far);
+        let far = RankTopology::of(&even, Distance::Far);
         let sets = sets(&even, &far, 2, false);
         assert_eq!(sets, [[0, 3], [1, 4], [2, 5]]);
         // Where nothing is known of switches all are alike.

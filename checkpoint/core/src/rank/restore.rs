@@ -1,39 +1,40 @@
 //! A restart: objects are filled from a version, whatever the number of ranks was that wrote it.
 
-use super::found::{self, Found, Of, VersionSource};
-use super::words::{Call, agree};
-use super::{Empty, RECENT, RankState, Replicate, Shared, lock, outside};
+use super::found::{self, SurvivingArena, VersionIdentity, VersionSource};
+use super::words::{ExchangeKind, agree};
+use super::{Empty, RECENT, RankContext, RankState, Replicate, lock, outside};
 use crate::arena::{self, Arena, VersionId};
-use crate::fault::{Code, Fault};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::lanes::{FETCHES, at_once};
-use crate::manifest::{Manifest, Object, Shape};
-use crate::seal::{Opener, Sealing};
+use crate::manifest::{Object, RankManifest, Shape};
+use crate::seal::{Opener, RankSealer};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tarn_ports::{External, Medium, Vault};
 
-impl<T: Vault, M: Vault> Shared<T, M> {
+impl<T: Vault, M: Vault> RankContext<T, M> {
     pub(super) fn restart(
         &self,
         which: Option<VersionId>,
         objects: &mut [Empty<'_>],
-    ) -> Result<Option<VersionId>, Fault> {
+    ) -> Result<Option<VersionId>, CheckpointError> {
         let began = Instant::now();
         if self.number.load(Ordering::Acquire) > 0 {
             let text = "a restart comes before the first commit: what it would need may be given up by now";
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         let restorable = self.world.restorable(self.ranks.rank());
-        let mut versions: Vec<Of> = restorable.into_iter().map(|(version, _)| version).collect();
+        let mut versions: Vec<VersionIdentity> =
+            restorable.into_iter().map(|(version, _)| version).collect();
         // Rows are dealt out by how many bytes of them each rank has now.
         let rows = objects
             .iter()
             .filter(|o| matches!(o.shape, Shape::Irregular(_)));
         let rows: Vec<u64> = rows.map(|o| o.bytes.len() as u64).collect();
         let (ranks, timeout) = (&*self.ranks, self.options.timeout);
-        let words = agree(ranks, Call::Restart, &(which, rows), timeout)?;
+        let words = agree(ranks, ExchangeKind::Restart, &(which, rows), timeout)?;
         if let Some((rank, (other, _))) = (0u32..).zip(&words).find(|(_, (w, _))| *w != which) {
             let name = |id: Option<VersionId>| {
                 id.map_or_else(|| "the newest version".into(), |id| format!("version {id}"))
@@ -43,7 +44,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 name(*other),
                 name(which)
             );
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         if let Some(id) = which {
             versions.retain(|v| v.id == id);
@@ -51,7 +52,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 let text = format!(
                     "version {id} cannot be restored: not all of it is left, or it never was"
                 );
-                return Err(Fault::new(Code::NotFound, text));
+                return Err(CheckpointError::new(CheckpointErrorCode::NotFound, text));
             }
         }
         let rows: Vec<Vec<u64>> = words.into_iter().map(|(_, rows)| rows).collect();
@@ -62,7 +63,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                 Ok(()) => None,
                 Err(fault) => Some((fault.code as u8, fault.text.clone())),
             };
-            let words = agree(ranks, Call::Restarted, &word, timeout)?;
+            let words = agree(ranks, ExchangeKind::Restarted, &word, timeout)?;
             let mut failed = (0u32..)
                 .zip(&words)
                 .filter_map(|(n, w)| Some((n, w.as_ref()?)));
@@ -70,7 +71,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             let hopeless = words
                 .iter()
                 .flatten()
-                .any(|(code, _)| *code != Code::Corrupt as u8);
+                .any(|(code, _)| *code != CheckpointErrorCode::Corrupt as u8);
             let fault = match (filled, failed.next()) {
                 (Ok(()), None) => {
                     self.rank_state().base = Some(version.id);
@@ -80,7 +81,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
                     return Ok(Some(version.id));
                 }
                 (Err(fault), _) => fault,
-                (Ok(()), Some((rank, (code, text)))) => told(rank, *code, text),
+                (Ok(()), Some((rank, (code, text)))) => rank_error(rank, *code, text),
             };
             if hopeless {
                 return Err(fault);
@@ -96,12 +97,17 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     }
 
     /// Fills all objects from one version.
-    fn fill(&self, version: Of, rows: &[Vec<u64>], objects: &mut [Empty<'_>]) -> Result<(), Fault> {
+    fn fill(
+        &self,
+        version: VersionIdentity,
+        rows: &[Vec<u64>],
+        objects: &mut [Empty<'_>],
+    ) -> Result<(), CheckpointError> {
         let ranks = version.ranks;
         if ranks == self.ranks.ranks() {
             let old = self.old(version, self.ranks.rank())?;
             if !self.options.leaves_out {
-                all_asked(std::slice::from_ref(&old), objects)?;
+                check_all_requested(std::slice::from_ref(&old), objects)?;
             }
             return old.read_all(objects, self.options.helpers, &*self.options.enter);
         }
@@ -109,7 +115,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             .map(|rank| self.old(version, rank))
             .collect::<Result<_, _>>()?;
         if !self.options.leaves_out {
-            all_asked(&olds, objects)?;
+            check_all_requested(&olds, objects)?;
         }
         let mut irregular = 0;
         for object in objects {
@@ -142,10 +148,10 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     }
 
     /// A rank's part of a version, wherever it is; on this node, if it is there.
-    fn old(&self, version: Of, rank: u32) -> Result<Old<'_, T>, Fault> {
+    fn old(&self, version: VersionIdentity, rank: u32) -> Result<Old<'_, T>, CheckpointError> {
         let here = self.ranks.node(self.ranks.rank());
         let arenas = self.world.arenas.iter();
-        let mut found: Vec<&Found> = arenas
+        let mut found: Vec<&SurvivingArena> = arenas
             .filter(|f| f.rank == rank && f.has(version))
             .collect();
         found.sort_by_key(|f| self.ranks.node(f.host) != here);
@@ -176,7 +182,11 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         }
     }
 
-    fn open_old<'a>(&'a self, found: &'a Found, version: Of) -> Result<Place<'a, T>, Fault> {
+    fn open_old<'a>(
+        &'a self,
+        found: &'a SurvivingArena,
+        version: VersionIdentity,
+    ) -> Result<PartSource<'a, T>, CheckpointError> {
         // That it is gone is damage: `NotFound` is for a start from nothing.
         let stored = found
             .version_source(&*self.tier, &*self.ranks, self.options.timeout)
@@ -191,35 +201,40 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         Ok((stored, manifest, opener))
     }
 
-    fn opener(&self, manifest: &Manifest, version: Of, rank: u32) -> Result<Opener, Fault> {
+    fn opener(
+        &self,
+        manifest: &RankManifest,
+        version: VersionIdentity,
+        rank: u32,
+    ) -> Result<Opener, CheckpointError> {
         let seal = self.options.seal.as_deref();
         Opener::new(seal, manifest, &version.origin(rank))
     }
 }
 
 /// Where a part of a version is, what it has, and what opens that.
-type Place<'a, T> = (VersionSource<'a, T>, Manifest, Opener);
+type PartSource<'a, T> = (VersionSource<'a, T>, RankManifest, Opener);
 
 /// One old rank's part of a version.
 struct Old<'a, T: Vault> {
     /// Where it is, at least one: what is damaged in one is read from the next.
-    places: Vec<Place<'a, T>>,
-    version: Of,
+    places: Vec<PartSource<'a, T>>,
+    version: VersionIdentity,
     rank: u32,
     /// What stands in for what is damaged in all of them.
     external: Option<&'a dyn External>,
-    seal: Option<&'a Sealing>,
+    seal: Option<&'a RankSealer>,
 }
 
 impl<T: Vault> Old<'_, T> {
     /// An object of it, of a size, if that is given.
-    fn first_whole(&self, key: &[u8], size: Option<usize>) -> Result<&Object, Fault> {
+    fn first_whole(&self, key: &[u8], size: Option<usize>) -> Result<&Object, CheckpointError> {
         let name = String::from_utf8_lossy(key);
         let (_, manifest, _) = &self.places[0];
         let object = manifest.objects.iter().find(|o| *o.key == *key);
         let object = object.ok_or_else(|| {
-            Fault::new(
-                Code::Invalid,
+            CheckpointError::new(
+                CheckpointErrorCode::Invalid,
                 format!(
                     "the version has no object {name:?}: create those that it has before restarting"
                 ),
@@ -231,13 +246,13 @@ impl<T: Vault> Old<'_, T> {
                     "object {name:?} has {size} bytes, and had {} in the version: give it that size before restarting",
                     object.size()
                 );
-                Err(Fault::new(Code::Invalid, text))
+                Err(CheckpointError::new(CheckpointErrorCode::Invalid, text))
             }
             _ => Ok(object),
         }
     }
 
-    fn read(&self, object: &Object, into: &mut [u8]) -> Result<(), Fault> {
+    fn read(&self, object: &Object, into: &mut [u8]) -> Result<(), CheckpointError> {
         let mut why = None;
         for (stored, manifest, opener) in &self.places {
             let same = |o: &&Object| o.key == object.key && o.size() == object.size();
@@ -282,7 +297,7 @@ impl<T: Vault> Old<'_, T> {
         objects: &mut [Empty<'_>],
         helpers: usize,
         enter: &(dyn Fn() + Sync),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CheckpointError> {
         let lanes = match &self.places[0] {
             (VersionSource::Far(..), ..) => FETCHES,
             _ => 1 + helpers.min(1),
@@ -305,7 +320,7 @@ impl<T: Vault> Old<'_, T> {
         at_once(lanes, "phx-fetch", enter, &lane)
     }
 
-    fn all(&self, object: &Object) -> Result<Vec<u8>, Fault> {
+    fn all(&self, object: &Object) -> Result<Vec<u8>, CheckpointError> {
         let mut bytes = vec![0; object.size() as usize];
         self.read(object, &mut bytes)?;
         Ok(bytes)
@@ -314,7 +329,10 @@ impl<T: Vault> Old<'_, T> {
 
 /// Refuses a restart that would leave out an object of the version, and with it of all later ones. What only some of the old ranks had may be
 /// another new rank's.
-fn all_asked<T: Vault>(olds: &[Old<'_, T>], objects: &[Empty<'_>]) -> Result<(), Fault> {
+fn check_all_requested<T: Vault>(
+    olds: &[Old<'_, T>],
+    objects: &[Empty<'_>],
+) -> Result<(), CheckpointError> {
     let mut manifests = olds
         .iter()
         .filter_map(|old| old.places.first())
@@ -322,9 +340,9 @@ fn all_asked<T: Vault>(olds: &[Old<'_, T>], objects: &[Empty<'_>]) -> Result<(),
     let Some(first) = manifests.next() else {
         return Ok(());
     };
-    let others: Vec<&Manifest> = manifests.collect();
+    let others: Vec<&RankManifest> = manifests.collect();
     let left = first.objects.iter().find(|old| {
-        let of_all = |manifest: &&Manifest| manifest.objects.iter().any(|o| o.key == old.key);
+        let of_all = |manifest: &&RankManifest| manifest.objects.iter().any(|o| o.key == old.key);
         !objects.iter().any(|new| *new.key == *old.key) && others.iter().all(of_all)
     });
     let Some(left) = left else {
@@ -335,7 +353,7 @@ fn all_asked<T: Vault>(olds: &[Old<'_, T>], objects: &[Empty<'_>]) -> Result<(),
         String::from_utf8_lossy(&left.key),
         left.size()
     );
-    Err(Fault::new(Code::Invalid, text))
+    Err(CheckpointError::new(CheckpointErrorCode::Invalid, text))
 }
 
 /// Fills a box of an array from all old ones that it overlaps: ghosts come from who owns them.
@@ -344,7 +362,7 @@ fn block<T: Vault>(
     key: &[u8],
     new: &[[u64; 4]],
     into: &mut [u8],
-) -> Result<(), Fault> {
+) -> Result<(), CheckpointError> {
     let mut filled = 0u64;
     for old in olds {
         let object = old.first_whole(key, None)?;
@@ -453,7 +471,7 @@ fn rows_of<T: Vault>(
     sizes: &[u64],
     rank: u32,
     into: &mut [u8],
-) -> Result<(), Fault> {
+) -> Result<(), CheckpointError> {
     let mut objects = Vec::with_capacity(olds.len());
     for old in olds {
         let object = old.first_whole(key, None)?;
@@ -469,7 +487,7 @@ fn rows_of<T: Vault>(
         let text = format!(
             "the rows of object {key:?} have {total} bytes on all ranks together in the version, and {now} now"
         );
-        return Err(Fault::new(Code::Shape, text));
+        return Err(CheckpointError::new(CheckpointErrorCode::Shape, text));
     }
     let wanted = before..before + into.len() as u64;
     let mut at = 0u64;
@@ -488,15 +506,15 @@ fn rows_of<T: Vault>(
     Ok(())
 }
 
-fn told(rank: u32, code: u8, text: &str) -> Fault {
-    let code = Code::ALL
+fn rank_error(rank: u32, code: u8, text: &str) -> CheckpointError {
+    let code = CheckpointErrorCode::ALL
         .into_iter()
         .find(|c| *c as u8 == code)
-        .unwrap_or(Code::Internal);
-    Fault::new(code, format!("rank {rank}: {text}"))
+        .unwrap_or(CheckpointErrorCode::Internal);
+    CheckpointError::new(code, format!("rank {rank}: {text}"))
 }
 
-fn incomplete(id: VersionId, who: &[u32]) -> Fault {
+fn incomplete(id: VersionId, who: &[u32]) -> CheckpointError {
     let first: Vec<String> = who.iter().take(8).map(u32::to_string).collect();
     let more = if who.len() > first.len() {
         " and others"
@@ -508,34 +526,37 @@ fn incomplete(id: VersionId, who: &[u32]) -> Fault {
          Start on the nodes that have it; or remove the run's folders for a start from nothing",
         first.join(", ")
     );
-    Fault::new(Code::Corrupt, text)
+    CheckpointError::new(CheckpointErrorCode::Corrupt, text)
 }
 
-fn damaged(what: &str) -> Fault {
+fn damaged(what: &str) -> CheckpointError {
     let text = format!("{what} is damaged, and no other copy is left");
-    Fault::new(Code::Corrupt, text)
+    CheckpointError::new(CheckpointErrorCode::Corrupt, text)
 }
 
-fn reshaped(key: &[u8]) -> Fault {
+fn reshaped(key: &[u8]) -> CheckpointError {
     let key = String::from_utf8_lossy(key);
     let text = format!(
         "object {key:?} is divided otherwise in the version than it is declared now: the whole array, its dimensions and its elements must be the same"
     );
-    Fault::new(Code::Shape, text)
+    CheckpointError::new(CheckpointErrorCode::Shape, text)
 }
 
-fn undivided(key: &[u8], ranks: u32, now: u32) -> Fault {
+fn undivided(key: &[u8], ranks: u32, now: u32) -> CheckpointError {
     let key = String::from_utf8_lossy(key);
     let text = format!(
         "the version was written by {ranks} ranks, there are {now} now, and object {key:?} does not say how it is divided: give it a shape, or start {ranks} ranks"
     );
-    Fault::new(Code::Shape, text)
+    CheckpointError::new(CheckpointErrorCode::Shape, text)
 }
 
 impl<A: Medium, S: Medium> RankState<A, S> {
     /// Once all ranks have a version of this start on their tiers, and on others if that is asked for, what earlier ones have left on this node is not needed any more,
     /// but what this start goes on with. The first rank of each node removes it.
-    pub(super) fn reclaim<T, M>(&mut self, shared: &Shared<T, M>) -> Result<(), Fault>
+    pub(super) fn reclaim<T, M>(
+        &mut self,
+        shared: &RankContext<T, M>,
+    ) -> Result<(), CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -544,7 +565,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         let me = ranks.rank();
         let near = |rank: u32| ranks.node(rank) == ranks.node(me);
         // Of more than the last ones it is not known who has them.
-        let told = ranks.told();
+        let told = ranks.common_progress();
         let whole = |number: u64| !told.lacks(number);
         let safe = match shared.options.replicate {
             Replicate::None => (1..=told.durable).rev().take(RECENT as usize).any(whole),

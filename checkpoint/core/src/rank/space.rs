@@ -1,15 +1,15 @@
 //! The space of versions: the arena and the staging file are made as large as they must be, and old versions are given up for new ones.
 
-use super::{RECENT, RankState, Replicate, Shared, Staging, found, grow, whole};
-use crate::arena::{Arena, ArenaError, Header, Level, VersionId};
-use crate::fault::{Code, Fault};
+use super::{RECENT, RankContext, RankState, Replicate, StagingShare, found, grow, whole};
+use crate::arena::{Arena, ArenaError, ArenaHeader, PersistenceLevel, VersionId};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::layout;
 use crate::manifest::{CHUNK, MAX_OBJECTS};
 use crate::room::{FIRST, LARGE};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tarn_ports::{Medium, RanksError, Reached, Vault, Window};
-use tarn_types::block::{self, Kind};
+use tarn_ports::{Medium, MediumWindow, RankProgress, RanksError, Vault};
+use tarn_types::block::{self, BlockKind};
 
 /// The progress of other ranks is polled this often.
 const LOOK: Duration = Duration::from_millis(20);
@@ -18,7 +18,7 @@ const LINE: u64 = 64;
 
 impl<A: Medium, S: Medium> RankState<A, S> {
     /// The arena, once there is one.
-    pub(super) fn open(&mut self) -> Result<(&mut Arena, &mut A), Fault> {
+    pub(super) fn open(&mut self) -> Result<(&mut Arena, &mut A), CheckpointError> {
         let open = self.arena.as_mut().map(|(arena, medium)| (arena, medium));
         open.ok_or_else(not_open)
     }
@@ -26,23 +26,27 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     /// Reserves the space that versions of objects of these sizes need: the arena, and the memory that they are staged in.
     pub(super) fn reserve_space<T, M>(
         &mut self,
-        shared: &Shared<T, M>,
+        shared: &RankContext<T, M>,
         sizes: &[u64],
-    ) -> Result<(), Fault>
+    ) -> Result<(), CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
     {
         if sizes.len() > MAX_OBJECTS {
             let text = format!("{} objects; a rank may have {MAX_OBJECTS}", sizes.len());
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         self.reserve_arena(shared, sizes)?;
         self.reserve_staging(shared, sizes)
     }
 
     /// Makes the arena, or grows it, until it holds all versions that are kept and the next.
-    fn reserve_arena<T, M>(&mut self, shared: &Shared<T, M>, sizes: &[u64]) -> Result<(), Fault>
+    fn reserve_arena<T, M>(
+        &mut self,
+        shared: &RankContext<T, M>,
+        sizes: &[u64],
+    ) -> Result<(), CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -60,7 +64,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             }
             Some(_) => {}
             None => {
-                let header = Header {
+                let header = ArenaHeader {
                     identity: shared.options.identity,
                     run: shared.options.run.clone(),
                     start: shared.world.start,
@@ -80,7 +84,11 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     }
 
     /// Makes the staging file as large as the staged part of a version.
-    fn reserve_staging<T, M>(&mut self, shared: &Shared<T, M>, sizes: &[u64]) -> Result<(), Fault>
+    fn reserve_staging<T, M>(
+        &mut self,
+        shared: &RankContext<T, M>,
+        sizes: &[u64],
+    ) -> Result<(), CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -107,15 +115,15 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     }
 
     /// Bytes of objects of these sizes that are staged.
-    fn staging_size(&self, staging: Staging, sizes: &[u64]) -> u64 {
+    fn staging_size(&self, staging: StagingShare, sizes: &[u64]) -> u64 {
         let total: u64 = sizes.iter().sum();
         let all = total + LINE * sizes.len() as u64;
         let size = match staging {
-            _ if self.asked.persistence >= Level::Durable => 0,
-            Staging::None => 0,
-            Staging::Half => total.div_ceil(2),
-            Staging::All => all,
-            Staging::Bytes(bytes) => bytes.min(all),
+            _ if self.asked.persistence >= PersistenceLevel::Durable => 0,
+            StagingShare::None => 0,
+            StagingShare::Half => total.div_ceil(2),
+            StagingShare::All => all,
+            StagingShare::Bytes(bytes) => bytes.min(all),
         };
         size.next_multiple_of(LINE)
     }
@@ -131,7 +139,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
 
     /// Bytes of jobs of so many bytes that may be staged now.
     pub(super) fn stageable(&self, bytes: u64) -> u64 {
-        if self.asked.persistence >= Level::Durable {
+        if self.asked.persistence >= PersistenceLevel::Durable {
             return 0;
         }
         self.staging_capacity().min(bytes) / LINE * LINE
@@ -140,8 +148,8 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     /// Gives up the versions of earlier starts that not all ranks have, before this start publishes its first.
     pub(super) fn give_up_earlier<T: Vault, M: Vault>(
         &mut self,
-        shared: &Shared<T, M>,
-    ) -> Result<(), Fault> {
+        shared: &RankContext<T, M>,
+    ) -> Result<(), CheckpointError> {
         if self.begun {
             return Ok(());
         }
@@ -157,7 +165,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     /// The version of an earlier start that this one continues from: a newer one is not its origin.
     pub(super) fn continues_from<T: Vault, M: Vault>(
         &self,
-        shared: &Shared<T, M>,
+        shared: &RankContext<T, M>,
     ) -> Option<VersionId> {
         let newest = || {
             let restorable = shared.world.restorable(shared.ranks.rank());
@@ -168,7 +176,10 @@ impl<A: Medium, S: Medium> RankState<A, S> {
 
     /// Gives up versions until there is a slot for one more. One is given up when the next of this rank is on the persistent tiers of
     /// all ranks, and others keep it if they are to, or when another rank has no such version.
-    pub(super) fn give_up_old<T, M>(&mut self, shared: &Shared<T, M>) -> Result<(), Fault>
+    pub(super) fn give_up_old<T, M>(
+        &mut self,
+        shared: &RankContext<T, M>,
+    ) -> Result<(), CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -194,7 +205,10 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     }
 
     /// The same without waiting: if there is none yet, how far all ranks must be before.
-    fn give_up_now<T, M>(&mut self, shared: &Shared<T, M>) -> Result<Option<Reached>, Fault>
+    fn give_up_now<T, M>(
+        &mut self,
+        shared: &RankContext<T, M>,
+    ) -> Result<Option<RankProgress>, CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -211,7 +225,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             if ids.len() <= most {
                 return Ok(None);
             }
-            let told = shared.ranks.told();
+            let told = shared.ranks.common_progress();
             let of_now = |id: VersionId| id.generation == generation;
             let newest = shared.number.load(Ordering::Acquire);
             let lacked = |id: &VersionId| newest - id.number < RECENT && told.lacks(id.number);
@@ -225,7 +239,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
                 false => most > keep && good == 0 && Some(id) == base,
             };
             let free = ids[..ids.len() - 1].iter().position(|id| !wanted(id));
-            let mut least = Reached::default();
+            let mut least = RankProgress::default();
             let given_up = match (useless, free) {
                 (Some(id), _) => *id,
                 (None, None) => {
@@ -243,7 +257,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     }
 
     /// A place for the next version, if there is one already.
-    pub(super) fn free_slot<T, M>(&mut self, shared: &Shared<T, M>, slot: u64) -> Option<u64>
+    pub(super) fn free_slot<T, M>(&mut self, shared: &RankContext<T, M>, slot: u64) -> Option<u64>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -262,9 +276,9 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     /// A place for a slot, in an arena that grows if it has none.
     pub(super) fn place_slot<T, M>(
         &mut self,
-        shared: &Shared<T, M>,
+        shared: &RankContext<T, M>,
         slot: u64,
-    ) -> Result<u64, Fault>
+    ) -> Result<u64, CheckpointError>
     where
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
@@ -285,7 +299,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
 pub(super) fn head(arena: &Arena) -> Vec<u8> {
     let header = arena.header();
     block::seal(
-        Kind::Staging,
+        BlockKind::Staging,
         header.identity,
         0,
         &header.encode(),
@@ -307,21 +321,26 @@ pub(super) fn arena_size(slot: u64, sizes: &[u64], keep: usize) -> Option<u64> {
         .checked_add(LARGE)
 }
 
-fn no_memory(fault: Fault, wanted: u64) -> Fault {
+fn no_memory(fault: CheckpointError, wanted: u64) -> CheckpointError {
     let text = format!(
         "no memory for {wanted} bytes that are to be staged: {}; stage less",
         fault.text
     );
     match fault.code {
-        Code::NoSpace | Code::NoMem => Fault::new(Code::NoMem, text),
+        CheckpointErrorCode::NoSpace | CheckpointErrorCode::NoMem => {
+            CheckpointError::new(CheckpointErrorCode::NoMem, text)
+        }
         _ => fault,
     }
 }
 
-pub(super) fn not_open() -> Fault {
-    Fault::new(Code::Internal, "the arena is not open")
+pub(super) fn not_open() -> CheckpointError {
+    CheckpointError::new(CheckpointErrorCode::Internal, "the arena is not open")
 }
 
-pub(super) fn too_large() -> Fault {
-    Fault::new(Code::Invalid, "the objects are larger than any memory")
+pub(super) fn too_large() -> CheckpointError {
+    CheckpointError::new(
+        CheckpointErrorCode::Invalid,
+        "the objects are larger than any memory",
+    )
 }

@@ -1,13 +1,13 @@
 //! What all ranks tell each other at once: words, in the same order of calls on all.
 
-use crate::fault::{Code, Fault};
+use crate::fault::{CheckpointError, CheckpointErrorCode};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tarn_ports::Ranks;
 
 /// What a word belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Call {
+pub(super) enum ExchangeKind {
     /// The begin: what a node has.
     Begin,
     /// What it has once it was completed.
@@ -32,19 +32,20 @@ pub(super) enum Call {
 /// When ranks do not come, are in another call, or are of another version of tarn.
 pub(super) fn agree<W: Serialize + for<'de> Deserialize<'de>>(
     ranks: &dyn Ranks,
-    call: Call,
+    call: ExchangeKind,
     mine: &W,
     timeout: Duration,
-) -> Result<Vec<W>, Fault> {
+) -> Result<Vec<W>, CheckpointError> {
     let word = postcard::to_stdvec(&(call, mine)).map_err(strange)?;
     let words = ranks.exchange(&word, timeout)?;
     let read = |(rank, word): (usize, &[u8])| {
-        let (theirs, word): (Call, &[u8]) = postcard::take_from_bytes(word).map_err(strange)?;
+        let (theirs, word): (ExchangeKind, &[u8]) =
+            postcard::take_from_bytes(word).map_err(strange)?;
         if theirs != call {
             let text = format!(
                 "rank {rank} {theirs}, and this one {call}: all ranks make the same calls in the same order"
             );
-            return Err(Fault::new(Code::Invalid, text));
+            return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
         postcard::from_bytes(word).map_err(strange)
     };
@@ -52,14 +53,14 @@ pub(super) fn agree<W: Serialize + for<'de> Deserialize<'de>>(
     words.enumerate().map(read).collect()
 }
 
-fn strange(error: postcard::Error) -> Fault {
+fn strange(error: postcard::Error) -> CheckpointError {
     let text = format!(
         "ranks do not understand each other: {error}; do all run the same version of tarn?"
     );
-    Fault::new(Code::Internal, text)
+    CheckpointError::new(CheckpointErrorCode::Internal, text)
 }
 
-impl std::fmt::Display for Call {
+impl std::fmt::Display for ExchangeKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Begin | Self::Complete | Self::Mend | Self::Outside => "begins",

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-use tarn_ports::{Host, Ranks, RanksError, Reached};
+use tarn_ports::{RankProgress, RankService, Ranks, RanksError};
 
 /// Where all ranks meet.
 pub(crate) struct Hall {
@@ -19,14 +19,14 @@ pub(crate) struct Hall {
 }
 
 /// What is done once a rank has told how far it is, by who told it.
-type After = Box<dyn FnMut(Reached) + Send>;
+type After = Box<dyn FnMut(RankProgress) + Send>;
 
 #[derive(Default)]
 struct State {
     /// What was said in each round, by rank.
     rounds: Vec<BTreeMap<u32, Box<[u8]>>>,
-    reached: BTreeMap<u32, Reached>,
-    hosts: BTreeMap<u32, Arc<dyn Host>>,
+    reached: BTreeMap<u32, RankProgress>,
+    hosts: BTreeMap<u32, Arc<dyn RankService>>,
 }
 
 /// One of them.
@@ -49,7 +49,7 @@ impl Hall {
     }
 
     /// From now on this is done after each word of how far a rank is, which all have heard by then.
-    pub(crate) fn after_each(&self, word: impl FnMut(Reached) + Send + 'static) {
+    pub(crate) fn after_each(&self, word: impl FnMut(RankProgress) + Send + 'static) {
         *self.after.lock().unwrap() = Some(Box::new(word));
     }
 
@@ -66,7 +66,7 @@ impl Hall {
         self.deaf[rank as usize].store(true, Ordering::SeqCst);
     }
 
-    fn host(&self, rank: u32) -> Result<Arc<dyn Host>, RanksError> {
+    fn host(&self, rank: u32) -> Result<Arc<dyn RankService>, RanksError> {
         if self.deaf[rank as usize].load(Ordering::SeqCst) {
             return Err(RanksError::Lost {
                 who: format!("rank {rank}"),
@@ -101,10 +101,10 @@ impl Hall {
         }
     }
 
-    fn all(&self, state: &State) -> Reached {
+    fn all(&self, state: &State) -> RankProgress {
         let of = |rank| state.reached.get(&rank).copied().unwrap_or_default();
         let all = (0..self.nodes.len() as u32).map(of);
-        all.reduce(Reached::and).unwrap()
+        all.reduce(RankProgress::and).unwrap()
     }
 }
 
@@ -128,7 +128,7 @@ impl Ranks for Seat {
         &self.hall.nodes[rank as usize]
     }
 
-    fn serve(&self, host: Arc<dyn Host>) {
+    fn serve(&self, host: Arc<dyn RankService>) {
         self.hall
             .state
             .lock()
@@ -155,7 +155,7 @@ impl Ranks for Seat {
         Ok(all)
     }
 
-    fn tell(&self, reached: Reached) {
+    fn report_progress(&self, reached: RankProgress) {
         self.hall
             .state
             .lock()
@@ -168,11 +168,11 @@ impl Ranks for Seat {
         }
     }
 
-    fn told(&self) -> Reached {
+    fn common_progress(&self) -> RankProgress {
         self.hall.all(&self.hall.state.lock().unwrap())
     }
 
-    fn wait(&self, least: Reached, within: Duration) -> Result<(), RanksError> {
+    fn wait(&self, least: RankProgress, within: Duration) -> Result<(), RanksError> {
         self.hall.until(within, "come so far", |state| {
             let all = self.hall.all(state);
             let mut counts = all.counts().into_iter().zip(least.counts());

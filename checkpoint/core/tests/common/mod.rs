@@ -1,15 +1,19 @@
 //! Versions whose content follows from their number.
 
 use std::collections::BTreeMap;
-use tarn_checkpoint_core::arena::{self, Arena, Header, Level, Start, VersionId};
-use tarn_checkpoint_core::manifest::{CHUNK, Manifest, Object, Piece, Place, Shape};
-use tarn_ports::{Stored, Window};
+use tarn_checkpoint_core::arena::{
+    self, Arena, ArenaHeader, PersistenceLevel, ProgramStart, VersionId,
+};
+use tarn_checkpoint_core::manifest::{
+    CHUNK, Object, ObjectPiece, PieceLocation, RankManifest, Shape,
+};
+use tarn_ports::{MediumWindow, ReadableMedium};
 
-pub(crate) fn header() -> Header {
-    Header {
+pub(crate) fn header() -> ArenaHeader {
+    ArenaHeader {
         identity: 0x1234_5678_9abc_def0,
         run: b"a run".as_slice().into(),
-        start: Start {
+        start: ProgramStart {
             generation: 1,
             identity: 5,
         },
@@ -45,7 +49,7 @@ pub(crate) fn content(number: u64, scale: usize) -> Content {
 /// Writes a version, its data first, and publishes it; all versions but the newest `keep` go.
 pub(crate) fn commit(
     arena: &mut Arena,
-    window: &mut impl Window,
+    window: &mut impl MediumWindow,
     number: u64,
     keep: u64,
     scale: usize,
@@ -61,17 +65,21 @@ pub(crate) fn commit(
             sums.push(window.write(to, chunk).unwrap());
             to += chunk.len() as u64;
         }
-        objects.push(object(key, bytes.len(), Place::Arena(at), sums));
+        objects.push(object(key, bytes.len(), PieceLocation::Arena(at), sums));
     }
     window.persist().unwrap();
-    let new = Some((id(number), Level::Durable, Manifest::of(objects)));
+    let new = Some((
+        id(number),
+        PersistenceLevel::Durable,
+        RankManifest::of(objects),
+    ));
     arena
         .publish(window, new, |v| v.id.number + keep > number)
         .unwrap();
 }
 
 /// The versions that an arena can give back whole, and nothing that it has is anything else.
-pub(crate) fn whole(stored: &impl Stored, scale: usize) -> Vec<u64> {
+pub(crate) fn whole(stored: &impl ReadableMedium, scale: usize) -> Vec<u64> {
     let arena = Arena::open(stored).expect("an arena");
     assert_eq!(arena.header(), &header());
     let mut numbers = Vec::new();
@@ -92,12 +100,12 @@ pub(crate) fn whole(stored: &impl Stored, scale: usize) -> Vec<u64> {
 }
 
 /// An object that lies in one piece.
-pub(crate) fn object(key: &[u8], length: usize, place: Place, sums: Vec<u64>) -> Object {
+pub(crate) fn object(key: &[u8], length: usize, place: PieceLocation, sums: Vec<u64>) -> Object {
     Object {
         key: key.into(),
         unit: 1,
         shape: Shape::Own,
-        pieces: vec![Piece {
+        pieces: vec![ObjectPiece {
             length: length as u64,
             place,
             sums,

@@ -3,11 +3,13 @@
 use crate::cluster::*;
 use std::time::Duration;
 use tarn_checkpoint_core::rank::Replicate;
-use tarn_checkpoint_core::{Asked, Code, Level, Staging};
+use tarn_checkpoint_core::{
+    CheckpointErrorCode, PersistenceLevel, StagingShare, VersionRequirements,
+};
 
 /// As many versions as ever, with this.
-fn asks(replicas: usize, persistence: Level) -> Asked {
-    Asked {
+fn asks(replicas: usize, persistence: PersistenceLevel) -> VersionRequirements {
+    VersionRequirements {
         versions: 1,
         replicas,
         persistence,
@@ -24,25 +26,25 @@ fn commits(rank: &mut Here, of: u32, step: u64) {
 fn what_is_to_be_durable_is_not_staged_as_long_as_that_is_asked() {
     let cluster = Cluster {
         helpers: 0,
-        staging: Staging::All,
+        staging: StagingShare::All,
         ..Cluster::new(&["one", "two"])
     };
     cluster.start(|of, mut rank, _| {
-        rank.ask(asks(0, Level::Durable)).unwrap();
+        rank.ask(asks(0, PersistenceLevel::Durable)).unwrap();
         commits(&mut rank, of, 1);
         assert_eq!(rank.stats().staged, 0);
-        rank.ask(asks(0, Level::Committed)).unwrap();
+        rank.ask(asks(0, PersistenceLevel::Committed)).unwrap();
         commits(&mut rank, of, 2);
         let staged = rank.stats().last_staged;
         assert!(staged > 0);
-        rank.ask(asks(0, Level::Durable)).unwrap();
+        rank.ask(asks(0, PersistenceLevel::Durable)).unwrap();
         commits(&mut rank, of, 3);
         assert_eq!(rank.stats().last_staged, 0);
         // Each rank stages as it was asked.
-        rank.ask(asks(0, Level::Committed).and(asks(0, Level::Durable)))
+        rank.ask(asks(0, PersistenceLevel::Committed).and(asks(0, PersistenceLevel::Durable)))
             .unwrap();
         if of == 1 {
-            rank.ask(asks(0, Level::Committed)).unwrap();
+            rank.ask(asks(0, PersistenceLevel::Committed)).unwrap();
         }
         commits(&mut rank, of, 4);
         let wanted = if of == 1 { staged } else { 0 };
@@ -62,16 +64,19 @@ fn replicas_can_be_more_and_fewer_while_the_program_runs() {
     ] {
         let cluster = Cluster {
             helpers: 0,
-            staging: Staging::All,
+            staging: StagingShare::All,
             buddies: 1,
             ..Cluster::new(&["one", "two", "three"])
         };
         cluster.start(|of, mut rank, _| {
-            rank.ask(asks(2 - replicas, Level::Committed)).unwrap();
+            rank.ask(asks(2 - replicas, PersistenceLevel::Committed))
+                .unwrap();
             commits(&mut rank, of, 1);
-            rank.ask(asks(replicas, Level::Committed)).unwrap();
+            rank.ask(asks(replicas, PersistenceLevel::Committed))
+                .unwrap();
             commits(&mut rank, of, 2);
-            rank.wait(id(1, 2), Level::Committed, MOST).unwrap();
+            rank.wait(id(1, 2), PersistenceLevel::Committed, MOST)
+                .unwrap();
         });
         for node in lost {
             let _ = std::fs::remove_dir_all(cluster.memory_of(node));
@@ -88,11 +93,11 @@ fn a_version_is_on_other_nodes_when_its_commit_returns() {
         ..Cluster::new(&["one", "two"])
     };
     cluster.start(|of, mut rank, _| {
-        rank.ask(asks(0, Level::Replicated)).unwrap();
+        rank.ask(asks(0, PersistenceLevel::Replicated)).unwrap();
         for step in 1..=3 {
             commits(&mut rank, of, step);
             // It is there already.
-            rank.wait(id(1, step), Level::Replicated, Duration::ZERO)
+            rank.wait(id(1, step), PersistenceLevel::Replicated, Duration::ZERO)
                 .unwrap();
         }
         let stats = rank.stats();
@@ -108,7 +113,7 @@ fn a_version_is_on_other_nodes_when_its_commit_returns() {
 fn a_version_is_on_the_external_store_when_its_commit_returns() {
     let cluster = Cluster::flushing(&["one", "one"], 1);
     cluster.start(|of, mut rank, _| {
-        rank.ask(asks(0, Level::Flushed)).unwrap();
+        rank.ask(asks(0, PersistenceLevel::Flushed)).unwrap();
         for step in 1..=4 {
             commits(&mut rank, of, step);
             assert!(cluster.latest() >= Some(id(1, step)));
@@ -127,7 +132,7 @@ fn what_did_not_come_to_what_was_asked_is_degraded() {
         ..Cluster::new(&["one", "two"])
     };
     cluster.start(|of, mut rank, hall| {
-        rank.ask(asks(0, Level::Replicated)).unwrap();
+        rank.ask(asks(0, PersistenceLevel::Replicated)).unwrap();
         hall.deafen(1 - of);
         let committed = rank.commit(&items(&state(of, 1))).unwrap();
         let why = committed.degraded.unwrap();
@@ -145,7 +150,7 @@ fn what_did_not_come_to_what_was_asked_is_degraded() {
     restarts(&cluster, id(1, 2), 2);
     let cluster = Cluster::flushing(&["one"], 1);
     cluster.start(|of, mut rank, _| {
-        rank.ask(asks(0, Level::Flushed)).unwrap();
+        rank.ask(asks(0, PersistenceLevel::Flushed)).unwrap();
         cluster.store.does[0].lose();
         let committed = rank.commit(&items(&state(of, 1))).unwrap();
         let why = committed.degraded.unwrap();
@@ -160,7 +165,7 @@ fn what_did_not_come_to_what_was_asked_is_degraded() {
 fn what_no_version_of_this_start_can_have_is_refused_and_changes_nothing() {
     let plain = || Cluster {
         helpers: 0,
-        staging: Staging::All,
+        staging: StagingShare::All,
         ..Cluster::new(&["one", "one"])
     };
     let some = Cluster {
@@ -168,40 +173,65 @@ fn what_no_version_of_this_start_can_have_is_refused_and_changes_nothing() {
         replicate_every: 2,
         ..plain()
     };
-    let refused = |cluster: &Cluster, asked: Asked, code, says: &str| {
+    let refused = |cluster: &Cluster, asked: VersionRequirements, code, says: &str| {
         cluster.start(|of, mut rank, _| {
             let refused = rank.ask(asked).unwrap_err();
             assert_eq!(refused.code, code, "{refused}");
             assert!(refused.text.contains(says), "{refused}");
             commits(&mut rank, of, 1);
-            assert!(rank.stats().last_staged > 0 || cluster.staging == Staging::None);
+            assert!(rank.stats().last_staged > 0 || cluster.staging == StagingShare::None);
         });
     };
-    let (committed, replicated) = (Level::Committed, Level::Replicated);
-    let many = Asked {
+    let (committed, replicated) = (PersistenceLevel::Committed, PersistenceLevel::Replicated);
+    let many = VersionRequirements {
         versions: 14,
         ..asks(0, committed)
     };
-    refused(&plain(), many, Code::Invalid, "1 to 13");
+    refused(&plain(), many, CheckpointErrorCode::Invalid, "1 to 13");
     let few = "1 ranks of other nodes, each of another one, are to keep copies of what is staged, and 0 are left";
-    refused(&plain(), asks(1, committed), Code::Unsupported, few);
+    refused(
+        &plain(),
+        asks(1, committed),
+        CheckpointErrorCode::Unsupported,
+        few,
+    );
     let near = Cluster {
         same_node: true,
         ..plain()
     };
     let few = few.replace("1 ranks", "2 ranks").replace("0 are", "1 are");
-    refused(&near, asks(2, committed), Code::Unsupported, &few);
+    refused(
+        &near,
+        asks(2, committed),
+        CheckpointErrorCode::Unsupported,
+        &few,
+    );
     let none = "none is at all: ask for copies or parity";
-    refused(&plain(), asks(0, replicated), Code::Invalid, none);
+    refused(
+        &plain(),
+        asks(0, replicated),
+        CheckpointErrorCode::Invalid,
+        none,
+    );
     refused(
         &some,
         asks(0, replicated),
-        Code::Invalid,
+        CheckpointErrorCode::Invalid,
         "only every 2. one is at all: ask for copies or parity of each version",
     );
     let none = "none is at all: name an external store";
-    refused(&plain(), asks(0, Level::Flushed), Code::Invalid, none);
+    refused(
+        &plain(),
+        asks(0, PersistenceLevel::Flushed),
+        CheckpointErrorCode::Invalid,
+        none,
+    );
     let some = "only every 3. one is at all: name an external store, and flush each version";
     let store = Cluster::flushing(&["one"], 3);
-    refused(&store, asks(0, Level::Flushed), Code::Invalid, some);
+    refused(
+        &store,
+        asks(0, PersistenceLevel::Flushed),
+        CheckpointErrorCode::Invalid,
+        some,
+    );
 }

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use tarn_checkpoint_core::manifest::CHUNK;
 use tarn_checkpoint_core::rank::Replicate;
-use tarn_checkpoint_core::seal::Sealing;
+use tarn_checkpoint_core::seal::RankSealer;
 use tarn_checkpoint_core::{
-    Arena, Asked, Distance, Empty, Fault, Item, Level, Options, Rank, Shape, Staging, VersionId,
+    Arena, CheckpointError, CommitObject, Distance, Empty, Options, PersistenceLevel, Rank, Shape,
+    StagingShare, VersionId, VersionRequirements,
 };
 use tarn_media::{Device, Folder, Profile};
 use tarn_seal::SealError;
@@ -23,14 +24,14 @@ pub(crate) type Here = Rank<Folder, Folder>;
 pub(crate) const SLOW: u64 = 100_000_000;
 pub(crate) const MOST: Duration = Duration::from_secs(30);
 /// Two of them.
-pub(crate) const VERSIONS: Asked = Asked {
+pub(crate) const VERSIONS: VersionRequirements = VersionRequirements {
     versions: 2,
     replicas: 0,
-    persistence: Level::Committed,
+    persistence: PersistenceLevel::Committed,
 };
 
 /// A new key for a rank, wrapped with a secret: its number and a byte that says whose it is will do here.
-pub(crate) fn sealing(secret: u8, number: u64, clear: bool) -> Arc<Sealing> {
+pub(crate) fn sealing(secret: u8, number: u64, clear: bool) -> Arc<RankSealer> {
     let key = move |number: &[u8]| {
         let mut bytes = [secret; 32];
         bytes[..8].copy_from_slice(number);
@@ -43,7 +44,7 @@ pub(crate) fn sealing(secret: u8, number: u64, clear: bool) -> Arc<Sealing> {
     };
     let wrapped = [&number.to_le_bytes()[..], &[secret]].concat();
     let own = key(&number.to_le_bytes());
-    Arc::new(Sealing::new(&own, wrapped.into(), Arc::new(unwrap), clear).unwrap())
+    Arc::new(RankSealer::new(&own, wrapped.into(), Arc::new(unwrap), clear).unwrap())
 }
 
 /// A cluster in a folder: nodes with a tier and a memory each.
@@ -51,7 +52,7 @@ pub(crate) struct Cluster {
     pub(crate) folder: tempfile::TempDir,
     /// The node of each rank.
     pub(crate) nodes: Vec<&'static str>,
-    pub(crate) staging: Staging,
+    pub(crate) staging: StagingShare,
     pub(crate) buddies: usize,
     pub(crate) helpers: usize,
     pub(crate) same_node: bool,
@@ -71,7 +72,7 @@ impl Cluster {
         Self {
             folder: tempfile::tempdir_in("/dev/shm").unwrap(),
             nodes: nodes.to_vec(),
-            staging: Staging::Half,
+            staging: StagingShare::Half,
             buddies: 0,
             helpers: 1,
             same_node: false,
@@ -92,7 +93,7 @@ impl Cluster {
         self.folder.path().join(node).join("memory")
     }
 
-    pub(crate) fn begin(&self, hall: &Arc<Hall>, rank: u32) -> Result<Here, Fault> {
+    pub(crate) fn begin(&self, hall: &Arc<Hall>, rank: u32) -> Result<Here, CheckpointError> {
         let node = self.nodes[rank as usize];
         let profile = Profile {
             device: self.tier,
@@ -166,8 +167,8 @@ pub(crate) fn state(rank: u32, step: u64) -> Vec<Vec<u8>> {
         .collect()
 }
 
-pub(crate) fn items(state: &[Vec<u8>]) -> Vec<Item<'_>> {
-    let item = |(key, bytes): (&&'static [u8], _)| Item {
+pub(crate) fn items(state: &[Vec<u8>]) -> Vec<CommitObject<'_>> {
+    let item = |(key, bytes): (&&'static [u8], _)| CommitObject {
         key,
         unit: 1,
         shape: Shape::Own,
@@ -186,7 +187,7 @@ pub(crate) fn commit(rank: &mut Here, of: u32, step: u64) -> VersionId {
 /// A version, and what it gave to each object.
 pub(crate) type Restored = (VersionId, Vec<Vec<u8>>);
 
-pub(crate) fn restart(rank: &mut Here) -> Result<Option<Restored>, Fault> {
+pub(crate) fn restart(rank: &mut Here) -> Result<Option<Restored>, CheckpointError> {
     let mut state: Vec<Vec<u8>> = SIZES.iter().map(|size| vec![0xaa; *size]).collect();
     let mut objects: Vec<Empty<'_>> = KEYS
         .iter()

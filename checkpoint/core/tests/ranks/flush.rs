@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tarn_checkpoint_core::manifest::CHUNK;
 use tarn_checkpoint_core::{
-    Code, Empty, ExternalStore, Item, Level, Shape, Staging, VersionId, flush,
+    CheckpointErrorCode, CommitObject, Empty, ExternalStore, PersistenceLevel, Shape, StagingShare,
+    VersionId, flush,
 };
 use tarn_media::ExternalFolder;
-use tarn_ports::{Draft, External, MediumError, Stored};
+use tarn_ports::{External, ExternalFileWriter, MediumError, ReadableMedium};
 
 /// A store, and what befalls it.
 struct Played {
@@ -69,14 +70,14 @@ fn error(kind: std::io::ErrorKind) -> MediumError {
 }
 
 impl External for Played {
-    fn create(&self, name: &str) -> Result<Box<dyn Draft>, MediumError> {
+    fn create(&self, name: &str) -> Result<Box<dyn ExternalFileWriter>, MediumError> {
         self.does.fails()?;
         let inner = self.inner.create(name)?;
         let (does, name) = (Arc::clone(&self.does), name.to_owned());
         Ok(Box::new(PlayedDraft { inner, does, name }))
     }
 
-    fn see(&self, name: &str) -> Result<Box<dyn Stored + Send + Sync>, MediumError> {
+    fn see(&self, name: &str) -> Result<Box<dyn ReadableMedium + Send + Sync>, MediumError> {
         self.does.fails()?;
         self.inner.see(name)
     }
@@ -98,12 +99,12 @@ impl External for Played {
 }
 
 struct PlayedDraft {
-    inner: Box<dyn Draft>,
+    inner: Box<dyn ExternalFileWriter>,
     does: Arc<Does>,
     name: String,
 }
 
-impl Stored for PlayedDraft {
+impl ReadableMedium for PlayedDraft {
     fn size(&self) -> u64 {
         self.inner.size()
     }
@@ -114,7 +115,7 @@ impl Stored for PlayedDraft {
     }
 }
 
-impl Draft for PlayedDraft {
+impl ExternalFileWriter for PlayedDraft {
     fn append(&mut self, bytes: &[u8]) -> Result<(), MediumError> {
         self.does.fails()?;
         soon(|| !self.does.holds(&self.name));
@@ -182,7 +183,7 @@ impl Cluster {
     /// Nodes that are as fast as they can be, and a store.
     pub(crate) fn flushing(nodes: &[&'static str], every: u64) -> Self {
         Self {
-            staging: Staging::None,
+            staging: StagingShare::None,
             tier: u64::MAX,
             store: Store {
                 every,
@@ -240,7 +241,7 @@ fn rows(rank: u32, ranks: u32, step: u64) -> Vec<u8> {
 
 fn commit(rank: &mut Here, of: u32, ranks: u32, step: u64) -> VersionId {
     let bytes = rows(of, ranks, step);
-    let item = |key, bytes, shape| Item {
+    let item = |key, bytes, shape| CommitObject {
         key,
         unit: 1,
         shape,
@@ -275,12 +276,12 @@ fn restart(rank: &mut Here, of: u32, ranks: u32, step: u64) -> Option<VersionId>
 #[test]
 fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
     let mut cluster = Cluster::flushing(&["one", "one", "two"], 2);
-    cluster.staging = Staging::All;
+    cluster.staging = StagingShare::All;
     cluster.start(|of, mut rank, _| {
         for step in 1..=5 {
             let version = commit(&mut rank, of, 3, step);
             if step % 2 == 0 {
-                rank.wait(version, Level::Flushed, MOST).unwrap();
+                rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
             }
         }
         let stats = rank.stats();
@@ -289,18 +290,24 @@ fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
             (2, 0, 0)
         );
         // The fourth has all that the third would have had.
-        rank.wait(id(1, 3), Level::Flushed, MOST).unwrap();
+        rank.wait(id(1, 3), PersistenceLevel::Flushed, MOST)
+            .unwrap();
         assert_eq!(rank.stats().flushed, 2);
         // Who waits for one has it flushed, whether it is its turn or not.
-        rank.wait(id(1, 5), Level::Flushed, MOST).unwrap();
+        rank.wait(id(1, 5), PersistenceLevel::Flushed, MOST)
+            .unwrap();
         assert_eq!(rank.stats().flushed, 3);
         commit(&mut rank, of, 3, 6);
-        rank.wait(id(1, 6), Level::Flushed, MOST).unwrap();
-        rank.wait(id(1, 6), Level::Flushed, MOST).unwrap();
+        rank.wait(id(1, 6), PersistenceLevel::Flushed, MOST)
+            .unwrap();
+        rank.wait(id(1, 6), PersistenceLevel::Flushed, MOST)
+            .unwrap();
         assert_eq!(rank.stats().flushed, 4);
         commit(&mut rank, of, 3, 7);
-        let never = rank.wait(id(1, 8), Level::Flushed, MOST).unwrap_err();
-        assert_eq!(never.code, Code::NotFound, "{never}");
+        let never = rank
+            .wait(id(1, 8), PersistenceLevel::Flushed, MOST)
+            .unwrap_err();
+        assert_eq!(never.code, CheckpointErrorCode::NotFound, "{never}");
         rank.end().unwrap();
     });
     assert_eq!(cluster.latest(), Some(id(1, 6)));
@@ -315,9 +322,9 @@ fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
         assert_eq!(
             levels,
             [
-                (5, Level::Flushed),
-                (6, Level::Flushed),
-                (7, Level::Durable)
+                (5, PersistenceLevel::Flushed),
+                (6, PersistenceLevel::Flushed),
+                (7, PersistenceLevel::Durable)
             ]
         );
     });
@@ -335,7 +342,8 @@ fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
             for step in step + 1..=step + 2 {
                 commit(&mut rank, of, ranks, step);
             }
-            rank.wait(id(generation, 2), Level::Flushed, MOST).unwrap();
+            rank.wait(id(generation, 2), PersistenceLevel::Flushed, MOST)
+                .unwrap();
             rank.end().unwrap();
         });
         (step, from) = (step + 2, id(generation, 2));
@@ -356,7 +364,7 @@ fn what_is_damaged_on_a_node_is_read_from_the_store_and_the_other_way() {
     cluster.start(|of, mut rank, _| {
         for step in 1..=2 {
             let version = commit(&mut rank, of, 2, step);
-            rank.wait(version, Level::Flushed, MOST).unwrap();
+            rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
         }
         rank.end().unwrap();
     });
@@ -400,9 +408,13 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
         ..Does::default()
     };
     for (does, code, says) in [
-        (full, Code::NoSpace, "no storage space"),
-        (damages, Code::Corrupt, "right after it was written"),
-        (gone, Code::Io, "host unreachable"),
+        (full, CheckpointErrorCode::NoSpace, "no storage space"),
+        (
+            damages,
+            CheckpointErrorCode::Corrupt,
+            "right after it was written",
+        ),
+        (gone, CheckpointErrorCode::Io, "host unreachable"),
     ] {
         let mut cluster = Cluster::flushing(&["one", "one"], 1);
         let gone = does.gone.swap(false, SeqCst);
@@ -413,12 +425,18 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
             let version = commit(&mut rank, of, 2, 1);
             soon(|| rank.stats().flush_failed + rank.stats().flushed > 0);
             if of == 1 {
-                let told = rank.wait(version, Level::Flushed, MOST).unwrap_err();
+                let told = rank
+                    .wait(version, PersistenceLevel::Flushed, MOST)
+                    .unwrap_err();
                 assert_eq!(told.code, code, "{told}");
                 assert!(told.text.contains(says) || gone, "{told}");
             } else {
-                let told = rank.wait(version, Level::Flushed, Duration::from_millis(50));
-                assert_eq!(told.unwrap_err().code, Code::TimedOut);
+                let told = rank.wait(
+                    version,
+                    PersistenceLevel::Flushed,
+                    Duration::from_millis(50),
+                );
+                assert_eq!(told.unwrap_err().code, CheckpointErrorCode::TimedOut);
             }
             rank.end().unwrap();
         });
@@ -431,7 +449,7 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
         cluster.start(|of, mut rank, _| {
             assert_eq!(restart(&mut rank, of, 2, 1), Some(id(1, 1)));
             let version = commit(&mut rank, of, 2, 2);
-            rank.wait(version, Level::Flushed, MOST).unwrap();
+            rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
         });
         let there: Vec<_> = flush::list(&cluster.store()).unwrap();
         assert_eq!(
@@ -483,7 +501,7 @@ fn a_flush_takes_as_long_as_its_rate_says_and_ends_with_the_program() {
     cluster.store.rate = bytes * 10;
     cluster.start(|of, mut rank, _| {
         let version = commit(&mut rank, of, 1, 1);
-        rank.wait(version, Level::Flushed, MOST).unwrap();
+        rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
         assert!(rank.stats().last_flush >= Duration::from_millis(100));
         rank.end().unwrap();
     });
@@ -492,9 +510,13 @@ fn a_flush_takes_as_long_as_its_rate_says_and_ends_with_the_program() {
         let version = commit(&mut rank, of, 1, 2);
         commit(&mut rank, of, 1, 3);
         let late = rank
-            .wait(version, Level::Flushed, Duration::from_millis(10))
+            .wait(
+                version,
+                PersistenceLevel::Flushed,
+                Duration::from_millis(10),
+            )
             .unwrap_err();
-        assert_eq!(late.code, Code::TimedOut);
+        assert_eq!(late.code, CheckpointErrorCode::TimedOut);
         // Its slot is not used again.
         for step in 4..9 {
             commit(&mut rank, of, 1, step);
@@ -511,13 +533,14 @@ fn the_next_start_publishes_what_became_complete_as_the_last_one_ended() {
     let cluster = Cluster::flushing(&["one", "one"], 1);
     cluster.start(|of, mut rank, _| {
         let version = commit(&mut rank, of, 2, 1);
-        rank.wait(version, Level::Flushed, MOST).unwrap();
+        rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
     });
     std::fs::remove_file(cluster.path("store/phx/run/latest")).unwrap();
     cluster.lose_nodes();
     cluster.start(|of, mut rank, _| {
         assert_eq!(restart(&mut rank, of, 2, 1), Some(id(1, 1)));
-        rank.wait(id(1, 1), Level::Flushed, MOST).unwrap();
+        rank.wait(id(1, 1), PersistenceLevel::Flushed, MOST)
+            .unwrap();
     });
     // Whatever it says, what is there decides.
     std::fs::write(cluster.path("store/phx/run/latest"), b"nonsense").unwrap();
@@ -539,7 +562,7 @@ fn ranks_that_are_told_different_things_are_refused() {
     });
     for refused in refused {
         let fault = refused.unwrap_err();
-        assert_eq!(fault.code, Code::Invalid, "{fault}");
+        assert_eq!(fault.code, CheckpointErrorCode::Invalid, "{fault}");
         assert!(
             fault.text.contains("give all ranks the same settings"),
             "{fault}"
@@ -553,20 +576,20 @@ fn who_waits_for_a_flush_asks_a_store_again_that_failed_for_a_while() {
     let cluster = Cluster::flushing(&["one"], 1);
     cluster.start(|of, mut rank, _| {
         let version = commit(&mut rank, of, 1, 1);
-        rank.wait(version, Level::Flushed, MOST).unwrap();
+        rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
         let gone = &cluster.store.does[0].gone;
         gone.store(true, SeqCst);
         // Enough to ask the store, however busy the machine is.
-        let told = rank.wait(version, Level::Flushed, Duration::from_secs(2));
+        let told = rank.wait(version, PersistenceLevel::Flushed, Duration::from_secs(2));
         let told = told.unwrap_err();
-        assert_eq!(told.code, Code::TimedOut, "{told}");
+        assert_eq!(told.code, CheckpointErrorCode::TimedOut, "{told}");
         assert!(told.text.contains("host unreachable"), "{told}");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(50));
                 gone.store(false, SeqCst);
             });
-            rank.wait(version, Level::Flushed, MOST).unwrap();
+            rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
         });
         rank.end().unwrap();
     });
@@ -584,17 +607,22 @@ fn what_nobody_waits_for_any_more_is_not_flushed_and_nobody_waits_for_it() {
         rank.ask(VERSIONS).unwrap();
         for step in 1..=2 {
             let version = commit(&mut rank, of, 2, step);
-            rank.wait(version, Level::Durable, MOST).unwrap();
+            rank.wait(version, PersistenceLevel::Durable, MOST).unwrap();
         }
         if of == 1 {
             soon(|| rank.stats().flushed == 1);
         }
-        let late = rank.wait(id(1, 1), Level::Flushed, Duration::from_millis(50));
-        assert_eq!(late.unwrap_err().code, Code::TimedOut);
+        let late = rank.wait(
+            id(1, 1),
+            PersistenceLevel::Flushed,
+            Duration::from_millis(50),
+        );
+        assert_eq!(late.unwrap_err().code, CheckpointErrorCode::TimedOut);
         together.wait();
         first.hold(None);
         // The second rank has the first version under way.
-        rank.wait(id(1, 2), Level::Flushed, 2 * MOST).unwrap();
+        rank.wait(id(1, 2), PersistenceLevel::Flushed, 2 * MOST)
+            .unwrap();
         assert_eq!(rank.stats().flushed, 1, "rank {of}");
         together.wait();
         second.hold(None);
@@ -609,22 +637,25 @@ fn a_version_of_an_earlier_start_is_not_flushed_because_another_start_has_its_nu
     two.store.at = Some(one.path("store"));
     one.start(|of, mut rank, _| {
         let version = commit(&mut rank, of, 1, 1);
-        rank.wait(version, Level::Durable, MOST).unwrap();
+        rank.wait(version, PersistenceLevel::Durable, MOST).unwrap();
     });
     two.start(|of, mut rank, _| {
         for step in 1..=3 {
             let version = commit(&mut rank, of, 1, step);
-            rank.wait(version, Level::Flushed, MOST).unwrap();
+            rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
         }
     });
     one.start(|of, mut rank, _| {
-        let told = rank.wait(id(1, 1), Level::Flushed, MOST).unwrap_err();
-        assert_eq!(told.code, Code::NotFound, "{told}");
+        let told = rank
+            .wait(id(1, 1), PersistenceLevel::Flushed, MOST)
+            .unwrap_err();
+        assert_eq!(told.code, CheckpointErrorCode::NotFound, "{told}");
         commit(&mut rank, of, 1, 2);
         let version = commit(&mut rank, of, 1, 3);
-        rank.wait(version, Level::Flushed, MOST).unwrap();
+        rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
         // Now something is there that goes on from it.
-        rank.wait(id(1, 1), Level::Flushed, MOST).unwrap();
+        rank.wait(id(1, 1), PersistenceLevel::Flushed, MOST)
+            .unwrap();
     });
 }
 
@@ -637,9 +668,10 @@ fn a_version_that_the_next_start_did_not_go_on_from_is_not_flushed_with_that() {
             rank.ask(VERSIONS).unwrap();
             for step in 1..=3 {
                 let version = commit(&mut rank, of, 1, step);
-                rank.wait(version, Level::Durable, MOST).unwrap();
+                rank.wait(version, PersistenceLevel::Durable, MOST).unwrap();
             }
-            rank.wait(id(1, 2), Level::Flushed, MOST).unwrap();
+            rank.wait(id(1, 2), PersistenceLevel::Flushed, MOST)
+                .unwrap();
         });
         if lost {
             cluster.lose_nodes();
@@ -649,11 +681,19 @@ fn a_version_that_the_next_start_did_not_go_on_from_is_not_flushed_with_that() {
             assert_eq!(from, Some(id(1, 2)));
             commit(&mut rank, of, 1, 4);
             let version = commit(&mut rank, of, 1, 5);
-            rank.wait(version, Level::Flushed, MOST).unwrap();
-            rank.wait(id(1, 1), Level::Flushed, MOST).unwrap();
-            rank.wait(id(1, 2), Level::Flushed, MOST).unwrap();
-            let told = rank.wait(id(1, 3), Level::Flushed, MOST).unwrap_err();
-            assert_eq!(told.code, Code::NotFound, "lost: {lost}: {told}");
+            rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
+            rank.wait(id(1, 1), PersistenceLevel::Flushed, MOST)
+                .unwrap();
+            rank.wait(id(1, 2), PersistenceLevel::Flushed, MOST)
+                .unwrap();
+            let told = rank
+                .wait(id(1, 3), PersistenceLevel::Flushed, MOST)
+                .unwrap_err();
+            assert_eq!(
+                told.code,
+                CheckpointErrorCode::NotFound,
+                "lost: {lost}: {told}"
+            );
         });
     }
 }

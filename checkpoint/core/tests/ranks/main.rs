@@ -13,15 +13,17 @@ use cluster::*;
 use hall::Hall;
 use std::ops::Range;
 use tarn_checkpoint_core::manifest::CHUNK;
-use tarn_checkpoint_core::{Code, Empty, Item, Level, Shape, Staging};
+use tarn_checkpoint_core::{
+    CheckpointErrorCode, CommitObject, Empty, PersistenceLevel, Shape, StagingShare,
+};
 
 #[test]
 fn what_is_committed_comes_back_in_the_next_start() {
     for staging in [
-        Staging::None,
-        Staging::Half,
-        Staging::All,
-        Staging::Bytes(CHUNK),
+        StagingShare::None,
+        StagingShare::Half,
+        StagingShare::All,
+        StagingShare::Bytes(CHUNK),
     ] {
         for helpers in [0, 1, 3] {
             let cluster = Cluster {
@@ -38,15 +40,16 @@ fn what_is_committed_comes_back_in_the_next_start() {
                 assert_eq!((stats.commits, stats.degraded), (5, 0));
                 assert_eq!(
                     stats.staged > 0,
-                    staging != Staging::None,
+                    staging != StagingShare::None,
                     "{staging:?} {helpers}"
                 );
-                rank.wait(id(1, 5), Level::Durable, MOST).unwrap();
+                rank.wait(id(1, 5), PersistenceLevel::Durable, MOST)
+                    .unwrap();
                 assert_eq!(
-                    rank.wait(id(1, 6), Level::Committed, MOST)
+                    rank.wait(id(1, 6), PersistenceLevel::Committed, MOST)
                         .unwrap_err()
                         .code,
-                    Code::NotFound
+                    CheckpointErrorCode::NotFound
                 );
                 rank.end().unwrap();
             });
@@ -61,7 +64,7 @@ fn what_is_committed_comes_back_in_the_next_start() {
 #[test]
 fn who_sees_a_version_durable_sees_what_its_destaging_took() {
     let cluster = Cluster {
-        staging: Staging::All,
+        staging: StagingShare::All,
         ..Cluster::new(&["one"])
     };
     let hall = Hall::new(&cluster.nodes);
@@ -74,7 +77,7 @@ fn who_sees_a_version_durable_sees_what_its_destaging_took() {
     });
     let mut rank = cluster.begin(&hall, 0).unwrap();
     commit(&mut rank, 0, 1);
-    let waited = rank.wait(id(1, 1), Level::Durable, MOST);
+    let waited = rank.wait(id(1, 1), PersistenceLevel::Durable, MOST);
     let stats = rank.stats();
     drop(go);
     waited.unwrap();
@@ -88,7 +91,7 @@ fn who_sees_a_version_durable_sees_what_its_destaging_took() {
 fn what_was_staged_as_the_process_ended_is_found_by_the_next() {
     let cluster = Cluster {
         helpers: 0,
-        staging: Staging::All,
+        staging: StagingShare::All,
         ..Cluster::new(&["one", "one"])
     };
     cluster.start(|of, mut rank, _| {
@@ -112,7 +115,7 @@ fn the_buddy_has_what_was_staged_on_a_node_that_lost_its_memory() {
     for nodes in [["one", "two"], ["one", "one"]] {
         let cluster = Cluster {
             helpers: 0,
-            staging: Staging::All,
+            staging: StagingShare::All,
             buddies: 1,
             same_node: true,
             ..Cluster::new(&nodes)
@@ -120,7 +123,8 @@ fn the_buddy_has_what_was_staged_on_a_node_that_lost_its_memory() {
         cluster.start(|of, mut rank, _| {
             commit(&mut rank, of, 1);
             assert_eq!(rank.stats().degraded, 0);
-            rank.wait(id(1, 1), Level::Committed, MOST).unwrap();
+            rank.wait(id(1, 1), PersistenceLevel::Committed, MOST)
+                .unwrap();
         });
         let lost = cluster.memory_of("one");
         match nodes[1] {
@@ -136,14 +140,15 @@ fn the_buddy_has_what_was_staged_on_a_node_that_lost_its_memory() {
 fn of_several_buddies_one_is_enough() {
     let cluster = Cluster {
         helpers: 0,
-        staging: Staging::All,
+        staging: StagingShare::All,
         buddies: 2,
         ..Cluster::new(&["one", "two", "three", "three"])
     };
     cluster.start(|of, mut rank, _| {
         commit(&mut rank, of, 1);
         assert_eq!(rank.stats().degraded, 0);
-        rank.wait(id(1, 1), Level::Committed, MOST).unwrap();
+        rank.wait(id(1, 1), PersistenceLevel::Committed, MOST)
+            .unwrap();
     });
     for node in ["one", "two"] {
         std::fs::remove_dir_all(cluster.memory_of(node)).unwrap();
@@ -167,7 +172,7 @@ fn of_several_buddies_one_is_enough() {
 fn a_version_that_one_rank_has_lost_is_nobodys() {
     let cluster = Cluster {
         helpers: 0,
-        staging: Staging::All,
+        staging: StagingShare::All,
         ..Cluster::new(&["one", "two"])
     };
     cluster.start(|of, mut rank, _| {
@@ -187,7 +192,7 @@ fn a_version_that_one_rank_has_lost_is_nobodys() {
 #[test]
 fn a_damaged_version_is_told_and_the_one_before_is_taken() {
     let cluster = Cluster {
-        staging: Staging::None,
+        staging: StagingShare::None,
         ..Cluster::new(&["one", "two"])
     };
     cluster.start(|of, mut rank, _| {
@@ -212,21 +217,24 @@ fn a_damaged_version_is_told_and_the_one_before_is_taken() {
 #[test]
 fn a_buddy_that_fails_costs_copies_and_no_data() {
     let cluster = Cluster {
-        staging: Staging::All,
+        staging: StagingShare::All,
         buddies: 1,
         ..Cluster::new(&["one", "two", "three"])
     };
     cluster.start(|of, mut rank, hall| {
         commit(&mut rank, of, 1);
-        rank.wait(id(1, 1), Level::Durable, MOST).unwrap();
+        rank.wait(id(1, 1), PersistenceLevel::Durable, MOST)
+            .unwrap();
         hall.deafen(1);
         let committed = rank.commit(&items(&state(of, 2))).unwrap();
         // Rank 0 was rank 1's to keep.
         assert_eq!(committed.degraded.is_some(), of == 0, "{committed:?}");
-        rank.wait(id(1, 2), Level::Durable, MOST).unwrap();
+        rank.wait(id(1, 2), PersistenceLevel::Durable, MOST)
+            .unwrap();
         // Another pair: nothing is missing any more.
         assert_eq!(rank.commit(&items(&state(of, 3))).unwrap().degraded, None);
-        rank.wait(id(1, 3), Level::Durable, MOST).unwrap();
+        rank.wait(id(1, 3), PersistenceLevel::Durable, MOST)
+            .unwrap();
         rank.end().unwrap();
     });
     restarts(&cluster, id(1, 3), 3);
@@ -265,13 +273,13 @@ fn a_commit_that_fails_on_one_rank_leaves_a_version_that_all_have() {
         }
         assert_eq!(
             rank.commit(&two).map_err(|e| e.code).err(),
-            (of == 1).then_some(Code::Exists)
+            (of == 1).then_some(CheckpointErrorCode::Exists)
         );
         assert_eq!(
-            rank.wait(id(1, 2), Level::Committed, MOST)
+            rank.wait(id(1, 2), PersistenceLevel::Committed, MOST)
                 .unwrap_err()
                 .code,
-            Code::NotFound
+            CheckpointErrorCode::NotFound
         );
     });
     restarts(&cluster, id(1, 1), 1);
@@ -369,19 +377,19 @@ fn shaped_objects_are_divided_among_any_number_of_ranks() {
             for now in [step + 1, step + 2] {
                 let (a, b) = (block(shape, now), rows(mine.clone(), now));
                 let items = [
-                    Item {
+                    CommitObject {
                         key: b"block",
                         unit: 8,
                         shape: Shape::Block(shape.to_vec()),
                         bytes: &a,
                     },
-                    Item {
+                    CommitObject {
                         key: b"rows",
                         unit: 1,
                         shape: Shape::Irregular(ROW),
                         bytes: &b,
                     },
-                    Item {
+                    CommitObject {
                         key: b"same",
                         unit: 1,
                         shape: Shape::Replicated,
@@ -390,7 +398,8 @@ fn shaped_objects_are_divided_among_any_number_of_ranks() {
                 ];
                 rank.commit(&items).unwrap();
             }
-            rank.wait(id(generation, 2), Level::Durable, MOST).unwrap();
+            rank.wait(id(generation, 2), PersistenceLevel::Durable, MOST)
+                .unwrap();
             rank.end().unwrap();
         });
         step += 2;
@@ -413,7 +422,7 @@ fn shaped_objects_are_divided_among_any_number_of_ranks() {
     cluster.nodes = vec!["one"];
     cluster.start(|_, mut rank, _| {
         let lost = rank.restart(None, &mut []).unwrap_err();
-        assert_eq!(lost.code, Code::Corrupt);
+        assert_eq!(lost.code, CheckpointErrorCode::Corrupt);
         assert!(
             lost.text
                 .contains("version 3.2 the part of rank 1, 3 is not"),
@@ -431,7 +440,7 @@ fn shaped_objects_are_divided_among_any_number_of_ranks() {
         }];
         assert_eq!(
             rank.restart(None, &mut objects).unwrap_err().code,
-            Code::Shape
+            CheckpointErrorCode::Shape
         );
     });
 }
@@ -444,8 +453,8 @@ fn objects_that_are_not_as_they_were_are_refused() {
         rank.end().unwrap();
     });
     for (key, size, code) in [
-        (&b"small"[..], 101, Code::Invalid),
-        (b"other", 100, Code::Invalid),
+        (&b"small"[..], 101, CheckpointErrorCode::Invalid),
+        (b"other", 100, CheckpointErrorCode::Invalid),
     ] {
         cluster.start(|_, mut rank, _| {
             let mut bytes = vec![0; size];
@@ -457,7 +466,7 @@ fn objects_that_are_not_as_they_were_are_refused() {
             assert_eq!(rank.restart(None, &mut objects).unwrap_err().code, code);
             assert_eq!(
                 rank.restart(Some(id(9, 9)), &mut []).unwrap_err().code,
-                Code::NotFound
+                CheckpointErrorCode::NotFound
             );
         });
     }
@@ -477,7 +486,7 @@ fn an_arena_that_cannot_be_opened_is_told_and_kept() {
     damage(&arena, 7..8);
     let hall = Hall::new(&["one"]);
     let refused = cluster.begin(&hall, 0).map(drop).unwrap_err();
-    assert_eq!(refused.code, Code::Corrupt);
+    assert_eq!(refused.code, CheckpointErrorCode::Corrupt);
     assert!(
         refused.text.contains("1/0.arena: this is no arena"),
         "{refused}"

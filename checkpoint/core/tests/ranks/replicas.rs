@@ -2,8 +2,10 @@
 
 use crate::cluster::*;
 use tarn_checkpoint_core::rank::Replicate;
-use tarn_checkpoint_core::{Arena, Code, Level, Place, Staging};
-use tarn_media::Seen;
+use tarn_checkpoint_core::{
+    Arena, CheckpointErrorCode, PersistenceLevel, PieceLocation, StagingShare,
+};
+use tarn_media::ReadOnlyMapping;
 
 fn lose(cluster: &Cluster, node: &str) {
     std::fs::remove_dir_all(cluster.folder.path().join(node)).unwrap();
@@ -12,7 +14,7 @@ fn lose(cluster: &Cluster, node: &str) {
 /// Five versions, of which every second is on other nodes; then nodes are replaced.
 fn replaced(replicate: Replicate, nodes: &[&'static str], lost: &[&'static str]) -> Cluster {
     let mut cluster = Cluster {
-        staging: Staging::Half,
+        staging: StagingShare::Half,
         replicate,
         replicate_every: 2,
         tier: u64::MAX,
@@ -22,9 +24,12 @@ fn replaced(replicate: Replicate, nodes: &[&'static str], lost: &[&'static str])
         for step in 1..=5 {
             commit(&mut rank, of, step);
         }
-        rank.wait(id(1, 4), Level::Replicated, MOST).unwrap();
-        let odd = rank.wait(id(1, 5), Level::Replicated, MOST).unwrap_err();
-        assert_eq!(odd.code, Code::NotFound);
+        rank.wait(id(1, 4), PersistenceLevel::Replicated, MOST)
+            .unwrap();
+        let odd = rank
+            .wait(id(1, 5), PersistenceLevel::Replicated, MOST)
+            .unwrap_err();
+        assert_eq!(odd.code, CheckpointErrorCode::NotFound);
         assert!(odd.text.contains("every 2th is"), "{odd}");
         let stats = rank.stats();
         assert_eq!((stats.replicated, stats.bare, stats.degraded), (2, 0, 0));
@@ -45,7 +50,8 @@ fn goes_on(mut cluster: Cluster, next: &'static str) {
         assert!(now == state(of, 4), "rank {of} has another state");
         commit(&mut rank, of, 11);
         // What was restored is kept until others have a new one.
-        rank.wait(id(2, 1), Level::Durable, MOST).unwrap();
+        rank.wait(id(2, 1), PersistenceLevel::Durable, MOST)
+            .unwrap();
     });
     restarts(&cluster, id(2, 1), 11);
     cluster.start(|of, mut rank, _| {
@@ -106,7 +112,7 @@ fn two_nodes_of_one_set_are_too_many() {
     let cluster = replaced(Replicate::Parity(3), &nodes, &["one", "two"]);
     cluster.start(|_, mut rank, _| {
         let refused = restart(&mut rank).unwrap_err();
-        assert_eq!(refused.code, Code::Corrupt);
+        assert_eq!(refused.code, CheckpointErrorCode::Corrupt);
         assert!(refused.text.contains("the part of rank 0, 1"), "{refused}");
     });
 }
@@ -125,7 +131,10 @@ fn a_damaged_parity_gives_nothing_wrong() {
     restarts(&cluster, id(1, 5), 5);
     lose(&cluster, "one");
     cluster.start(|_, mut rank, _| {
-        assert_eq!(restart(&mut rank).unwrap_err().code, Code::Corrupt);
+        assert_eq!(
+            restart(&mut rank).unwrap_err().code,
+            CheckpointErrorCode::Corrupt
+        );
     });
 }
 
@@ -135,11 +144,11 @@ fn a_set_of_which_one_list_is_damaged_is_made_again_by_another() {
     let nodes = ["one", "two", "three"];
     let cluster = replaced(Replicate::Parity(3), &nodes, &[]);
     let file = cluster.tier_of("two").join("1/1.parity");
-    let arena = Arena::open(&Seen::open(&file).unwrap()).unwrap();
+    let arena = Arena::open(&ReadOnlyMapping::open(&file).unwrap()).unwrap();
     for version in arena.versions() {
         let mut objects = version.manifest.objects.iter();
         let members = objects.find(|o| *o.key == *b"members").unwrap();
-        let Place::Arena(at) = members.pieces[0].place else {
+        let PieceLocation::Arena(at) = members.pieces[0].place else {
             panic!("it is whole");
         };
         damage(&file, at + 3..at + 4);
@@ -179,8 +188,10 @@ fn a_rank_that_nobody_can_keep_is_told() {
     };
     cluster.start(|of, mut rank, _| {
         commit(&mut rank, of, 1);
-        let bare = rank.wait(id(1, 1), Level::Replicated, MOST).unwrap_err();
-        assert_eq!(bare.code, Code::NoSpace, "{bare}");
+        let bare = rank
+            .wait(id(1, 1), PersistenceLevel::Replicated, MOST)
+            .unwrap_err();
+        assert_eq!(bare.code, CheckpointErrorCode::NoSpace, "{bare}");
         let next = rank.commit(&items(&state(of, 2))).unwrap();
         let why = next.degraded.unwrap();
         let wanted = "version 1.1 is not on other nodes: versions are to be on 1 other nodes";
@@ -194,7 +205,7 @@ fn a_rank_that_nobody_can_keep_is_told() {
 #[test]
 fn a_version_that_some_could_not_keep_takes_the_place_of_none() {
     let mut cluster = Cluster {
-        staging: Staging::None,
+        staging: StagingShare::None,
         replicate: Replicate::Parity(3),
         replicate_every: 2,
         tier: u64::MAX,
@@ -205,14 +216,17 @@ fn a_version_that_some_could_not_keep_takes_the_place_of_none() {
         for step in 1..=2 {
             commit(&mut rank, of, step);
         }
-        rank.wait(id(1, 2), Level::Replicated, MOST).unwrap();
+        rank.wait(id(1, 2), PersistenceLevel::Replicated, MOST)
+            .unwrap();
         hall.deafen(1);
         together.wait();
         for step in 3..=9 {
             rank.commit(&items(&state(of, step))).unwrap();
         }
-        let bare = rank.wait(id(1, 8), Level::Replicated, MOST).unwrap_err();
-        assert_eq!(bare.code, Code::NoSpace, "{bare}");
+        let bare = rank
+            .wait(id(1, 8), PersistenceLevel::Replicated, MOST)
+            .unwrap_err();
+        assert_eq!(bare.code, CheckpointErrorCode::NoSpace, "{bare}");
         let next = rank.commit(&items(&state(of, 10))).unwrap();
         let why = next.degraded.unwrap();
         assert!(why.contains("is not on other nodes"), "{why}");
@@ -256,7 +270,7 @@ fn ranks_that_are_told_otherwise_are_refused() {
                     ..*one
                 };
                 let refused = own.begin(hall, rank).map(drop).unwrap_err();
-                assert_eq!(refused.code, Code::Invalid);
+                assert_eq!(refused.code, CheckpointErrorCode::Invalid);
                 assert!(
                     refused.text.contains("give all ranks the same settings"),
                     "{refused}"

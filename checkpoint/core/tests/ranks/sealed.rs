@@ -2,11 +2,11 @@
 
 use crate::cluster::*;
 use std::path::Path;
-use tarn_checkpoint_core::manifest::{CHUNK, Manifest, Piece, Place};
+use tarn_checkpoint_core::manifest::{CHUNK, ObjectPiece, PieceLocation, RankManifest};
 use tarn_checkpoint_core::rank::Replicate;
-use tarn_checkpoint_core::{Arena, Code, Level, Staging};
+use tarn_checkpoint_core::{Arena, CheckpointErrorCode, PersistenceLevel, StagingShare};
 use tarn_ports::{Medium, Vault};
-use tarn_types::block::{self, Kind};
+use tarn_types::block::{self, BlockKind};
 
 /// Whether some of what ranks held lies anywhere below a folder.
 fn is_to_be_seen(folder: &Path, needles: &[Vec<u8>]) -> bool {
@@ -38,7 +38,7 @@ fn nothing_of_a_sealed_version_lies_anywhere() {
     for secret in [Some(1), None] {
         let cluster = Cluster {
             secret,
-            staging: Staging::Half,
+            staging: StagingShare::Half,
             buddies: 1,
             replicate: Replicate::Copies(1),
             ..Cluster::new(&["one", "two"])
@@ -54,7 +54,8 @@ fn nothing_of_a_sealed_version_lies_anywhere() {
                 let seen = is_to_be_seen(cluster.folder.path(), &needles);
                 assert_eq!(seen, secret.is_none());
                 gate.wait();
-                rank.wait(version, Level::Replicated, MOST).unwrap();
+                rank.wait(version, PersistenceLevel::Replicated, MOST)
+                    .unwrap();
             }
             rank.end().unwrap();
         });
@@ -67,7 +68,7 @@ fn nothing_of_a_sealed_version_lies_anywhere() {
 fn committed(secret: Option<u8>) -> Cluster {
     let cluster = Cluster {
         secret,
-        staging: Staging::None,
+        staging: StagingShare::None,
         ..Cluster::new(&["one"])
     };
     cluster.start(|of, mut rank, _| {
@@ -87,7 +88,7 @@ fn without_its_key_a_version_is_refused_and_stays() {
         cluster.secret = secret;
         cluster.start(|_, mut rank, _| {
             let fault = restart(&mut rank).unwrap_err();
-            assert_eq!(fault.code, Code::Invalid, "{fault}");
+            assert_eq!(fault.code, CheckpointErrorCode::Invalid, "{fault}");
             assert!(fault.text.contains(says), "{fault}");
         });
     }
@@ -117,13 +118,13 @@ fn attack_a_version_in_clear_is_refused_by_who_seals() {
     cluster.secret = Some(1);
     cluster.start(|_, mut rank, _| {
         let fault = restart(&mut rank).unwrap_err();
-        assert_eq!(fault.code, Code::Invalid, "{fault}");
+        assert_eq!(fault.code, CheckpointErrorCode::Invalid, "{fault}");
         assert!(fault.text.contains("TARN_PHX_CLEAR=1"), "{fault}");
     });
 }
 
 /// An arena of rank 0, with all its checksums right: of version 1.2 what is made of 1.1 and 1.2.
-fn forge(cluster: &Cluster, of: impl Fn(&Manifest, &Manifest) -> Manifest) {
+fn forge(cluster: &Cluster, of: impl Fn(&RankManifest, &RankManifest) -> RankManifest) {
     let device = std::sync::Arc::new(tarn_media::Device::new(tarn_media::Profile::none()));
     let tier = tarn_media::Folder::new(&cluster.tier_of("one"), device).unwrap();
     let mut medium = tier.open("1/0.arena").unwrap();
@@ -136,7 +137,7 @@ fn forge(cluster: &Cluster, of: impl Fn(&Manifest, &Manifest) -> Manifest) {
         version.manifest.clone()
     };
     let manifest = of(&kept(1), &kept(2));
-    let new = Some((id(1, 2), Level::Durable, manifest));
+    let new = Some((id(1, 2), PersistenceLevel::Durable, manifest));
     arena
         .publish(&mut windows[0], new, |v| v.id != id(1, 2))
         .unwrap();
@@ -162,12 +163,12 @@ fn attack_chunks_that_changed_places_are_found() {
         let [piece] = &odd.pieces[..] else {
             panic!("{} pieces", odd.pieces.len());
         };
-        let Place::Arena(at) = piece.place else {
+        let PieceLocation::Arena(at) = piece.place else {
             panic!("it is staged");
         };
-        let chunk = |n: u64| Piece {
+        let chunk = |n: u64| ObjectPiece {
             length: CHUNK,
-            place: Place::Arena(at + n * CHUNK),
+            place: PieceLocation::Arena(at + n * CHUNK),
             sums: vec![piece.sums[n as usize]],
         };
         odd.pieces = [1, 0, 2].map(chunk).into();
@@ -179,8 +180,8 @@ fn attack_chunks_that_changed_places_are_found() {
 /// An earlier version of the same start, or a part of one, comes back as the newest.
 #[test]
 fn attack_what_was_sealed_earlier_is_not_the_newest_version() {
-    let earlier = |older: &Manifest, _: &Manifest| older.clone();
-    let one_object = |older: &Manifest, newest: &Manifest| {
+    let earlier = |older: &RankManifest, _: &RankManifest| older.clone();
+    let one_object = |older: &RankManifest, newest: &RankManifest| {
         let mut manifest = newest.clone();
         let (now, then) = (
             manifest.seal.as_mut().unwrap(),
@@ -192,18 +193,19 @@ fn attack_what_was_sealed_earlier_is_not_the_newest_version() {
         now.proofs[odd].clone_from(&then.proofs[odd]);
         manifest
     };
-    let one_less = |_: &Manifest, newest: &Manifest| {
+    let one_less = |_: &RankManifest, newest: &RankManifest| {
         let mut manifest = newest.clone();
         manifest.objects.pop();
         manifest.seal.as_mut().unwrap().proofs.pop();
         manifest
     };
-    let other_unit = |_: &Manifest, newest: &Manifest| {
+    let other_unit = |_: &RankManifest, newest: &RankManifest| {
         let mut manifest = newest.clone();
         manifest.objects[0].unit += 1;
         manifest
     };
-    let in_clear = |_: &Manifest, newest: &Manifest| Manifest::of(newest.objects.clone());
+    let in_clear =
+        |_: &RankManifest, newest: &RankManifest| RankManifest::of(newest.objects.clone());
     forge_and(&earlier);
     forge_and(&one_object);
     forge_and(&one_less);
@@ -211,11 +213,14 @@ fn attack_what_was_sealed_earlier_is_not_the_newest_version() {
     let cluster = committed(Some(1));
     forge(&cluster, in_clear);
     cluster.start(|_, mut rank, _| {
-        assert_eq!(restart(&mut rank).unwrap_err().code, Code::Invalid);
+        assert_eq!(
+            restart(&mut rank).unwrap_err().code,
+            CheckpointErrorCode::Invalid
+        );
     });
 }
 
-fn forge_and(of: &dyn Fn(&Manifest, &Manifest) -> Manifest) {
+fn forge_and(of: &dyn Fn(&RankManifest, &RankManifest) -> RankManifest) {
     let cluster = committed(Some(1));
     forge(&cluster, of);
     is_found(&cluster);
@@ -235,7 +240,7 @@ fn attack_a_key_that_is_none_costs_one_version_only() {
 #[test]
 fn attack_a_rank_s_part_is_not_another_s() {
     let cluster = Cluster {
-        staging: Staging::None,
+        staging: StagingShare::None,
         ..Cluster::new(&["one", "one"])
     };
     cluster.start(|of, mut rank, _| {
@@ -250,12 +255,12 @@ fn attack_a_rank_s_part_is_not_another_s() {
     let taken_for = |rank: u32, other: u32| {
         const BLOCK: usize = 4096;
         let mut bytes = std::fs::read(path(rank)).unwrap();
-        let (identity, payload) = block::unseal(Kind::Header, 0, &bytes[..BLOCK]).unwrap();
+        let (identity, payload) = block::unseal(BlockKind::Header, 0, &bytes[..BLOCK]).unwrap();
         let mut header = payload.to_vec();
         let at = header.len() - 8;
         assert_eq!(header[at..at + 4], rank.to_le_bytes());
         header[at..at + 4].copy_from_slice(&other.to_le_bytes());
-        let header = block::seal(Kind::Header, identity, 0, &header, BLOCK);
+        let header = block::seal(BlockKind::Header, identity, 0, &header, BLOCK);
         bytes[..BLOCK].copy_from_slice(&header);
         bytes
     };
@@ -265,6 +270,6 @@ fn attack_a_rank_s_part_is_not_another_s() {
     }
     cluster.start(|_, mut rank, _| {
         let fault = restart(&mut rank).unwrap_err();
-        assert_eq!(fault.code, Code::Corrupt, "{fault}");
+        assert_eq!(fault.code, CheckpointErrorCode::Corrupt, "{fault}");
     });
 }

@@ -3,13 +3,13 @@
 use crate::cluster::*;
 use crate::hall::Hall;
 use tarn_checkpoint_core::manifest::CHUNK;
-use tarn_checkpoint_core::{Code, Empty, Level, Shape, Staging};
+use tarn_checkpoint_core::{CheckpointErrorCode, Empty, PersistenceLevel, Shape, StagingShare};
 
 /// Two starts on other nodes have the same generation and numbers. Parts of both are no version, and where both are whole one is taken.
 #[test]
 fn versions_of_starts_that_knew_nothing_of_each_other_are_never_mixed() {
     let mut cluster = Cluster {
-        staging: Staging::None,
+        staging: StagingShare::None,
         ..Cluster::new(&["one", "two"])
     };
     for (nodes, step) in [(["one", "two"], 10), (["three", "four"], 20)] {
@@ -22,7 +22,7 @@ fn versions_of_starts_that_knew_nothing_of_each_other_are_never_mixed() {
     cluster.nodes = vec!["one", "four"];
     cluster.start(|_, mut rank, _| {
         let refused = restart(&mut rank).unwrap_err();
-        assert_eq!(refused.code, Code::Corrupt);
+        assert_eq!(refused.code, CheckpointErrorCode::Corrupt);
         assert!(refused.text.contains("no version is complete"), "{refused}");
     });
     cluster.nodes = vec!["three", "four"];
@@ -40,7 +40,7 @@ fn versions_of_starts_that_knew_nothing_of_each_other_are_never_mixed() {
         let code = rank.restart(None, &mut objects).unwrap_err().code;
         (code, rank.restorable().len())
     });
-    assert_eq!(found, [(Code::Shape, 2); 4]);
+    assert_eq!(found, [(CheckpointErrorCode::Shape, 2); 4]);
 }
 
 /// Nobody could tell which of two nodes may write to it, and what one gives up the other would lose.
@@ -67,7 +67,7 @@ fn a_tier_that_two_nodes_see_is_refused() {
             let (cluster, hall) = (&cluster, &hall);
             scope.spawn(move || {
                 let refused = cluster.begin(hall, rank).map(drop).unwrap_err();
-                assert_eq!(refused.code, Code::Invalid);
+                assert_eq!(refused.code, CheckpointErrorCode::Invalid);
                 assert!(
                     refused
                         .text
@@ -91,10 +91,13 @@ fn a_rank_that_tries_again_alone_is_stopped() {
             let mut twice = items(&state);
             twice[0].key = twice[1].key;
             for _ in 0..31 {
-                assert_eq!(rank.commit(&twice).unwrap_err().code, Code::Exists);
+                assert_eq!(
+                    rank.commit(&twice).unwrap_err().code,
+                    CheckpointErrorCode::Exists
+                );
             }
             let stopped = rank.commit(&twice).unwrap_err();
-            assert_eq!(stopped.code, Code::Invalid);
+            assert_eq!(stopped.code, CheckpointErrorCode::Invalid);
             assert!(stopped.text.contains("none tries again alone"), "{stopped}");
         }
         together.wait();
@@ -106,14 +109,15 @@ fn a_rank_that_tries_again_alone_is_stopped() {
 #[test]
 fn a_version_that_is_damaged_while_it_is_staged_is_given_up_and_the_program_goes_on() {
     let cluster = Cluster {
-        staging: Staging::All,
+        staging: StagingShare::All,
         helpers: 0,
         ..Cluster::new(&["one", "two"])
     };
     let together = Gate::new(2);
     cluster.start(|of, mut rank, _| {
         commit(&mut rank, of, 1);
-        rank.wait(id(1, 1), Level::Durable, MOST).unwrap();
+        rank.wait(id(1, 1), PersistenceLevel::Durable, MOST)
+            .unwrap();
         commit(&mut rank, of, 2);
         if of == 1 {
             let staged = cluster.memory_of("two").join("1.staging");
@@ -128,8 +132,10 @@ fn a_version_that_is_damaged_while_it_is_staged_is_given_up_and_the_program_goes
             assert_eq!(rank.stats().damaged, 1);
         }
         together.wait();
-        let lost = rank.wait(id(1, 2), Level::Committed, MOST).unwrap_err();
-        assert_eq!(lost.code, Code::NotFound);
+        let lost = rank
+            .wait(id(1, 2), PersistenceLevel::Committed, MOST)
+            .unwrap_err();
+        assert_eq!(lost.code, CheckpointErrorCode::NotFound);
         // Version 3 is not de-staged either.
         if of == 1 {
             let staged = cluster.memory_of("two").join("1.staging");
@@ -153,7 +159,7 @@ fn ranks_that_make_other_calls_are_told() {
         // The newest, and another one.
         let which = (of == 1).then_some(id(1, 1));
         let other = rank.restart(which, &mut []).unwrap_err();
-        assert_eq!(other.code, Code::Invalid);
+        assert_eq!(other.code, CheckpointErrorCode::Invalid);
         assert!(other.text.contains("all ranks ask for the same"), "{other}");
         // As often as it is wanted, before the first commit.
         for which in [id(1, 2), id(1, 1), id(1, 2)] {
@@ -172,7 +178,7 @@ fn ranks_that_make_other_calls_are_told() {
         rank.restart(Some(id(1, 1)), &mut []).unwrap();
         commit(&mut rank, of, 3);
         let late = rank.restart(None, &mut []).unwrap_err();
-        assert_eq!(late.code, Code::Invalid, "{late}");
+        assert_eq!(late.code, CheckpointErrorCode::Invalid, "{late}");
     });
     restarts(&cluster, id(3, 1), 3);
 }

@@ -6,8 +6,8 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ops::Range;
 use std::ptr::NonNull;
-use tarn_dirty_pages::{Tracker, Watch};
-use tarn_ports::{TrackError, Watched};
+use tarn_dirty_pages::{Tracker, WriteWatch};
+use tarn_ports::{TrackError, WatchedMemory};
 
 /// Bytes of a huge page.
 pub const HUGE: usize = 2 << 20;
@@ -94,11 +94,11 @@ impl Memory {
         memory
     }
 
-    pub fn watch(&self, tracker: &Tracker) -> Watch {
+    pub fn watch(&self, tracker: &Tracker) -> WriteWatch {
         self.part(tracker, 0..self.len)
     }
 
-    pub fn part(&self, tracker: &Tracker, part: Range<usize>) -> Watch {
+    pub fn part(&self, tracker: &Tracker, part: Range<usize>) -> WriteWatch {
         assert!(part.end <= self.len);
         // SAFETY: inside; each test drops the watch before the memory, or is about what happens if not.
         unsafe { tracker.watch(self.start.add(part.start), part.len()) }.unwrap()
@@ -158,7 +158,7 @@ pub fn told(tracker: &Tracker, of: usize, written: &[usize]) -> Vec<Range<u64>> 
 }
 
 /// What was written of a memory that is watched whole, by pages.
-pub fn written(watch: &mut Watch) -> Vec<usize> {
+pub fn written(watch: &mut WriteWatch) -> Vec<usize> {
     let ranges = watch.written(true).unwrap();
     let page = page() as u64;
     ranges

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// An atomic word; another one under test, where all orders of its operations are tried.
-pub(crate) trait Word {
+pub(crate) trait AtomicWord {
     fn load(&self) -> usize;
     /// As it was lately.
     fn peek(&self) -> usize;
@@ -16,7 +16,7 @@ pub(crate) trait Word {
     fn raise(&self, value: usize);
 }
 
-impl Word for AtomicUsize {
+impl AtomicWord for AtomicUsize {
     fn load(&self) -> usize {
         self.load(SeqCst)
     }
@@ -42,7 +42,7 @@ impl Word for AtomicUsize {
 /// A place for a range. It is given back before the range is unmapped: whoever touches the range has it mapped, and so the place is the
 /// range's for as long as a handler deals with that.
 #[derive(Debug)]
-pub(super) struct Slot<W> {
+pub(super) struct GuardedRangeSlot<W> {
     /// Four for each range that it had: 4 n is free, 4 n + 1 is being filled, 4 n + 2 has a range. It never comes back, so what is read
     /// between two equal ones is one range's.
     turn: W,
@@ -52,13 +52,13 @@ pub(super) struct Slot<W> {
 }
 
 /// The ranges.
-pub(super) struct Table<'t, W> {
-    pub(super) slots: &'t [Slot<W>],
+pub(super) struct GuardedRangeTable<'t, W> {
+    pub(super) slots: &'t [GuardedRangeSlot<W>],
     /// Slots from here on were never taken.
     pub(super) used: &'t W,
 }
 
-impl Slot<AtomicUsize> {
+impl GuardedRangeSlot<AtomicUsize> {
     /// One without a range.
     pub(super) const fn free() -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Slot<AtomicUsize> {
     }
 }
 
-impl<W: Word> Slot<W> {
+impl<W: AtomicWord> GuardedRangeSlot<W> {
     fn take(&self, range: &Range<usize>) -> bool {
         let turn = self.turn.load();
         let taken = turn.is_multiple_of(4) && self.turn.replace(turn, turn.wrapping_add(1));
@@ -106,9 +106,9 @@ impl<W: Word> Slot<W> {
     }
 }
 
-impl<'t, W: Word> Table<'t, W> {
+impl<'t, W: AtomicWord> GuardedRangeTable<'t, W> {
     /// A slot that has this range from now on; none where all are taken.
-    pub(super) fn take(&self, range: Range<usize>) -> Option<&'t Slot<W>> {
+    pub(super) fn take(&self, range: Range<usize>) -> Option<&'t GuardedRangeSlot<W>> {
         let mut slots = self.slots.iter().enumerate();
         let (number, slot) = slots.find(|(_, slot)| slot.take(&range))?;
         self.used.raise(number + 1);
@@ -116,7 +116,7 @@ impl<'t, W: Word> Table<'t, W> {
     }
 
     /// The slot whose range has an address.
-    pub(super) fn find(&self, address: usize) -> Option<&'t Slot<W>> {
+    pub(super) fn find(&self, address: usize) -> Option<&'t GuardedRangeSlot<W>> {
         let mut slots = self.slots.iter().take(self.used.load());
         slots.find(|slot| slot.has(address))
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use loom::sync::atomic::AtomicUsize as Played;
 
-    impl Word for Played {
+    impl AtomicWord for Played {
         fn load(&self) -> usize {
             self.load(SeqCst)
         }
@@ -150,14 +150,14 @@ mod tests {
         }
     }
 
-    fn table<W>(slots: usize, word: impl Fn() -> W) -> Table<'static, W> {
-        let slot = |_| Slot {
+    fn table<W>(slots: usize, word: impl Fn() -> W) -> GuardedRangeTable<'static, W> {
+        let slot = |_| GuardedRangeSlot {
             turn: word(),
             start: word(),
             end: word(),
             broken: word(),
         };
-        Table {
+        GuardedRangeTable {
             slots: Box::leak((0..slots).map(slot).collect()),
             used: Box::leak(Box::new(word())),
         }

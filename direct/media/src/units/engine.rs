@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// One call. Its memory is the system's until its end was told.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Io {
+pub(super) enum UnitIoCall {
     /// From a place of the file.
     Read { at: u64, to: *mut u8, length: usize },
     /// To a place of the file; `synced`: it ends when it is persistent.
@@ -22,7 +22,7 @@ pub(super) enum Io {
     Sync,
 }
 
-impl Io {
+impl UnitIoCall {
     /// Bytes.
     pub(super) fn length(&self) -> usize {
         match self {
@@ -56,21 +56,21 @@ impl Io {
 }
 
 /// The end of a call: bytes.
-pub(super) type Ended = (u32, Result<usize, Errno>);
+pub(super) type UnitIoCompletion = (u32, Result<usize, Errno>);
 
 /// What does calls, each by a number that has no other one under way.
-pub(super) trait Engine: Debug + Send {
+pub(super) trait UnitIoEngine: Debug + Send {
     /// Takes one.
     ///
     /// # Safety
     /// Its memory is there until its end was told, and to be written where it is read to.
-    unsafe fn begin(&mut self, number: u32, io: Io);
+    unsafe fn begin(&mut self, number: u32, io: UnitIoCall);
 
     /// What was taken is on its way.
     fn enter(&mut self);
 
     /// The next end.
-    fn ended(&mut self) -> Option<Ended>;
+    fn ended(&mut self) -> Option<UnitIoCompletion>;
 
     /// Waits for an end, if there may be one: there may be none then.
     fn wait(&mut self);
@@ -83,7 +83,7 @@ pub(super) trait Engine: Debug + Send {
 #[derive(Debug)]
 pub(super) struct Blocking {
     file: Arc<OwnedFd>,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<UnitIoCompletion>,
 }
 
 impl Blocking {
@@ -94,9 +94,9 @@ impl Blocking {
 
     /// # Safety
     /// As [`Engine::begin`].
-    unsafe fn call(&self, io: Io) -> Result<usize, Errno> {
+    unsafe fn call(&self, io: UnitIoCall) -> Result<usize, Errno> {
         match io {
-            Io::Read { at, to, length } => {
+            UnitIoCall::Read { at, to, length } => {
                 // SAFETY: as the caller says. What is there is overwritten, and bytes are of any value.
                 let to = unsafe { std::slice::from_raw_parts_mut(to, length) };
                 preadv2(
@@ -106,7 +106,7 @@ impl Blocking {
                     ReadWriteFlags::empty(),
                 )
             }
-            Io::Write {
+            UnitIoCall::Write {
                 at,
                 from,
                 length,
@@ -120,13 +120,13 @@ impl Blocking {
                 let from = unsafe { std::slice::from_raw_parts(from, length) };
                 pwritev2(&self.file, &[IoSlice::new(from)], at, flags)
             }
-            Io::Sync => rustix::fs::fdatasync(&self.file).map(|()| 0),
+            UnitIoCall::Sync => rustix::fs::fdatasync(&self.file).map(|()| 0),
         }
     }
 }
 
-impl Engine for Blocking {
-    unsafe fn begin(&mut self, number: u32, io: Io) {
+impl UnitIoEngine for Blocking {
+    unsafe fn begin(&mut self, number: u32, io: UnitIoCall) {
         // SAFETY: as the caller says.
         let result = unsafe { self.call(io) };
         self.ended.push_back((number, result));
@@ -134,7 +134,7 @@ impl Engine for Blocking {
 
     fn enter(&mut self) {}
 
-    fn ended(&mut self) -> Option<Ended> {
+    fn ended(&mut self) -> Option<UnitIoCompletion> {
         self.ended.pop_front()
     }
 

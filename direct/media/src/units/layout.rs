@@ -1,7 +1,7 @@
 //! Where in a file what belongs to units lies. docs/reference/formats.md, "Partitions".
 
 use std::ops::Range;
-use tarn_types::block::{self, Fields, Kind};
+use tarn_types::block::{self, BlockKind, Fields};
 use tarn_types::crc::crc;
 
 /// Where the marks are: one page.
@@ -21,7 +21,7 @@ pub(super) const MAX_SLOTS: u64 = 1024;
 
 /// The units of a file and their slots.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
+pub(super) struct UnitLayout {
     /// Bytes of a unit.
     pub(super) unit: u64,
     /// Where the first is.
@@ -30,7 +30,7 @@ pub(super) struct Layout {
     pub(super) identity: u128,
 }
 
-impl Layout {
+impl UnitLayout {
     /// How many slots there are.
     pub(super) fn slots(self) -> u64 {
         (SLOTS / (2 * self.unit)).min(MAX_SLOTS)
@@ -76,7 +76,7 @@ impl Layout {
         let mut payload = unit.to_le_bytes().to_vec();
         payload.extend(crc(content).to_le_bytes());
         let at = self.place(self.slot(unit)..self.slot(unit)).start;
-        let whole = block::seal(Kind::Shadow, self.identity, at, &payload, frame.len());
+        let whole = block::seal(BlockKind::Shadow, self.identity, at, &payload, frame.len());
         frame.copy_from_slice(&whole);
     }
 
@@ -84,7 +84,7 @@ impl Layout {
     pub(super) fn shadow(self, slot: u64, bytes: &[u8]) -> Option<u64> {
         let (frame, content) = bytes.split_at_checked(self.unit as usize)?;
         let at = self.place(slot..slot).start;
-        let (identity, payload) = block::unseal(Kind::Shadow, at, frame)?;
+        let (identity, payload) = block::unseal(BlockKind::Shadow, at, frame)?;
         let mut fields = Fields(payload);
         let (unit, sum) = (fields.u64()?, fields.u64()?);
         let is_whole = identity == self.identity && self.slot(unit) == slot && crc(content) == sum;
@@ -96,8 +96,8 @@ impl Layout {
 mod tests {
     use super::*;
 
-    fn layout(unit: u64) -> Layout {
-        Layout {
+    fn layout(unit: u64) -> UnitLayout {
+        UnitLayout {
             unit,
             from: 2 << 20,
             identity: 7,
@@ -137,7 +137,7 @@ mod tests {
             let there = layout.slot(1000);
             assert_eq!(layout.shadow(there, &slot), Some(1000));
             assert_eq!(layout.shadow(there + 1, &slot), None);
-            let other = Layout { identity: 8, ..layout };
+            let other = UnitLayout { identity: 8, ..layout };
             assert_eq!(other.shadow(there, &slot), None);
             slot[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(layout.shadow(there, &slot), None);

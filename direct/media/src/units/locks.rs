@@ -1,13 +1,13 @@
 //! The locks of slots: who has an open file excludes itself too.
 
-use super::layout::Layout;
+use super::layout::UnitLayout;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::ops::Range;
-use tarn_sys::lock::{Hold, hold};
+use tarn_sys::lock::{RangeLockState, hold};
 
 #[derive(Debug, Clone, Default)]
-struct Slot {
+struct UnitLock {
     shared: u32,
     exclusive: bool,
     /// Of this file's users, that would have it alone: nobody shares it meanwhile.
@@ -17,17 +17,17 @@ struct Slot {
 /// The locks of slots that an open file has.
 #[derive(Debug)]
 pub(super) struct Locks {
-    layout: Layout,
-    slots: Vec<Slot>,
+    layout: UnitLayout,
+    slots: Vec<UnitLock>,
     /// How many locks were taken and not given back.
     held: u32,
 }
 
 impl Locks {
-    pub(super) fn new(layout: Layout) -> Self {
+    pub(super) fn new(layout: UnitLayout) -> Self {
         Self {
             layout,
-            slots: vec![Slot::default(); layout.slots() as usize],
+            slots: vec![UnitLock::default(); layout.slots() as usize],
             held: 0,
         }
     }
@@ -37,14 +37,14 @@ impl Locks {
         self.held > 0
     }
 
-    fn of(&mut self, slots: &Range<u64>) -> &mut [Slot] {
+    fn of(&mut self, slots: &Range<u64>) -> &mut [UnitLock] {
         &mut self.slots[slots.start as usize..slots.end as usize]
     }
 
     /// Locks the slots of some units with others; false where somebody has one alone.
     pub(super) fn share(&mut self, file: impl AsFd, units: &Range<u64>) -> Result<bool, Errno> {
         let ranges = self.layout.slots_of(units.clone());
-        let is_kept = |slot: &Slot| slot.exclusive || slot.wanting > 0;
+        let is_kept = |slot: &UnitLock| slot.exclusive || slot.wanting > 0;
         if ranges
             .iter()
             .any(|slots| self.of(slots).iter().any(is_kept))
@@ -56,7 +56,7 @@ impl Locks {
                 continue;
             }
             let bytes = self.layout.locks(slots.clone());
-            let locked = hold(&file, &bytes, Hold::Shared);
+            let locked = hold(&file, &bytes, RangeLockState::Shared);
             if !matches!(locked, Ok(true)) {
                 for before in &ranges[..number] {
                     self.unlock(&file, before)?;
@@ -90,7 +90,11 @@ impl Locks {
         while at < slots.end {
             let run = (at..slots.end).take_while(|slot| !is_used(*slot)).count() as u64;
             if run > 0 {
-                hold(&file, &self.layout.locks(at..at + run), Hold::Nothing)?;
+                hold(
+                    &file,
+                    &self.layout.locks(at..at + run),
+                    RangeLockState::Nothing,
+                )?;
             }
             at += run + 1;
         }
@@ -103,7 +107,11 @@ impl Locks {
         if own.shared > 0 || own.exclusive {
             return Ok(false);
         }
-        own.exclusive = hold(file, &self.layout.locks(slot..slot + 1), Hold::Alone)?;
+        own.exclusive = hold(
+            file,
+            &self.layout.locks(slot..slot + 1),
+            RangeLockState::Alone,
+        )?;
         self.held += u32::from(own.exclusive);
         Ok(own.exclusive)
     }
@@ -112,7 +120,12 @@ impl Locks {
     pub(super) fn give_back(&mut self, file: impl AsFd, slot: u64) -> Result<(), Errno> {
         self.held -= 1;
         self.slots[slot as usize].exclusive = false;
-        hold(file, &self.layout.locks(slot..slot + 1), Hold::Nothing).map(drop)
+        hold(
+            file,
+            &self.layout.locks(slot..slot + 1),
+            RangeLockState::Nothing,
+        )
+        .map(drop)
     }
 
     /// Somebody would have a slot alone, or not any more.

@@ -8,7 +8,7 @@ use rustix::fs::fdatasync;
 use rustix::io::{Errno, pwrite};
 
 /// Slots, and the units that they have whole.
-type Whole = Vec<(u64, u64)>;
+type CompleteShadows = Vec<(u64, u64)>;
 
 impl Units {
     /// Writes in place what slots have whole, and clears them. Nobody else uses the file.
@@ -39,7 +39,7 @@ impl Units {
     }
 
     /// All slots, and which of them are whole.
-    fn whole(&self) -> Result<(Vec<u8>, Whole), Errno> {
+    fn whole(&self) -> Result<(Vec<u8>, CompleteShadows), Errno> {
         let length = 2 * self.layout.unit as usize;
         let mut slots = vec![0; self.layout.slots() as usize * length];
         read_all(&self.file, SLOTS, &mut slots)?;

@@ -1,7 +1,7 @@
 //! Requests, cut into pieces, each of which is a few calls one after the other. docs/guide/direct-access.md, "In units".
 
 use super::Units;
-use super::engine::{Ended, Engine, Io};
+use super::engine::{UnitIoCall, UnitIoCompletion, UnitIoEngine};
 use super::locks::Locks;
 use crate::map::Pages;
 use rustix::fd::OwnedFd;
@@ -10,14 +10,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use tarn_ring::{Failure, Span, Ticket};
+use tarn_ring::{MemorySpan, StorageRequestError, Ticket};
 
 /// Pieces under way, at most.
 pub(super) const DEPTH: usize = 64;
 /// Bytes of a piece's buffer: two of the largest units.
 pub(super) const BUFFER: usize = 32 << 10;
 /// Bytes that go straight in one call, at most.
-const STRAIGHT: usize = 1 << 20;
+pub(super) const STRAIGHT: usize = 1 << 20;
 /// How long a lock is asked for again and again.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long what holds locks may lie, if the program does not look.
@@ -29,13 +29,13 @@ const SYNC: u32 = DEPTH as u32;
 
 /// What is done to a part of a unit.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Change {
-    Bytes(Span),
+pub(super) enum UnitChange {
+    Bytes(MemorySpan),
     Add(u64),
     Swap { expected: u64, new: u64 },
 }
 
-impl Change {
+impl UnitChange {
     /// Bytes that it changes.
     fn length(self) -> usize {
         match self {
@@ -69,51 +69,51 @@ impl Change {
 
 /// What a request wants, from a byte on.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Work {
-    Read(Span),
-    Write(Span),
-    Word(Change),
+pub(super) enum UnitOperation {
+    Read(MemorySpan),
+    Write(MemorySpan),
+    Word(UnitChange),
 }
 
 /// A request that has not ended.
 #[derive(Debug)]
-struct Request {
+struct UnitRequest {
     /// What was not cut into pieces yet, and where it begins.
-    rest: Option<(u64, Work)>,
+    rest: Option<(u64, UnitOperation)>,
     /// Pieces under way.
     left: u32,
-    result: Result<u64, Failure>,
+    result: Result<u64, StorageRequestError>,
     persistent: bool,
     /// Some of it was written without being synced.
     unsynced: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Job {
+pub(super) enum PieceOperation {
     /// From there; by the buffer, from so many bytes of it on.
     Read {
         at: u64,
-        to: Span,
+        to: MemorySpan,
         bounced: Option<usize>,
     },
     /// Whole units, from one to before another.
     Write {
         first: u64,
         end: u64,
-        from: Span,
+        from: MemorySpan,
         bounced: bool,
     },
     /// A part of a unit.
     Change {
         unit: u64,
         within: usize,
-        change: Change,
+        change: UnitChange,
     },
 }
 
 /// What a piece waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum PieceStage {
     /// Its lock.
     Lock,
     Reading,
@@ -136,12 +136,12 @@ enum Stage {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct UnitPiece {
     ticket: Ticket,
-    job: Job,
-    stage: Stage,
+    job: PieceOperation,
+    stage: PieceStage,
     /// What is under way.
-    io: Io,
+    io: UnitIoCall,
     since: Instant,
     /// The slot that it would have alone, and has not.
     wants: Option<u64>,
@@ -154,22 +154,22 @@ struct Piece {
 #[derive(Debug)]
 pub(super) struct UnitIo {
     /// Before the memory that its calls name.
-    engine: Box<dyn Engine>,
+    engine: Box<dyn UnitIoEngine>,
     pool: Pages,
     units: Arc<Units>,
     file: Arc<OwnedFd>,
     locks: Locks,
     /// By their tickets.
-    requests: Vec<Option<Request>>,
+    requests: Vec<Option<UnitRequest>>,
     uncut: VecDeque<Ticket>,
-    pieces: [Option<Piece>; DEPTH],
+    pieces: [Option<UnitPiece>; DEPTH],
     free: Vec<u32>,
     /// Pieces without their locks.
     waiting: VecDeque<u32>,
     to_sync: Vec<Ticket>,
     syncing: Vec<Ticket>,
     calls: u32,
-    ended: Vec<(Ticket, Result<u64, Failure>)>,
+    ended: Vec<(Ticket, Result<u64, StorageRequestError>)>,
     event: Option<OwnedFd>,
     /// Nothing new is begun.
     pub(super) closing: bool,
@@ -184,7 +184,7 @@ impl UnitIo {
     pub(super) fn new(
         units: Arc<Units>,
         file: Arc<OwnedFd>,
-        engine: Box<dyn Engine>,
+        engine: Box<dyn UnitIoEngine>,
         pool: Pages,
     ) -> Self {
         Self {
@@ -209,10 +209,10 @@ impl UnitIo {
     }
 
     /// Takes a request.
-    pub(super) fn post(&mut self, ticket: Ticket, at: u64, work: Work, persistent: bool) {
+    pub(super) fn post(&mut self, ticket: Ticket, at: u64, work: UnitOperation, persistent: bool) {
         self.put(
             ticket,
-            Request {
+            UnitRequest {
                 rest: Some((at, work)),
                 left: 0,
                 result: Ok(0),
@@ -227,7 +227,7 @@ impl UnitIo {
     pub(super) fn flush(&mut self, ticket: Ticket) {
         self.put(
             ticket,
-            Request {
+            UnitRequest {
                 rest: None,
                 left: 0,
                 result: Ok(0),
@@ -238,7 +238,7 @@ impl UnitIo {
         self.to_sync.push(ticket);
     }
 
-    fn put(&mut self, ticket: Ticket, request: Request) {
+    fn put(&mut self, ticket: Ticket, request: UnitRequest) {
         let at = ticket as usize;
         if self.requests.len() <= at {
             self.requests.resize_with(at + 1, || None);
@@ -247,7 +247,7 @@ impl UnitIo {
     }
 
     /// The ends that were not told yet.
-    pub(super) fn ends(&mut self) -> Vec<(Ticket, Result<u64, Failure>)> {
+    pub(super) fn ends(&mut self) -> Vec<(Ticket, Result<u64, StorageRequestError>)> {
         std::mem::take(&mut self.ended)
     }
 
@@ -256,16 +256,16 @@ impl UnitIo {
         let is_told = self.engine.notify(rustix::fd::AsFd::as_fd(&event));
         self.event = Some(event);
         // What has ended before was not told.
-        self.tell_if(self.calls > 0 || !self.ended.is_empty());
+        self.notify_if(self.calls > 0 || !self.ended.is_empty());
         is_told
     }
 
     /// Tells that there are ends.
-    pub(super) fn tell_ends(&self) {
-        self.tell_if(!self.ended.is_empty());
+    pub(super) fn notify_ends(&self) {
+        self.notify_if(!self.ended.is_empty());
     }
 
-    fn tell_if(&self, there_are: bool) {
+    fn notify_if(&self, there_are: bool) {
         if let Some(event) = self.event.as_ref().filter(|_| there_are) {
             // It is readable already if it cannot count further.
             let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
@@ -311,13 +311,13 @@ impl UnitIo {
     }
 
     /// Begins a call of a piece, or the one that syncs.
-    fn begin(&mut self, number: u32, io: Io) {
+    fn begin(&mut self, number: u32, io: UnitIoCall) {
         self.calls += 1;
         // SAFETY: a piece's memory is a request's, which has not ended, or the piece's buffer; `close` waits for the end.
         unsafe { self.engine.begin(number, io) };
     }
 
-    fn start(&mut self, number: u32, mut piece: Piece, stage: Stage, io: Io) {
+    fn start(&mut self, number: u32, mut piece: UnitPiece, stage: PieceStage, io: UnitIoCall) {
         (piece.stage, piece.io) = (stage, io);
         self.pieces[number as usize] = Some(piece);
         self.begin(number, io);
@@ -365,43 +365,52 @@ impl UnitIo {
             let (job, rest) = self.units.piece(at, work);
             request.rest = rest;
             request.left += 1;
-            request.unsynced |= matches!(job, Job::Write { .. });
+            request.unsynced |= matches!(job, PieceOperation::Write { .. });
             let Some(number) = self.free.pop() else {
                 return;
             };
-            let piece = Piece {
+            let piece = UnitPiece {
                 ticket,
                 job,
-                stage: Stage::Lock,
-                io: Io::Sync,
+                stage: PieceStage::Lock,
+                io: UnitIoCall::Sync,
                 since: Instant::now(),
                 wants: None,
                 suspect: None,
                 value: 0,
             };
             match job {
-                Job::Read { at, to, bounced } => self.read(number, piece, at, to, bounced),
+                PieceOperation::Read { at, to, bounced } => {
+                    self.read(number, piece, at, to, bounced)
+                }
                 _ => self.lock(number, piece),
             }
         }
     }
 
-    fn read(&mut self, number: u32, piece: Piece, at: u64, to: Span, bounced: Option<usize>) {
+    fn read(
+        &mut self,
+        number: u32,
+        piece: UnitPiece,
+        at: u64,
+        to: MemorySpan,
+        bounced: Option<usize>,
+    ) {
         let grain = self.units.grain.bytes;
         let from = self.units.layout.from + at;
         let io = match bounced {
-            None => Io::Read {
+            None => UnitIoCall::Read {
                 at: from,
                 to: to.start(),
                 length: to.len(),
             },
-            Some(skip) => Io::Read {
+            Some(skip) => UnitIoCall::Read {
                 at: from - skip as u64,
                 to: self.buffer_start(number),
                 length: (skip + to.len()).next_multiple_of(grain),
             },
         };
-        self.start(number, piece, Stage::Reading, io);
+        self.start(number, piece, PieceStage::Reading, io);
     }
 
     fn lock_waiting(&mut self) {
@@ -414,20 +423,22 @@ impl UnitIo {
             };
             match piece.since.elapsed() < TIMEOUT {
                 true => self.lock(number, piece),
-                false => self.fail(number, piece, Failure::Io),
+                false => self.fail(number, piece, StorageRequestError::Io),
             }
         }
     }
 
     /// A piece gets its lock and goes on, or waits.
-    fn lock(&mut self, number: u32, mut piece: Piece) {
+    fn lock(&mut self, number: u32, mut piece: UnitPiece) {
         let alone = match piece.job {
-            Job::Change { unit, .. } => Some(self.units.layout.slot(unit)),
+            PieceOperation::Change { unit, .. } => Some(self.units.layout.slot(unit)),
             _ => piece.suspect,
         };
         let locked = match (alone, piece.job) {
             (Some(slot), _) => self.locks.take(&self.file, slot),
-            (None, Job::Write { first, end, .. }) => self.locks.share(&self.file, &(first..end)),
+            (None, PieceOperation::Write { first, end, .. }) => {
+                self.locks.share(&self.file, &(first..end))
+            }
             (None, _) => Ok(true),
         };
         let wanted = match (locked, alone) {
@@ -442,30 +453,30 @@ impl UnitIo {
             piece.wants = wanted;
         }
         match (locked, alone) {
-            (Err(_), _) => self.fail(number, piece, Failure::Io),
+            (Err(_), _) => self.fail(number, piece, StorageRequestError::Io),
             (Ok(false), _) => self.wait(number, piece),
             (Ok(true), Some(slot)) if self.units.marks.is_set(slot) => {
-                let io = Io::Read {
+                let io = UnitIoCall::Read {
                     at: self.slot_place(slot),
                     to: self.buffer_start(number),
                     length: 2 * self.unit(),
                 };
-                self.start(number, piece, Stage::Finding, io);
+                self.start(number, piece, PieceStage::Finding, io);
             }
             (Ok(true), Some(slot)) => self.locked(number, piece, slot),
             (Ok(true), None) => self.shared(number, piece),
         }
     }
 
-    fn wait(&mut self, number: u32, mut piece: Piece) {
-        piece.stage = Stage::Lock;
+    fn wait(&mut self, number: u32, mut piece: UnitPiece) {
+        piece.stage = PieceStage::Lock;
         self.pieces[number as usize] = Some(piece);
         self.waiting.push_back(number);
     }
 
     /// A piece has one slot alone, and nobody has left anything in it.
-    fn locked(&mut self, number: u32, mut piece: Piece, slot: u64) {
-        let Job::Change { unit, .. } = piece.job else {
+    fn locked(&mut self, number: u32, mut piece: UnitPiece, slot: u64) {
+        let PieceOperation::Change { unit, .. } = piece.job else {
             // Now it shares it.
             let _ = self.locks.give_back(&self.file, slot);
             piece.suspect = None;
@@ -473,12 +484,17 @@ impl UnitIo {
         };
         let (length, at) = (self.unit(), self.place(unit));
         let to = self.buffer_start(number).wrapping_add(length);
-        self.start(number, piece, Stage::Looking, Io::Read { at, to, length });
+        self.start(
+            number,
+            piece,
+            PieceStage::Looking,
+            UnitIoCall::Read { at, to, length },
+        );
     }
 
     /// A piece shares the slots of its units.
-    fn shared(&mut self, number: u32, mut piece: Piece) {
-        let Job::Write {
+    fn shared(&mut self, number: u32, mut piece: UnitPiece) {
+        let PieceOperation::Write {
             first,
             end,
             from,
@@ -487,7 +503,7 @@ impl UnitIo {
         else {
             return;
         };
-        piece.stage = Stage::Writing;
+        piece.stage = PieceStage::Writing;
         let slots = self.units.layout.slots_of(first..end);
         let mut slots = slots.into_iter().flatten();
         if let Some(slot) = slots.find(|slot| self.units.marks.is_set(*slot)) {
@@ -496,12 +512,12 @@ impl UnitIo {
             return self.wait(number, piece);
         }
         if self.units.is_cut() {
-            return self.fail(number, piece, Failure::Corrupt);
+            return self.fail(number, piece, StorageRequestError::Corrupt);
         }
         if bounced {
             from.copy_to(self.buffer(number));
         }
-        let io = Io::Write {
+        let io = UnitIoCall::Write {
             at: self.place(first),
             from: match bounced {
                 true => self.buffer_start(number),
@@ -510,11 +526,11 @@ impl UnitIo {
             length: from.len(),
             synced: false,
         };
-        self.start(number, piece, Stage::Writing, io);
+        self.start(number, piece, PieceStage::Writing, io);
     }
 
     /// A call has ended.
-    fn step(&mut self, (number, result): Ended) {
+    fn step(&mut self, (number, result): UnitIoCompletion) {
         self.calls -= 1;
         if number == SYNC {
             return self.synced(result);
@@ -533,12 +549,12 @@ impl UnitIo {
             Ok(done) if done >= length => self.done(number, piece),
             Ok(done) if done > 0 => self.start(number, piece, piece.stage, piece.io.after(done)),
             _ => {
-                if matches!(piece.io, Io::Write { synced: true, .. }) {
+                if matches!(piece.io, UnitIoCall::Write { synced: true, .. }) {
                     self.units.failed.store(true, SeqCst);
                 }
                 let why = match self.units.is_cut() {
-                    true => Failure::Corrupt,
-                    false => Failure::Io,
+                    true => StorageRequestError::Corrupt,
+                    false => StorageRequestError::Io,
                 };
                 self.fail(number, piece, why);
             }
@@ -546,22 +562,22 @@ impl UnitIo {
     }
 
     /// What a piece has waited for is done.
-    fn done(&mut self, number: u32, mut piece: Piece) {
+    fn done(&mut self, number: u32, mut piece: UnitPiece) {
         let length = self.unit();
         match (piece.stage, piece.job) {
-            (Stage::Reading, Job::Read { to, bounced, .. }) => {
+            (PieceStage::Reading, PieceOperation::Read { to, bounced, .. }) => {
                 if let Some(skip) = bounced {
                     to.fill(&self.buffer(number)[skip..]);
                 }
                 self.finish(number, piece, Ok(to.len() as u64));
             }
-            (Stage::Writing, Job::Write { from, .. }) => {
+            (PieceStage::Writing, PieceOperation::Write { from, .. }) => {
                 self.unlock(&piece);
                 self.finish(number, piece, Ok(from.len() as u64));
             }
             (
-                Stage::Looking,
-                Job::Change {
+                PieceStage::Looking,
+                PieceOperation::Change {
                     unit,
                     within,
                     change,
@@ -579,17 +595,17 @@ impl UnitIo {
                 let slot = layout.slot(unit);
                 layout.frame(unit, &mut self.buffer(number)[..2 * length]);
                 self.units.marks.set(slot, true);
-                self.write(number, piece, Stage::Shadowing, self.slot_place(slot));
+                self.write(number, piece, PieceStage::Shadowing, self.slot_place(slot));
             }
-            (Stage::Shadowing, Job::Change { unit, .. }) => {
-                self.write(number, piece, Stage::Placing, self.place(unit));
+            (PieceStage::Shadowing, PieceOperation::Change { unit, .. }) => {
+                self.write(number, piece, PieceStage::Placing, self.place(unit));
             }
-            (Stage::Finding, _) => {
+            (PieceStage::Finding, _) => {
                 let slot = self.slot(&piece);
                 let layout = self.units.layout;
                 match layout.shadow(slot, &self.buffer(number)[..2 * length]) {
                     Some(unit) if self.units.has(unit) => {
-                        self.write(number, piece, Stage::Mending, self.place(unit));
+                        self.write(number, piece, PieceStage::Mending, self.place(unit));
                     }
                     _ => {
                         self.units.marks.set(slot, false);
@@ -597,39 +613,39 @@ impl UnitIo {
                     }
                 }
             }
-            (Stage::Placing, _) => self.clear(number, piece, Stage::Clearing),
-            (Stage::Mending, _) => self.clear(number, piece, Stage::Mended),
-            (Stage::Clearing, _) => {
+            (PieceStage::Placing, _) => self.clear(number, piece, PieceStage::Clearing),
+            (PieceStage::Mending, _) => self.clear(number, piece, PieceStage::Mended),
+            (PieceStage::Clearing, _) => {
                 self.units.marks.set(self.slot(&piece), false);
                 self.unlock(&piece);
                 self.finish(number, piece, Ok(piece.value));
             }
-            (Stage::Mended, _) => {
+            (PieceStage::Mended, _) => {
                 let slot = self.slot(&piece);
                 self.units.marks.set(slot, false);
                 self.locked(number, piece, slot);
             }
             // No other piece is ever in these stages.
-            _ => self.fail(number, piece, Failure::Io),
+            _ => self.fail(number, piece, StorageRequestError::Io),
         }
     }
 
     /// The slot that a piece has, or would have, alone.
-    fn slot(&self, piece: &Piece) -> u64 {
+    fn slot(&self, piece: &UnitPiece) -> u64 {
         match piece.job {
-            Job::Change { unit, .. } => self.units.layout.slot(unit),
+            PieceOperation::Change { unit, .. } => self.units.layout.slot(unit),
             _ => piece.suspect.unwrap_or(0),
         }
     }
 
     /// Writes a slot as it is in the buffer, or the unit in its second half in place.
-    fn write(&mut self, number: u32, piece: Piece, stage: Stage, at: u64) {
+    fn write(&mut self, number: u32, piece: UnitPiece, stage: PieceStage, at: u64) {
         let (unit, buffer) = (self.unit(), self.buffer_start(number));
         let (from, length) = match stage {
-            Stage::Shadowing => (buffer, 2 * unit),
+            PieceStage::Shadowing => (buffer, 2 * unit),
             _ => (buffer.wrapping_add(unit), unit),
         };
-        let io = Io::Write {
+        let io = UnitIoCall::Write {
             at,
             from,
             length,
@@ -639,10 +655,10 @@ impl UnitIo {
     }
 
     /// Clears the slot.
-    fn clear(&mut self, number: u32, piece: Piece, stage: Stage) {
+    fn clear(&mut self, number: u32, piece: UnitPiece, stage: PieceStage) {
         let length = self.unit();
         self.buffer(number)[..length].fill(0);
-        let io = Io::Write {
+        let io = UnitIoCall::Write {
             at: self.slot_place(self.slot(&piece)),
             from: self.buffer_start(number),
             length,
@@ -652,18 +668,18 @@ impl UnitIo {
     }
 
     /// Gives back what a piece has locked.
-    fn unlock(&mut self, piece: &Piece) {
+    fn unlock(&mut self, piece: &UnitPiece) {
         // Where the system says no, the file is not open any more, nor is anything locked.
         let _ = match (piece.stage, piece.job) {
-            (Stage::Lock | Stage::Reading, _) => Ok(()),
-            (Stage::Writing, Job::Write { first, end, .. }) => {
+            (PieceStage::Lock | PieceStage::Reading, _) => Ok(()),
+            (PieceStage::Writing, PieceOperation::Write { first, end, .. }) => {
                 self.locks.unshare(&self.file, &(first..end))
             }
             _ => self.locks.give_back(&self.file, self.slot(piece)),
         };
     }
 
-    fn fail(&mut self, number: u32, mut piece: Piece, why: Failure) {
+    fn fail(&mut self, number: u32, mut piece: UnitPiece, why: StorageRequestError) {
         if let Some(slot) = piece.wants.take() {
             self.locks.want(slot, false);
         }
@@ -672,7 +688,7 @@ impl UnitIo {
     }
 
     /// A piece has ended, and with the last one its request.
-    fn finish(&mut self, number: u32, piece: Piece, result: Result<u64, Failure>) {
+    fn finish(&mut self, number: u32, piece: UnitPiece, result: Result<u64, StorageRequestError>) {
         self.pieces[number as usize] = None;
         self.free.push(number);
         let Some(request) = &mut self.requests[piece.ticket as usize] else {
@@ -692,7 +708,7 @@ impl UnitIo {
         }
     }
 
-    fn end(&mut self, ticket: Ticket, result: Result<u64, Failure>) {
+    fn end(&mut self, ticket: Ticket, result: Result<u64, StorageRequestError>) {
         self.requests[ticket as usize] = None;
         self.ended.push((ticket, result));
     }
@@ -701,14 +717,14 @@ impl UnitIo {
     fn sync(&mut self) {
         if self.syncing.is_empty() && !self.to_sync.is_empty() {
             std::mem::swap(&mut self.syncing, &mut self.to_sync);
-            self.begin(SYNC, Io::Sync);
+            self.begin(SYNC, UnitIoCall::Sync);
         }
     }
 
     fn synced(&mut self, result: Result<usize, Errno>) {
         match result {
             Err(Errno::AGAIN | Errno::INTR | Errno::CANCELED) => {
-                return self.begin(SYNC, Io::Sync);
+                return self.begin(SYNC, UnitIoCall::Sync);
             }
             Err(_) => self.units.failed.store(true, SeqCst),
             Ok(_) => {}
@@ -717,70 +733,10 @@ impl UnitIo {
         for ticket in std::mem::take(&mut self.syncing) {
             let request = self.requests[ticket as usize].as_ref();
             let result = match has_failed {
-                true => Err(Failure::Io),
+                true => Err(StorageRequestError::Io),
                 false => request.map_or(Ok(0), |request| request.result),
             };
             self.end(ticket, result);
         }
     }
-}
-
-impl Units {
-    /// The first piece of what is wanted, and the rest.
-    fn piece(&self, at: u64, work: Work) -> (Job, Option<(u64, Work)>) {
-        let (grain, unit) = (self.grain, self.layout.unit as usize);
-        let goes_straight = |span: Span| span.start().addr().is_multiple_of(grain.memory);
-        match work {
-            Work::Read(span) => {
-                let skip = (at % grain.bytes as u64) as usize;
-                let whole = span.len() / grain.bytes * grain.bytes;
-                let is_straight = skip == 0 && whole > 0 && goes_straight(span);
-                let (to, rest) = span.split(match is_straight {
-                    true => whole.min(STRAIGHT),
-                    false => BUFFER - skip,
-                });
-                let bounced = (!is_straight).then_some(skip);
-                let rest = left(at, to, rest, Work::Read);
-                (Job::Read { at, to, bounced }, rest)
-            }
-            Work::Write(span) => {
-                let within = (at % unit as u64) as usize;
-                let first = at / unit as u64;
-                if within > 0 || span.len() < unit {
-                    let (from, rest) = span.split(unit - within);
-                    let job = Job::Change {
-                        unit: first,
-                        within,
-                        change: Change::Bytes(from),
-                    };
-                    return (job, left(at, from, rest, Work::Write));
-                }
-                let bounced = !goes_straight(span);
-                let most = match bounced {
-                    true => BUFFER,
-                    false => STRAIGHT,
-                };
-                let (from, rest) = span.split(most.min(span.len() / unit * unit));
-                let job = Job::Write {
-                    first,
-                    end: first + (from.len() / unit) as u64,
-                    from,
-                    bounced,
-                };
-                (job, left(at, from, rest, Work::Write))
-            }
-            Work::Word(change) => {
-                let job = Job::Change {
-                    unit: at / unit as u64,
-                    within: (at % unit as u64) as usize,
-                    change,
-                };
-                (job, None)
-            }
-        }
-    }
-}
-
-fn left(at: u64, done: Span, rest: Span, work: fn(Span) -> Work) -> Option<(u64, Work)> {
-    (rest.len() > 0).then(|| (at + done.len() as u64, work(rest)))
 }

@@ -1,6 +1,6 @@
 //! Calls by an io_uring.
 
-use super::engine::{Ended, Engine, Io};
+use super::engine::{UnitIoCall, UnitIoCompletion, UnitIoEngine};
 use io_uring::{IoUring, opcode, squeue::Entry, types};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ pub(super) struct Ring {
     /// What was taken and not entered.
     fresh: VecDeque<u32>,
     /// What has ended without the ring.
-    refused: VecDeque<Ended>,
+    refused: VecDeque<UnitIoCompletion>,
     /// In the kernel.
     under_way: u32,
     /// Open for as long as the ring is.
@@ -74,10 +74,10 @@ impl Ring {
         })
     }
 
-    fn entry(&self, io: Io) -> Entry {
+    fn entry(&self, io: UnitIoCall) -> Entry {
         let is_registered = |memory: *const u8| self.registered.contains(&memory.addr());
         match io {
-            Io::Read { at, to, length } => match is_registered(to) {
+            UnitIoCall::Read { at, to, length } => match is_registered(to) {
                 true => opcode::ReadFixed::new(FILE, to, length as u32, 0)
                     .offset(at)
                     .build(),
@@ -85,7 +85,7 @@ impl Ring {
                     .offset(at)
                     .build(),
             },
-            Io::Write {
+            UnitIoCall::Write {
                 at,
                 from,
                 length,
@@ -106,7 +106,7 @@ impl Ring {
                         .build(),
                 }
             }
-            Io::Sync => opcode::Fsync::new(FILE)
+            UnitIoCall::Sync => opcode::Fsync::new(FILE)
                 .flags(types::FsyncFlags::DATASYNC)
                 .build(),
         }
@@ -132,9 +132,9 @@ impl Ring {
     }
 }
 
-impl Engine for Ring {
+impl UnitIoEngine for Ring {
     // SAFETY: the trait's: the memory is there until the number has ended.
-    unsafe fn begin(&mut self, number: u32, io: Io) {
+    unsafe fn begin(&mut self, number: u32, io: UnitIoCall) {
         let entry = self.entry(io).user_data(number.into());
         // SAFETY: as the caller says; the file is registered.
         match unsafe { self.ring.submission().push(&entry) } {
@@ -149,7 +149,7 @@ impl Engine for Ring {
         }
     }
 
-    fn ended(&mut self) -> Option<Ended> {
+    fn ended(&mut self) -> Option<UnitIoCompletion> {
         if let Some(refused) = self.refused.pop_front() {
             return Some(refused);
         }

@@ -1,13 +1,15 @@
 //! Requests and replies.
 
-use super::{JobId, Outcome, PathBytes, Refusal, RegionId, Status, TaskId, TaskSpec, Uid};
+use super::{
+    JobId, PathBytes, RegionId, RequestError, TaskId, TaskOutcome, TaskSpec, TaskStatus, UserId,
+};
 use serde::{Deserialize, Serialize};
 use tarn_types::grant::Grant;
 use tarn_types::stream::StreamKeys;
 
 /// What a program asks. The first request of a connection is [`Request::Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
+pub enum LocalRequest {
     /// Says which versions the program speaks. Answered by `Welcome`.
     Hello {
         /// The oldest version.
@@ -97,20 +99,20 @@ pub enum Reply {
         /// The version that is spoken from now on.
         version: u16,
         /// Who the kernel says the program is.
-        user: Uid,
+        user: UserId,
         /// This node's name.
         node: String,
     },
     /// Not done, and why.
-    Refused(Refusal),
+    Refused(RequestError),
     /// Nothing was taken: a queue is full. Try again after so many nanoseconds.
     Busy(u64),
     /// Item by item: the new task, or why not.
-    Submitted(Vec<Result<TaskId, Refusal>>),
+    Submitted(Vec<Result<TaskId, RequestError>>),
     /// Tasks that have ended.
-    Outcomes(Vec<Outcome>),
+    Outcomes(Vec<TaskOutcome>),
     /// One for each id that was asked for.
-    Statuses(Vec<Status>),
+    Statuses(Vec<TaskStatus>),
     /// One for each id that was asked for.
     Cancelled(Vec<CancelResult>),
     /// The region's number.
@@ -142,7 +144,7 @@ pub struct PartitionInfo {
     /// Bytes that it is written by; 0: it is mapped.
     pub unit: u32,
     /// The user that it belongs to.
-    pub owner: Uid,
+    pub owner: UserId,
     /// Who else may have it.
     pub grants: Vec<Grant>,
     /// Why it cannot be used, if it cannot.
@@ -220,7 +222,7 @@ pub struct SpaceSpec {
     /// What everybody may do.
     pub everyone: Access,
     /// What these users may do instead.
-    pub users: Vec<(Uid, Access)>,
+    pub users: Vec<(UserId, Access)>,
 }
 
 /// A change of dataspaces.
@@ -285,7 +287,7 @@ pub enum JobChange {
         /// The job.
         job: JobId,
         /// Its user.
-        user: Uid,
+        user: UserId,
         /// In spaces that are not named it may use what its user may.
         limits: Vec<Limit>,
     },

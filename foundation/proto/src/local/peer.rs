@@ -2,18 +2,20 @@
 //!
 //! A message is `u16` version, little-endian, then the message in postcard.
 
-use super::{FarPartition, Outcome, PartitionInfo, PathBytes, Refusal, Status, TaskId, TaskSpec};
+use super::{
+    FarPartition, PartitionInfo, PathBytes, RequestError, TaskId, TaskOutcome, TaskSpec, TaskStatus,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tarn_types::id::NodeId;
-use tarn_types::nodes::Attempt;
+use tarn_types::nodes::AttemptId;
 
 /// The version of these messages. Two tarnds whose versions differ refuse each other.
 pub const PEER_VERSION: u16 = 6;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ask {
+pub enum PeerTarndRequest {
     /// What a file or tree of a dataspace holds. Answered by `Listed`.
     List {
         /// The dataspace.
@@ -80,7 +82,7 @@ pub struct StepMessage {
     /// The mark of the run that the receiver waits for before it takes this.
     pub after: u64,
     /// About which attempt.
-    pub step: Attempt,
+    pub step: AttemptId,
     /// Whether a message begins with this piece.
     pub first: bool,
     /// Whether it ends with this piece.
@@ -91,7 +93,7 @@ pub struct StepMessage {
 
 /// What is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Said {
+pub enum PeerTarndReply {
     /// The entries, as a manifest is encoded.
     Listed {
         /// Whether it is a single file or link; its entry has its own name then.
@@ -106,7 +108,7 @@ pub enum Said {
     /// The task's id on the node that was asked.
     Taken(TaskId),
     /// How far it is, and its end once it has one.
-    Stands(Status, Option<Outcome>),
+    Stands(TaskStatus, Option<TaskOutcome>),
     /// It is done.
     Done,
     /// It is open.
@@ -114,7 +116,7 @@ pub enum Said {
     /// By name, as many as a packet of the local socket holds; none when there are no more.
     Partitions(Vec<PartitionInfo>),
     /// It is not done, and why.
-    Refused(Refusal),
+    Refused(RequestError),
 }
 
 /// Writes a message.

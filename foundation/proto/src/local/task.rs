@@ -8,7 +8,7 @@ use tarn_types::grant::Grant;
 /// Where data is or goes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum TaskLocation {
     /// A file or folder of a dataspace.
     Space {
         /// The space.
@@ -38,7 +38,7 @@ pub enum Place {
     External(PathBytes),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TaskLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Space { name, path } => write!(f, "{name}:{}", path.show()),
@@ -56,32 +56,32 @@ impl fmt::Display for Place {
 /// What a task does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum TaskOperation {
     /// Nothing: for measuring, and to wait for several tasks as one.
     Nothing,
     /// Copies a file, a tree or memory.
     Copy {
         /// From here.
-        from: Place,
+        from: TaskLocation,
         /// To here.
-        to: Place,
+        to: TaskLocation,
     },
     /// Copies, reads the copy again, then removes the source.
     Move {
         /// From here.
-        from: Place,
+        from: TaskLocation,
         /// To here.
-        to: Place,
+        to: TaskLocation,
     },
     /// Removes a file or tree; a partition only while nobody has it open.
     Remove {
         /// This one.
-        at: Place,
+        at: TaskLocation,
     },
     /// Makes a partition of a dataspace, or gives it another size.
     Allocate {
         /// Its file.
-        at: Place,
+        at: TaskLocation,
         /// Bytes of data that it is to have.
         bytes: u64,
         /// Which of both.
@@ -114,9 +114,9 @@ pub enum Allocation {
     },
 }
 
-impl Kind {
+impl TaskOperation {
     /// Source and destination, as far as there are.
-    pub fn places(&self) -> (Option<&Place>, Option<&Place>) {
+    pub fn places(&self) -> (Option<&TaskLocation>, Option<&TaskLocation>) {
         match self {
             Self::Nothing => (None, None),
             Self::Copy { from, to } | Self::Move { from, to } => (Some(from), Some(to)),
@@ -126,7 +126,7 @@ impl Kind {
     }
 
     /// All places.
-    pub fn places_mut(&mut self) -> impl Iterator<Item = &mut Place> {
+    pub fn places_mut(&mut self) -> impl Iterator<Item = &mut TaskLocation> {
         let (one, other) = match self {
             Self::Nothing => (None, None),
             Self::Copy { from, to } | Self::Move { from, to } => (Some(from), Some(to)),
@@ -140,7 +140,7 @@ impl Kind {
 /// What is proven of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verify {
+pub enum CopyVerification {
     /// Nothing.
     None,
     /// What was read was hashed, and that is what was written.
@@ -154,13 +154,13 @@ pub enum Verify {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskSpec {
     /// What is done.
-    pub kind: Kind,
+    pub kind: TaskOperation,
     /// Of one user's tasks, those of the highest priority run first.
     pub priority: u8,
     /// Nanoseconds from its submission; of equal priority, the earliest runs first.
     pub deadline: Option<u64>,
     /// What is proven of a copy (a move is always read back).
-    pub verify: Verify,
+    pub verify: CopyVerification,
     /// Bytes a second at most; 0 for no limit of its own.
     pub rate: u64,
     /// It goes on after tarnd was started again.
@@ -176,12 +176,12 @@ impl TaskSpec {
     pub const PRIORITY: u8 = 100;
 
     /// A task with nothing special asked for.
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: TaskOperation) -> Self {
         Self {
             kind,
             priority: Self::PRIORITY,
             deadline: None,
-            verify: Verify::default(),
+            verify: CopyVerification::default(),
             rate: 0,
             durable: false,
             replace: false,
@@ -192,14 +192,14 @@ impl TaskSpec {
 
 /// Why something was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct RequestError {
     /// The kind of reason.
     pub code: Code,
     /// What, why, and what to do.
     pub text: String,
 }
 
-impl Refusal {
+impl RequestError {
     /// A reason with its text.
     pub fn new(code: Code, text: impl Into<String>) -> Self {
         let mut text = text.into();
@@ -209,22 +209,22 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for RequestError {}
 
 /// How a task ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum End {
+pub enum TaskEnd {
     /// It was done.
     Done,
     /// It failed whole: the destination is as it was.
-    Failed(Refusal),
+    Failed(RequestError),
 }
 
 /// XXH3 (128 bits) of content: its 16 bytes as they are written, most significant first.
@@ -232,11 +232,11 @@ pub type Checksum = [u8; 16];
 
 /// The end of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct TaskOutcome {
     /// The task.
     pub id: TaskId,
     /// How it ended.
-    pub end: End,
+    pub end: TaskEnd,
     /// Bytes of content moved or removed.
     pub bytes: u64,
     /// Nanoseconds from its start to its end.
@@ -250,7 +250,7 @@ pub struct Outcome {
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum TaskState {
     /// Not known: never given, of another user, or ended long ago.
     Unknown,
     /// It waits for tasks that it follows.
@@ -269,11 +269,11 @@ pub enum State {
 
 /// How far a task is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub struct TaskStatus {
     /// The task.
     pub id: TaskId,
     /// Where it stands.
-    pub state: State,
+    pub state: TaskState,
     /// Bytes done.
     pub done: u64,
     /// Bytes in all, once known.

@@ -1,7 +1,7 @@
 //! What Slurm's scripts and users ask of the controller, over its unix socket: the kernel says who they are.
 
-use super::{Gid, Job, Owner, Uid};
-use crate::local::Refusal;
+use super::{Gid, Owner, SlurmJobId, Uid};
+use crate::local::RequestError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tarn_types::energy::Draw;
@@ -10,7 +10,7 @@ use tarn_types::workflow::Workflow;
 
 /// A job's script as it was read: a workflow of one step, whose other datasets are those of the workflow's other jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Submitted {
+pub struct JobSubmission {
     /// Its user.
     pub user: Uid,
     /// Its group.
@@ -30,7 +30,7 @@ pub struct Submitted {
     /// Jobs of its user that were submitted before it and wait, as Slurm tells of several at the same time in any order: at most
     /// [`MAX_BEFORE`], the latest.
     #[serde(default)]
-    pub before: Vec<Job>,
+    pub before: Vec<SlurmJobId>,
     /// Nodes that its user excludes (`sbatch --exclude`); `None`: not known.
     #[serde(default)]
     pub excludes: Option<Vec<String>>,
@@ -45,20 +45,20 @@ pub const MAX_BEFORE: usize = 1_000;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chain {
     /// It goes on with the workflow of this job of the same user. Without, it begins one.
-    pub prior: Option<Job>,
+    pub prior: Option<SlurmJobId>,
     /// It is the last one.
     pub is_end: bool,
     /// It runs on the nodes of the job before it.
     pub same_nodes: bool,
     /// Of the one that begins: the jobs that were submitted with it, when its end was named.
-    pub others: Vec<Job>,
+    pub others: Vec<SlurmJobId>,
 }
 
 /// A stage of a job, as burst_buffer.lua calls them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
     /// It was submitted.
-    Setup(Box<Submitted>),
+    Setup(Box<JobSubmission>),
     /// As [`Stage::Ahead`] of a version that did not ask where; nothing is done about it. In logs, and of scripts not updated yet.
     DataIn,
     /// The same, with the nodes that it is expected on: what it reads may be brought there before it has any.
@@ -83,14 +83,14 @@ pub enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staging {
     /// The job.
-    pub job: Job,
+    pub job: SlurmJobId,
     /// What.
     pub stage: Stage,
 }
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ask {
+pub enum ControllerRequest {
     /// Of root and Slurm's user only: do this, and answer when it is done.
     Stage(Staging),
     /// The last job of a workflow was submitted. Its owner's; root and Slurm's user speak for anybody.
@@ -103,9 +103,9 @@ pub enum Ask {
     /// The datasets that the asker may see.
     Datasets,
     /// Those of them that are meant.
-    Find(Which),
+    Find(DatasetFilter),
     /// What is known of a job.
-    Job(Job),
+    Job(SlurmJobId),
     /// What is known of all nodes.
     Nodes,
     /// What users and projects have used since a time; their own, or all if root asks.
@@ -180,7 +180,7 @@ pub enum Ask {
 
 /// Which datasets: what is not said tells none apart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Which {
+pub struct DatasetFilter {
     /// Whose.
     pub owner: Option<Owner>,
     /// The workflow.
@@ -191,15 +191,15 @@ pub struct Which {
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Said {
+pub enum ControllerReply {
     /// It is done.
     Done,
     /// It is not, and why.
-    Refused(Refusal),
+    Refused(RequestError),
     /// Of a setup that is done.
-    Advice(Advice),
+    Advice(PlacementAdvice),
     /// Of a publication: jobs that wait for it, and where they would best run now that it is there.
-    Advices(Vec<(Job, Advice)>),
+    Advices(Vec<(SlurmJobId, PlacementAdvice)>),
     /// Of [`Ask::Datasets`] and [`Ask::Find`].
     Datasets(Vec<DatasetInfo>),
     /// Of [`Ask::Job`].
@@ -216,14 +216,14 @@ pub enum Said {
 
 /// Where a job would best run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Advice {
+pub struct PlacementAdvice {
     /// Nodes that have most of what it reads, best first; at most as many as it asks for.
     pub prefer: Vec<String>,
     /// The nodes that it is to run on, if it must be these.
     #[serde(default)]
     pub require: Vec<String>,
     /// The jobs that make what it reads and have not ended.
-    pub after: Vec<Job>,
+    pub after: Vec<SlurmJobId>,
     /// The nodes that it is not to run on; none said: as it is.
     #[serde(default)]
     pub exclude: Option<Excluded>,
@@ -260,7 +260,7 @@ pub struct DatasetInfo {
     #[serde(default)]
     pub stores: BTreeMap<String, Vec<String>>,
     /// The job that makes it, unless it is there.
-    pub awaits: Option<Job>,
+    pub awaits: Option<SlurmJobId>,
     /// When it will be removed, if nobody uses it before.
     pub until: Option<Time>,
     /// Whether that is soon.
@@ -273,7 +273,7 @@ pub struct DatasetInfo {
     pub readers: Vec<Owner>,
     /// The jobs that need it: the asker's own, all if it may be changed.
     #[serde(default)]
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<SlurmJobId>,
 }
 
 /// Something that lies on a node and nobody knows, for people.

@@ -1,6 +1,6 @@
 //! Between the controller and a node's tarnd.
 
-use super::{Epoch, Gid, Holding, Job, Owner, Uid, Work, Worked};
+use super::{Epoch, Gid, Holding, Owner, SlurmJobId, Uid, Work, WorkResult};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use tarn_types::energy::Draw;
@@ -22,7 +22,7 @@ pub struct Greeting {
 
 /// The node's first word.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Welcome {
+pub enum NodeWelcome {
     /// It takes orders.
     Ready {
         /// The version that both use from now on.
@@ -32,10 +32,10 @@ pub enum Welcome {
         /// The kernel's name for this boot.
         boot: String,
         /// Its store, or the first of them.
-        capacity: Capacity,
+        capacity: StoreCapacity,
         /// All its stores, fast to slow; none of a node whose one store has no name.
         #[serde(default)]
-        stores: Vec<Store>,
+        stores: Vec<NodeStoreReport>,
         /// All that it holds, with the user whose worker said so. None where pieces follow.
         holds: Vec<(Uid, Holding)>,
         /// Those who may have more there than is told: what is not told of them is neither there nor gone.
@@ -45,7 +45,7 @@ pub enum Welcome {
         #[serde(default)]
         pieces: bool,
         /// The jobs that it lets in.
-        jobs: Vec<Job>,
+        jobs: Vec<SlurmJobId>,
         /// Keys there may be wrapped with an older secret still: some could not be wrapped anew, or were not seen.
         #[serde(default)]
         is_behind: bool,
@@ -58,7 +58,7 @@ pub enum Welcome {
 
 /// Some of what a node holds, as one user may have much.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
+pub struct HoldingsChunk {
     /// With the user whose worker said so.
     pub holds: Vec<(Uid, Holding)>,
     /// Nothing more follows.
@@ -67,7 +67,7 @@ pub struct Piece {
 
 /// A node's store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Capacity {
+pub struct StoreCapacity {
     /// Where it is on the node.
     pub root: PathBuf,
     /// Bytes that tarn may use.
@@ -80,11 +80,11 @@ pub struct Capacity {
 
 /// One of several stores of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Store {
+pub struct NodeStoreReport {
     /// What it is called on this node.
     pub name: String,
     /// The store.
-    pub capacity: Capacity,
+    pub capacity: StoreCapacity,
     /// It is not there, as its file system is not mounted: what lies in it is neither lost nor to be had.
     #[serde(default)]
     pub is_away: bool,
@@ -95,16 +95,16 @@ pub const MAX_STORES: usize = 8;
 
 /// An order, and the number that its report will have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Command {
+pub struct NumberedOrder {
     /// Of this session.
     pub number: u64,
     /// What is to be done.
-    pub order: Order,
+    pub order: NodeOrder,
 }
 
 /// What a node is told to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
+pub enum NodeOrder {
     /// Have the user's worker do this, one begun if there is none.
     Do {
         /// Whose rights; 0 of what is a project's: those of whoever has written it there.
@@ -126,14 +126,14 @@ pub enum Order {
     /// Let the tasks of a job see this.
     Admit {
         /// The job.
-        job: Job,
+        job: SlurmJobId,
         /// Whose it is.
         user: Uid,
         /// What they see.
         mounts: Vec<Mount>,
     },
     /// The job is over: what it was let see is forgotten. Its mounts went with its processes.
-    Dismiss(Job),
+    Dismiss(SlurmJobId),
     /// How much is free, and what the node draws.
     Look,
     /// A sign of life; not answered.
@@ -159,7 +159,7 @@ pub struct Mount {
     pub partition: bool,
     /// The partition is spread over the job's nodes.
     #[serde(default)]
-    pub spread: Option<Spread>,
+    pub spread: Option<PartitionSpread>,
     /// The store that it lies in, if the node's stores have names.
     #[serde(default)]
     pub store: String,
@@ -167,7 +167,7 @@ pub struct Mount {
 
 /// How a partition lies over the nodes of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spread {
+pub struct PartitionSpread {
     /// Bytes of a block: `$TARN_BLOCK_<partition>`.
     pub block: u64,
     /// The nodes that have a piece of it, in the order of the pieces.
@@ -182,7 +182,7 @@ pub enum Report {
         /// The command's number.
         number: u64,
         /// What.
-        what: Worked,
+        what: WorkResult,
     },
     /// Of [`Order::Serve`]: the port of the user's worker.
     Serving {
@@ -196,7 +196,7 @@ pub enum Report {
         /// The command's number.
         number: u64,
         /// What there is.
-        capacity: Capacity,
+        capacity: StoreCapacity,
         /// What the node draws and how warm it is, as far as it knows.
         #[serde(default)]
         draw: Draw,

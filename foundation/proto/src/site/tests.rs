@@ -34,24 +34,27 @@ fn a_part_has_one_folder_and_strange_names_none() {
 
 #[test]
 fn a_message_is_read_as_it_was_written() {
-    let command = Command {
+    let command = NumberedOrder {
         number: 7,
-        order: Order::Do {
+        order: NodeOrder::Do {
             user: 1000,
             group: 100,
-            work: Box::new(Work::Remove(vec![Held::Job(3), Held::Part(part("a", "b"))])),
+            work: Box::new(Work::Remove(vec![
+                StoreContent::Job(3),
+                StoreContent::Part(part("a", "b")),
+            ])),
         },
     };
     let frame = encode(&command).unwrap();
     let length = u32::from_le_bytes(frame[..4].try_into().unwrap());
     assert_eq!(length as usize, frame.len() - 4);
-    assert_eq!(decode::<Command>(&frame[4..]), Ok(command));
+    assert_eq!(decode::<NumberedOrder>(&frame[4..]), Ok(command));
     assert_eq!(
-        decode::<Command>(&frame[4..frame.len() - 1]),
+        decode::<NumberedOrder>(&frame[4..frame.len() - 1]),
         Err(FrameError::Garbage)
     );
     let longer = [&frame[4..], b"1"].concat();
-    assert_eq!(decode::<Command>(&longer), Err(FrameError::Garbage));
+    assert_eq!(decode::<NumberedOrder>(&longer), Err(FrameError::Garbage));
 }
 
 proptest! {
@@ -63,18 +66,18 @@ proptest! {
     ) {
         // A message with a byte changed, as well as noise.
         let work = Work::Fetch { part: part("a", "b"), from: Origin::Outside("/x".into()), proof: None, sealed: false, store: String::new() };
-        let order = Order::Do { user: 1, group: 2, work: Box::new(work) };
-        let mut near = encode(&Command { number: 1, order }).unwrap().split_off(4);
+        let order = NodeOrder::Do { user: 1, group: 2, work: Box::new(work) };
+        let mut near = encode(&NumberedOrder { number: 1, order }).unwrap().split_off(4);
         let at = cut % near.len();
         near[at] = other;
-        let _ = decode::<Command>(&near);
-        let _ = decode::<Command>(&bytes);
+        let _ = decode::<NumberedOrder>(&near);
+        let _ = decode::<NumberedOrder>(&bytes);
         let _ = decode::<Report>(&bytes);
-        let _ = decode::<Welcome>(&bytes);
+        let _ = decode::<NodeWelcome>(&bytes);
         let _ = decode::<Greeting>(&bytes);
-        let _ = decode::<Ask>(&bytes);
-        let _ = decode::<Said>(&bytes);
+        let _ = decode::<ControllerRequest>(&bytes);
+        let _ = decode::<ControllerReply>(&bytes);
         let _ = decode::<Work>(&bytes);
-        let _ = decode::<Worked>(&bytes);
+        let _ = decode::<WorkResult>(&bytes);
     }
 }

@@ -1,7 +1,7 @@
 //! What is done with a user's rights on a node.
 
-use super::{Gid, Job, Uid};
-use crate::local::Refusal;
+use super::{Gid, SlurmJobId, Uid};
+use crate::local::RequestError;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use tarn_types::hash::Hash;
@@ -68,7 +68,7 @@ pub struct Proof {
 
 /// Where a node serves its users' parts: host name or address, and the port of this user's worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
+pub struct WorkerAddress {
     /// The node's name, for people.
     pub node: String,
     /// Host name or address.
@@ -83,7 +83,7 @@ pub enum Origin {
     /// From outside: a file or folder that the user may read.
     Outside(PathBuf),
     /// From another node, which has it.
-    Peer(Peer),
+    Peer(WorkerAddress),
 }
 
 /// What of a folder that several nodes have written is this node's: the entries of its ranks by the dataset's rule.
@@ -121,7 +121,7 @@ pub enum Work {
     /// Make the folder that a job writes: empty, or a private copy of these parts merged.
     Prepare {
         /// The job.
-        job: Job,
+        job: SlurmJobId,
         /// The dataset.
         dataset: String,
         /// What is in it at first.
@@ -140,7 +140,7 @@ pub enum Work {
     /// Make the folder that a job reads: these parts of this node merged, without copying.
     View {
         /// The job.
-        job: Job,
+        job: SlurmJobId,
         /// The dataset.
         dataset: String,
         /// What is in it.
@@ -159,7 +159,7 @@ pub enum Work {
     /// Make a partition for a job, empty, of so many bytes, written by units of so many bytes, or mapped with 0.
     Lend {
         /// The job.
-        job: Job,
+        job: SlurmJobId,
         /// What it is called.
         partition: String,
         /// Bytes.
@@ -174,21 +174,21 @@ pub enum Work {
     /// the user's workers on its other nodes. Until what the job has is removed.
     Share {
         /// The job.
-        job: Job,
+        job: SlurmJobId,
         /// What each of them is called, and the store that it lies in; without a name, the node's first one.
         partitions: Vec<(String, String)>,
     },
     /// A job whose pieces are lent here has the others there: those are opened for its tasks.
     Join {
         /// The job.
-        job: Job,
+        job: SlurmJobId,
         /// All its nodes of which that is known.
-        peers: Vec<Peer>,
+        peers: Vec<WorkerAddress>,
     },
     /// Make a part of what a job has written. The folder is gone then.
     Publish {
         /// The job.
-        job: Job,
+        job: SlurmJobId,
         /// The part; its dataset is what the job's folder is called.
         part: Part,
         /// What of it; all if not said. The rest is removed.
@@ -217,7 +217,7 @@ pub enum Work {
     /// Write parts, of this node and of others, merged to a place outside, and read them back.
     Send {
         /// The parts, where they are if not here, and what they hold.
-        parts: Vec<(Part, Option<Peer>, Proof)>,
+        parts: Vec<(Part, Option<WorkerAddress>, Proof)>,
         /// The folder that they become. What is there is replaced when all has come, if it was put there for the same owner.
         dest: PathBuf,
         /// Whose data it is: what this may replace is recorded under that name. An older controller says none, and sends nothing to an
@@ -237,7 +237,7 @@ pub enum Work {
     /// The same of what lies in this store.
     CheckIn(Part, String),
     /// Remove these; what is not there is removed.
-    Remove(Vec<Held>),
+    Remove(Vec<StoreContent>),
     /// Wrap the keys of these with the newest secret. tarnd's own: no controller orders it.
     WrapAnew(Vec<Part>),
     /// Say what there is of this user and in these projects.
@@ -246,16 +246,16 @@ pub enum Work {
 
 /// Something in a node's store.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Held {
+pub enum StoreContent {
     /// A part, whole.
     Part(Part),
     /// What a job has there: the folders that it writes, its views and its partitions.
-    Job(Job),
+    Job(SlurmJobId),
     /// A part, as it lies in one of several stores.
     Copy(Part, String),
 }
 
-impl Held {
+impl StoreContent {
     /// A part in a store: one without a name is a node's only one.
     pub fn part_in(part: &Part, store: &str) -> Self {
         match store {
@@ -277,7 +277,7 @@ impl Held {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
     /// What.
-    pub held: Held,
+    pub held: StoreContent,
     /// What it holds, as was said when it was published. None of a job's folders.
     pub proof: Option<Proof>,
     /// Bytes on the tier.
@@ -302,7 +302,7 @@ impl Holding {
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Worked {
+pub enum WorkResult {
     /// It is done.
     Done,
     /// Of [`Work::Fetch`], [`Work::Publish`], [`Work::Move`], [`Work::Check`], [`Work::Send`]: what it holds, and how many bytes came from elsewhere for it.
@@ -325,7 +325,7 @@ pub enum Worked {
         port: u16,
     },
     /// It failed, and nothing of it is to be seen.
-    Failed(Refusal),
+    Failed(RequestError),
 }
 
 impl std::fmt::Display for Owner {

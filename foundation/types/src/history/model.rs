@@ -1,6 +1,6 @@
 //! What [`super::History`] remembers of instances, transfers, replicas and decisions.
 
-use crate::action::{Lent, Outcome};
+use crate::action::{Outcome, PartitionAssignment};
 use crate::checkpoint::CheckpointId;
 use crate::event::{Failure, Imaged, Output, Undeclared, Usage};
 use crate::hash::Hash;
@@ -68,7 +68,7 @@ pub struct Attempt {
     /// Its nodes.
     pub nodes: Vec<TierRef>,
     /// Its partitions.
-    pub partitions: Vec<Lent>,
+    pub partitions: Vec<PartitionAssignment>,
     /// When it was placed.
     pub assigned: Time,
     /// When it was started.
@@ -78,12 +78,12 @@ pub struct Attempt {
     /// What it used; zero until it has ended.
     pub usage: Usage,
     /// Of a step that goes on from images of its processes.
-    pub images: Images,
+    pub images: AttemptImages,
 }
 
 /// What has become of the images of an attempt's processes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Images {
+pub struct AttemptImages {
     /// The one that it began with.
     pub restored: Option<CheckpointId>,
     /// How many were taken.
@@ -116,7 +116,7 @@ fn is_none_of_it(count: &u64) -> bool {
     *count == 0
 }
 
-impl Images {
+impl AttemptImages {
     /// With what has happened since.
     pub fn add(&mut self, what: &Imaged) {
         match what {
@@ -170,7 +170,7 @@ impl Images {
     }
 }
 
-impl std::fmt::Display for Images {
+impl std::fmt::Display for AttemptImages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} taken", self.taken)?;
         if let Some(newest) = self.newest {

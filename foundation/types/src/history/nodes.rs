@@ -2,7 +2,7 @@
 //! the node is back without them, was asked for them in vain, or their part was made again.
 
 use super::{History, Replica, Unreachable, push_point, spot_of};
-use crate::event::Whole;
+use crate::event::BroughtBackReplica;
 use crate::id::{DataId, NodeId, TierId, TierRef};
 use crate::part::{PartRef, Place, StoreKey};
 use crate::units::Time;
@@ -116,14 +116,14 @@ impl History {
                 false => drop(self.unreachable.insert(at, lies)),
             }
         }
-        self.nobody_asked(node);
+        self.mark_missed_unreachable(node);
         self.losses.push(loss);
         let none = vec![0; self.tiers_of(node).len()];
         self.may_use(node, &none);
     }
 
     /// A node that is lost when the run has gone on may not have been asked for what it had.
-    fn nobody_asked(&mut self, node: NodeId) {
+    fn mark_missed_unreachable(&mut self, node: NodeId) {
         let here = |place: &Place| spot_of(place).is_some_and(|s| s.node == node);
         let missed = std::mem::take(&mut self.missed);
         let (here, elsewhere) = missed.into_iter().partition(|((_, p), _)| here(p));
@@ -138,7 +138,12 @@ impl History {
     }
 
     /// A node that is back holds what is `whole`; what else it had is gone.
-    pub(super) fn node_back(&mut self, node: NodeId, capacities: &[u64], whole: &[Whole]) {
+    pub(super) fn node_back(
+        &mut self,
+        node: NodeId,
+        capacities: &[u64],
+        whole: &[BroughtBackReplica],
+    ) {
         let now = self.now;
         let open = |l: &&mut NodeLoss| l.node == node && l.back.is_none();
         if let Some(loss) = self.losses.iter_mut().find(open) {

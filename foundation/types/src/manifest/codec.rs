@@ -92,7 +92,7 @@ impl Manifest {
         if Hash::of(body).0 != u128::from_le_bytes(*checksum) {
             return Err(ManifestError::Checksum);
         }
-        let mut input = Input {
+        let mut input = ManifestInput {
             bytes: body,
             at: HEADER,
         };
@@ -158,12 +158,12 @@ fn put_kind(out: &mut Vec<u8>, kind: &EntryKind) {
     }
 }
 
-struct Input<'a> {
+struct ManifestInput<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Input<'a> {
+impl<'a> ManifestInput<'a> {
     fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let end = self.at.checked_add(n)?;
         let taken = self.bytes.get(self.at..end)?;

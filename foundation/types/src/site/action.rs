@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Nodes in the order of a job's ranks.
-pub type Nodes = Arc<[NodeId]>;
+pub type JobNodes = Arc<[NodeId]>;
 
 /// A move, numbered within its site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -24,11 +24,11 @@ pub enum SiteAction {
         /// The job.
         job: JobId,
         /// Its nodes.
-        nodes: Nodes,
+        nodes: JobNodes,
         /// When it is expected to begin.
         begin: Time,
         /// Why there.
-        why: Why,
+        why: AllocationReason,
     },
     /// A plan is taken back. The world does nothing.
     Unplan {
@@ -40,9 +40,9 @@ pub enum SiteAction {
         /// The job.
         job: JobId,
         /// Its nodes.
-        nodes: Nodes,
+        nodes: JobNodes,
         /// Why there and now.
-        why: Why,
+        why: AllocationReason,
     },
     /// Move data (ends in `Moved` or `MoveFailed`).
     Move(Move),
@@ -76,7 +76,7 @@ pub enum SiteAction {
         /// The item.
         item: ItemId,
         /// Where they are: one layout.
-        nodes: Nodes,
+        nodes: JobNodes,
         /// How it lies over them.
         spread: Spread,
     },
@@ -157,13 +157,13 @@ pub enum Where {
     /// The external store.
     Outside,
     /// Tiers (or, of a direct move, the memory) of nodes.
-    Nodes(Nodes),
+    Nodes(JobNodes),
 }
 
 /// Why a job got its nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "kebab-case")]
-pub enum Why {
+pub enum AllocationReason {
     /// It was first in the queue and its nodes were free.
     First,
     /// It fitted in before those ahead of it.

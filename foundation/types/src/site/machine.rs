@@ -46,7 +46,7 @@ pub struct NodeKind {
     /// What changing the mode takes; `None` where it cannot be changed.
     pub mode_change: Option<ModeChange>,
     /// What it draws.
-    pub power: Power,
+    pub power: NodePowerModel,
     /// Degrees Celsius at its air inlet: of nodes that are otherwise equal the coolest is taken.
     pub temperature: f64,
 }
@@ -109,7 +109,7 @@ pub struct ModeChange {
 
 /// What a node draws, in watts.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Power {
+pub struct NodePowerModel {
     /// Nothing runs.
     pub idle: f64,
     /// All its cores run; in between it is proportional to cores.

@@ -34,7 +34,7 @@ pub struct SiteResult {
     /// Events that the planner was told.
     pub events: u64,
     /// Jobs that were taken out, in the order in which that happened.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<UnrunnableJob>,
     /// For charts, in the order in which they ended; empty unless asked for. At most [`MAX_SPANS`].
     pub spans: Vec<Span>,
     /// Spans that were not kept because there were too many.
@@ -94,7 +94,7 @@ pub enum Fate {
 
 /// A job that was taken out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct UnrunnableJob {
     /// Which.
     pub job: JobId,
     /// The resource that lacks; `None` of a job that failed as often as it may.
@@ -132,7 +132,7 @@ pub enum SpanOf {
         /// What.
         item: ItemId,
         /// Which way.
-        way: Way,
+        way: MoveDirection,
     },
     /// A node reboots into another memory mode.
     Reboot,
@@ -144,7 +144,7 @@ pub enum SpanOf {
 
 /// The way of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum MoveDirection {
     /// From the external store to nodes.
     In,
     /// From nodes to the external store.

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Gid, Job, Owner, Part, Proof, Uid};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Gid, Owner, Part, Proof, SlurmJobId, Uid};
 use tarn_types::hash::Hash;
 use tarn_types::units::Time;
 use tarn_types::workflow::{self, Keep};
@@ -13,23 +13,23 @@ use tarn_types::workflow::{self, Keep};
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Catalog {
-    pub(crate) workflows: BTreeMap<(Owner, String), Workflow>,
+    pub(crate) workflows: BTreeMap<(Owner, String), WorkflowRecord>,
 }
 
 /// A workflow of one owner.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Workflow {
+pub(crate) struct WorkflowRecord {
     /// No further job will come.
     pub(crate) has_ended: bool,
     /// Jobs of it that were submitted, and have not been taken in.
-    pub(crate) awaits: BTreeSet<Job>,
-    pub(crate) datasets: BTreeMap<String, Dataset>,
+    pub(crate) awaits: BTreeSet<SlurmJobId>,
+    pub(crate) datasets: BTreeMap<String, DatasetRecord>,
 }
 
 /// A dataset.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Dataset {
-    pub(crate) versions: BTreeMap<u32, Version>,
+pub(crate) struct DatasetRecord {
+    pub(crate) versions: BTreeMap<u32, VersionRecord>,
     /// Who else may read it.
     pub(crate) readers: BTreeSet<Owner>,
     /// Kept until then by its owner's wish.
@@ -38,10 +38,10 @@ pub(crate) struct Dataset {
 
 /// A version.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Version {
+pub(crate) struct VersionRecord {
     pub(crate) state: VersionState,
     /// The job that makes or made it; none of a source.
-    pub(crate) maker: Option<Job>,
+    pub(crate) maker: Option<SlurmJobId>,
     /// Of version 0.
     pub(crate) source: Option<PathBuf>,
     /// Of a source, the number of the part that is its content now: each content that was found there has one.
@@ -71,14 +71,14 @@ pub(crate) enum VersionState {
 
 /// A version's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct VersionId {
+pub(crate) struct VersionKey {
     pub(crate) owner: Owner,
     pub(crate) workflow: String,
     pub(crate) dataset: String,
     pub(crate) version: u32,
 }
 
-impl VersionId {
+impl VersionKey {
     pub(crate) fn part(&self, part: u32) -> Part {
         Part {
             owner: self.owner,
@@ -99,7 +99,7 @@ impl VersionId {
     }
 }
 
-impl Version {
+impl VersionRecord {
     /// Whether its parts are known.
     pub(crate) fn is_there(&self) -> bool {
         self.state == VersionState::There
@@ -113,7 +113,7 @@ pub(crate) fn stored_size(proof: &Proof) -> u64 {
 }
 
 impl Catalog {
-    pub(crate) fn version(&self, id: &VersionId) -> Option<&Version> {
+    pub(crate) fn version(&self, id: &VersionKey) -> Option<&VersionRecord> {
         let workflow = self.workflows.get(&(id.owner, id.workflow.clone()))?;
         workflow
             .datasets
@@ -122,13 +122,13 @@ impl Catalog {
             .get(&id.version)
     }
 
-    pub(crate) fn version_mut(&mut self, id: &VersionId) -> Option<&mut Version> {
+    pub(crate) fn version_mut(&mut self, id: &VersionKey) -> Option<&mut VersionRecord> {
         let key = (id.owner, id.workflow.clone());
         let datasets = &mut self.workflows.get_mut(&key)?.datasets;
         datasets.get_mut(&id.dataset)?.versions.get_mut(&id.version)
     }
 
-    pub(crate) fn dataset(&self, id: &VersionId) -> Option<&Dataset> {
+    pub(crate) fn dataset(&self, id: &VersionKey) -> Option<&DatasetRecord> {
         let workflow = self.workflows.get(&(id.owner, id.workflow.clone()))?;
         workflow.datasets.get(&id.dataset)
     }
@@ -138,19 +138,19 @@ impl Catalog {
         owner: Owner,
         workflow: &str,
         dataset: &str,
-    ) -> Result<&mut Dataset, Refusal> {
+    ) -> Result<&mut DatasetRecord, RequestError> {
         let found = self.workflows.get_mut(&(owner, workflow.to_owned()));
         let found = found.and_then(|w| w.datasets.get_mut(dataset));
         found.ok_or_else(|| {
             let text = format!("there is no dataset `{dataset}` of workflow `{workflow}`");
-            Refusal::new(Code::NotFound, text)
+            RequestError::new(Code::NotFound, text)
         })
     }
 
-    pub(crate) fn versions(&self) -> impl Iterator<Item = VersionId> {
+    pub(crate) fn versions(&self) -> impl Iterator<Item = VersionKey> {
         self.workflows.iter().flat_map(|((owner, workflow), w)| {
             w.datasets.iter().flat_map(move |(dataset, d)| {
-                d.versions.keys().map(move |version| VersionId {
+                d.versions.keys().map(move |version| VersionKey {
                     owner: *owner,
                     workflow: workflow.clone(),
                     dataset: dataset.clone(),
@@ -160,7 +160,7 @@ impl Catalog {
         })
     }
 
-    pub(crate) fn parts_of(&self, version: &VersionId) -> Vec<Part> {
+    pub(crate) fn parts_of(&self, version: &VersionKey) -> Vec<Part> {
         let known = self.version(version);
         let parts = known.into_iter().flat_map(|v| v.parts.keys());
         parts.map(|part| version.part(*part)).collect()
@@ -169,14 +169,14 @@ impl Catalog {
     /// What each of these holds, as it was published.
     pub(crate) fn hashes_of(&self, parts: &[Part]) -> Vec<Hash> {
         let of = |part: &Part| {
-            let known = self.version(&VersionId::of(part))?;
+            let known = self.version(&VersionKey::of(part))?;
             known.parts.get(&part.part).map(|proof| proof.hash)
         };
         parts.iter().filter_map(of).collect()
     }
 
     pub(crate) fn proof_of(&self, part: &Part) -> Option<Proof> {
-        let version = self.version(&VersionId::of(part))?;
+        let version = self.version(&VersionKey::of(part))?;
         if matches!(version.state, VersionState::Failed(_)) {
             return None;
         }
@@ -184,29 +184,29 @@ impl Catalog {
     }
 
     /// Whether a version is kept encrypted.
-    pub(crate) fn is_sealed(&self, version: &VersionId) -> bool {
+    pub(crate) fn is_sealed(&self, version: &VersionKey) -> bool {
         self.version(version).is_some_and(|v| v.is_sealed)
     }
 
     /// Whether a dataset has versions that are encrypted: then all that come are.
-    pub(crate) fn was_sealed(&self, id: &VersionId) -> bool {
+    pub(crate) fn was_sealed(&self, id: &VersionKey) -> bool {
         let versions = self.dataset(id).map(|d| &d.versions);
         versions.is_some_and(|all| all.values().any(|v| v.is_sealed))
     }
 
     /// Whether somebody may read a dataset.
-    pub(crate) fn may_read(&self, id: &VersionId, user: Uid, groups: &[Gid]) -> bool {
-        let granted = |d: &Dataset| d.readers.iter().any(|r| r.is(user, groups));
+    pub(crate) fn may_read(&self, id: &VersionKey, user: Uid, groups: &[Gid]) -> bool {
+        let granted = |d: &DatasetRecord| d.readers.iter().any(|r| r.is(user, groups));
         id.owner.is(user, groups) || self.dataset(id).is_some_and(granted)
     }
 
     /// A dataset has one source, whichever job names it.
     pub(crate) fn same_source(
         &self,
-        id: &VersionId,
+        id: &VersionKey,
         dataset: &workflow::Dataset,
-    ) -> Result<(), Refusal> {
-        let known = self.version(&VersionId {
+    ) -> Result<(), RequestError> {
+        let known = self.version(&VersionKey {
             version: 0,
             ..id.clone()
         });
@@ -218,14 +218,14 @@ impl Catalog {
                     known.display(),
                     named.display()
                 );
-                Err(Refusal::new(Code::Invalid, text))
+                Err(RequestError::new(Code::Invalid, text))
             }
             _ => Ok(()),
         }
     }
 
     /// It will never be there.
-    pub(crate) fn fail_version(&mut self, id: &VersionId, why: &str, now: Time) {
+    pub(crate) fn fail_version(&mut self, id: &VersionKey, why: &str, now: Time) {
         if let Some(version) = self.version_mut(id) {
             version.used = now;
             version.state = VersionState::Failed(why.to_owned());
@@ -233,7 +233,7 @@ impl Catalog {
     }
 
     /// Forgets a version, and its dataset and workflow if it was their last.
-    pub(crate) fn remove(&mut self, id: &VersionId) {
+    pub(crate) fn remove(&mut self, id: &VersionKey) {
         let key = (id.owner, id.workflow.clone());
         let Some(workflow) = self.workflows.get_mut(&key) else {
             return;
@@ -257,7 +257,7 @@ impl Catalog {
     }
 
     /// A job that workflows wait for does not come any more. Whether one of them has ended with that.
-    pub(crate) fn stop_awaiting(&mut self, job: Job) -> bool {
+    pub(crate) fn stop_awaiting(&mut self, job: SlurmJobId) -> bool {
         let mut has_ended = false;
         for workflow in self.workflows.values_mut() {
             if workflow.awaits.remove(&job) && workflow.awaits.is_empty() {

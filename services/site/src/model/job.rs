@@ -1,12 +1,12 @@
 //! Jobs: what each reads and makes, how far it is, and what was done for it.
 
-use crate::model::catalog::{Catalog, VersionId};
+use crate::model::catalog::{Catalog, VersionKey};
 use crate::{MAX_HISTORY, MAX_TRIES};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Gid, Job, Order, Owner, Part, Slice, Uid, Work};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Gid, NodeOrder, Owner, Part, Slice, SlurmJobId, Uid, Work};
 use tarn_types::pattern::ScatterRule;
 use tarn_types::units::Time;
 use tarn_types::workflow::StoragePartition;
@@ -16,7 +16,7 @@ use tarn_types::workflow::StoragePartition;
 pub(crate) struct Reads {
     /// What the job calls it.
     pub(crate) name: String,
-    pub(crate) version: VersionId,
+    pub(crate) version: VersionKey,
     /// On its first node only.
     pub(crate) on_first: bool,
     /// It is the beginning of what the job writes, not read for itself.
@@ -32,11 +32,11 @@ pub(crate) struct Reads {
 /// What a job makes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Makes {
-    pub(crate) version: VersionId,
+    pub(crate) version: VersionKey,
     /// Which entries are of which rank; none if its first node alone publishes.
     pub(crate) rule: Option<ScatterRule>,
     /// What it begins with.
-    pub(crate) from: Option<VersionId>,
+    pub(crate) from: Option<VersionKey>,
     /// Bytes that it is said to take.
     pub(crate) size: u64,
     /// Where it goes at the end.
@@ -52,7 +52,7 @@ pub(crate) struct Makes {
 
 /// How far a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Phase {
+pub(crate) enum SiteJobPhase {
     /// It waits for nodes.
     Waiting,
     /// Its nodes get what it reads.
@@ -75,7 +75,7 @@ pub(crate) enum Phase {
 
 /// A job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct JobState {
+pub(crate) struct SiteJob {
     pub(crate) user: Uid,
     pub(crate) group: Gid,
     /// All groups of its user, when it was submitted.
@@ -83,8 +83,8 @@ pub(crate) struct JobState {
     pub(crate) owner: Owner,
     pub(crate) workflow: String,
     /// It is to run on the nodes of this job.
-    pub(crate) beside: Option<Job>,
-    pub(crate) phase: Phase,
+    pub(crate) beside: Option<SlurmJobId>,
+    pub(crate) phase: SiteJobPhase,
     /// It leaves its nodes when what must be rescued is.
     pub(crate) is_leaving: bool,
     /// Nodes that its user excludes. `None`: not known, so what it excludes is left as it is.
@@ -116,9 +116,9 @@ pub(crate) struct JobState {
     /// Its script ended well.
     pub(crate) is_well: bool,
     /// What was done for it on its nodes in this phase.
-    pub(crate) done: BTreeSet<(String, Step)>,
+    pub(crate) done: BTreeSet<(String, NodeJobTask)>,
     /// How often something has failed.
-    pub(crate) tries: BTreeMap<(String, Step), u32>,
+    pub(crate) tries: BTreeMap<(String, NodeJobTask), u32>,
     pub(crate) history: Vec<(Time, String)>,
     pub(crate) waits: Option<String>,
     /// When its nodes became its.
@@ -128,7 +128,7 @@ pub(crate) struct JobState {
 
 /// Something that is done once on a node for a job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Step {
+pub(crate) enum NodeJobTask {
     /// A source, of this dataset, is looked at: whether it is what was read.
     Look(Owner, String, String),
     /// Where this dataset is to go outside is looked at: whether it may.
@@ -176,7 +176,7 @@ pub(crate) struct JobPartition {
     pub(crate) tier: Option<String>,
 }
 
-impl JobState {
+impl SiteJob {
     /// Says something of its data, for people.
     pub(crate) fn note(&mut self, now: Time, what: impl Into<String>) {
         let what = what.into();
@@ -232,7 +232,7 @@ impl JobState {
     }
 
     /// Whether something has failed too often, counting this time.
-    pub(crate) fn has_failed(&mut self, node: &str, step: &Step) -> bool {
+    pub(crate) fn has_failed(&mut self, node: &str, step: &NodeJobTask) -> bool {
         let tries = self.tries.entry((node.to_owned(), step.clone()));
         let tries = tries.or_default();
         *tries += 1;
@@ -240,13 +240,13 @@ impl JobState {
     }
 
     /// Whether a step was done for it on a node.
-    pub(crate) fn is_done(&self, node: &str, step: &Step) -> bool {
+    pub(crate) fn is_done(&self, node: &str, step: &NodeJobTask) -> bool {
         self.done.contains(&(node.to_owned(), step.clone()))
     }
 
     /// An order that its user's worker carries out.
-    pub(crate) fn order(&self, work: Work) -> Order {
-        Order::Do {
+    pub(crate) fn order(&self, work: Work) -> NodeOrder {
+        NodeOrder::Do {
             user: self.user,
             group: self.group,
             work: Box::new(work),
@@ -254,7 +254,7 @@ impl JobState {
     }
 
     /// Whether it, before it has begun, may still read what it was submitted to read.
-    pub(crate) fn check_grant(&self, catalog: &Catalog, reads: &Reads) -> Result<(), Refusal> {
+    pub(crate) fn check_grant(&self, catalog: &Catalog, reads: &Reads) -> Result<(), RequestError> {
         if catalog.may_read(&reads.version, self.user, &self.groups) {
             return Ok(());
         }
@@ -262,22 +262,22 @@ impl JobState {
             "`{}` is not yours to read any more: who owns it has revoked the grant, or removed it",
             reads.name
         );
-        Err(Refusal::new(Code::Denied, text))
+        Err(RequestError::new(Code::Denied, text))
     }
 
     /// The versions that it needs: what it makes, and reads as far as it may.
     pub(crate) fn needs_of<'a>(
         &'a self,
         catalog: &'a Catalog,
-    ) -> impl Iterator<Item = &'a VersionId> {
-        let has_begun = (Phase::Running..Phase::Ended).contains(&self.phase);
+    ) -> impl Iterator<Item = &'a VersionKey> {
+        let has_begun = (SiteJobPhase::Running..SiteJobPhase::Ended).contains(&self.phase);
         let may = move |r: &&Reads| has_begun || self.check_grant(catalog, r).is_ok();
         let reads = self.reads.iter().filter(may).map(|r| &r.version);
         let all = reads.chain(self.makes.iter().map(|m| &m.version));
-        all.filter(|_| self.phase != Phase::Ended)
+        all.filter(|_| self.phase != SiteJobPhase::Ended)
     }
 
-    pub(crate) fn needs(&self, catalog: &Catalog, id: &VersionId) -> bool {
+    pub(crate) fn needs(&self, catalog: &Catalog, id: &VersionKey) -> bool {
         self.needs_of(catalog).any(|needed| needed == id)
     }
 }
@@ -290,11 +290,11 @@ impl JobPartition {
 
     /// Bytes that it takes there.
     pub(crate) fn takes(&self, nodes: usize) -> u64 {
-        StoragePartition::room(self.on_each(nodes))
+        StoragePartition::max_file_size(self.on_each(nodes))
     }
 }
 
-impl JobState {
+impl SiteJob {
     /// Bytes that its partitions take on each of its nodes.
     pub(crate) fn partition_bytes(&self) -> u64 {
         let nodes = match self.nodes.len() {
@@ -311,11 +311,11 @@ impl JobState {
     }
 }
 
-impl VersionId {
+impl VersionKey {
     /// A look at the source of its dataset.
-    pub(crate) fn look(&self) -> Step {
+    pub(crate) fn look(&self) -> NodeJobTask {
         let (workflow, dataset) = (self.workflow.clone(), self.dataset.clone());
-        Step::Look(self.owner, workflow, dataset)
+        NodeJobTask::Look(self.owner, workflow, dataset)
     }
 }
 
@@ -327,13 +327,13 @@ mod tests {
     #[test]
     fn steps_have_the_names_of_earlier_logs() {
         let steps = [
-            (Step::CreatePartition("p".into()), r#"{"Lend":"p"}"#),
-            (Step::Export, r#""Share""#),
-            (Step::Attach(2), r#"{"Join":2}"#),
+            (NodeJobTask::CreatePartition("p".into()), r#"{"Lend":"p"}"#),
+            (NodeJobTask::Export, r#""Share""#),
+            (NodeJobTask::Attach(2), r#"{"Join":2}"#),
         ];
         for (step, text) in steps {
             assert_eq!(serde_json::to_string(&step).unwrap(), text);
-            assert_eq!(serde_json::from_str::<Step>(text).unwrap(), step);
+            assert_eq!(serde_json::from_str::<NodeJobTask>(text).unwrap(), step);
         }
     }
 }

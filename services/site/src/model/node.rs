@@ -4,17 +4,19 @@
 use crate::model::job::Makes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::site::{Capacity, Held, Job, Owner, Part, Store, StoreInfo, Uid};
+use tarn_proto::site::{
+    NodeStoreReport, Owner, Part, SlurmJobId, StoreCapacity, StoreContent, StoreInfo, Uid,
+};
 use tarn_types::units::Time;
 
 /// A node.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Node {
+pub(crate) struct SiteNode {
     /// Its store, or the first of them, as it was said last.
-    pub(crate) capacity: Option<Capacity>,
+    pub(crate) capacity: Option<StoreCapacity>,
     /// Its stores, fast to slow; one has no name.
     #[serde(default)]
-    pub(crate) levels: Vec<Level>,
+    pub(crate) levels: Vec<SiteNodeStore>,
     /// Whether it takes orders.
     pub(crate) is_up: bool,
     /// Since when that is so, or is not.
@@ -26,29 +28,29 @@ pub(crate) struct Node {
     pub(crate) places: BTreeMap<Part, BTreeSet<String>>,
     /// Those that are on their way from one store to another: also while nothing is heard of the node.
     #[serde(default)]
-    pub(crate) moving: BTreeMap<Part, Moving>,
+    pub(crate) moving: BTreeMap<Part, PartMigration>,
     /// What could not be brought to a store, and when that was tried last.
     #[serde(default)]
     pub(crate) stuck: BTreeMap<(Part, String), Time>,
     /// What it is to remove.
-    pub(crate) doomed: BTreeSet<(Uid, Held)>,
+    pub(crate) doomed: BTreeSet<(Uid, StoreContent)>,
     /// What is there, and nobody knows.
-    pub(crate) orphans: BTreeMap<(Uid, Held), (u64, Time)>,
+    pub(crate) orphans: BTreeMap<(Uid, StoreContent), (u64, Time)>,
     /// Where its users' workers serve.
     pub(crate) ports: BTreeMap<Uid, u16>,
     /// Bytes that jobs were promised for what they write, by whose it will be.
-    pub(crate) promised: BTreeMap<(Job, Owner), u64>,
+    pub(crate) promised: BTreeMap<(SlurmJobId, Owner), u64>,
     /// In which store a job writes a dataset, or has a partition, and bytes that it was promised there.
     #[serde(default)]
-    pub(crate) written: BTreeMap<(Job, String), (String, u64)>,
+    pub(crate) written: BTreeMap<(SlurmJobId, String), (String, u64)>,
     /// In which store a dataset of several parts was merged for a job.
     #[serde(default)]
-    pub(crate) merged: BTreeMap<(Job, String), String>,
+    pub(crate) merged: BTreeMap<(SlurmJobId, String), String>,
 }
 
 /// A store of a node, as it was said when its session began.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Level {
+pub(crate) struct SiteNodeStore {
     pub(crate) name: String,
     pub(crate) bytes: u64,
     pub(crate) persistent: bool,
@@ -60,15 +62,15 @@ pub(crate) struct Level {
 
 /// A part on its way from one store of a node to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Moving {
+pub(crate) struct PartMigration {
     pub(crate) from: String,
     pub(crate) to: String,
     /// It stays where it is, too.
     pub(crate) keep: bool,
 }
 
-impl Level {
-    fn new(name: String, capacity: &Capacity, is_away: bool) -> Self {
+impl SiteNodeStore {
+    fn new(name: String, capacity: &StoreCapacity, is_away: bool) -> Self {
         Self {
             name,
             bytes: capacity.bytes,
@@ -79,11 +81,11 @@ impl Level {
     }
 
     /// As a node tells: of one whose store has no name, that one.
-    pub(crate) fn all(capacity: &Capacity, stores: &[Store]) -> Vec<Self> {
+    pub(crate) fn all(capacity: &StoreCapacity, stores: &[NodeStoreReport]) -> Vec<Self> {
         if stores.is_empty() {
             return vec![Self::new(String::new(), capacity, false)];
         }
-        let level = |s: &Store| Self::new(s.name.clone(), &s.capacity, s.is_away);
+        let level = |s: &NodeStoreReport| Self::new(s.name.clone(), &s.capacity, s.is_away);
         stores.iter().map(level).collect()
     }
 
@@ -94,18 +96,18 @@ impl Level {
     }
 }
 
-impl Node {
-    pub(crate) fn level(&self, store: &str) -> Option<&Level> {
+impl SiteNode {
+    pub(crate) fn level(&self, store: &str) -> Option<&SiteNodeStore> {
         self.levels.iter().find(|level| level.name == store)
     }
 
     /// The stores that are there, fast to slow.
-    pub(crate) fn present(&self) -> impl Iterator<Item = &Level> {
+    pub(crate) fn present(&self) -> impl Iterator<Item = &SiteNodeStore> {
         self.levels.iter().filter(|level| !level.is_away)
     }
 
     /// The stores in which a part is to be had, fast to slow.
-    pub(crate) fn places_of(&self, part: &Part) -> impl Iterator<Item = &Level> {
+    pub(crate) fn places_of(&self, part: &Part) -> impl Iterator<Item = &SiteNodeStore> {
         let places = self.places.get(part);
         self.present()
             .filter(move |level| places.is_some_and(|all| all.contains(&level.name)))
@@ -122,8 +124,8 @@ impl Node {
     }
 
     /// The fastest store in which all of these parts are to be had.
-    pub(crate) fn common(&self, parts: &[Part]) -> Option<&Level> {
-        let has_all = |level: &&Level| {
+    pub(crate) fn common(&self, parts: &[Part]) -> Option<&SiteNodeStore> {
+        let has_all = |level: &&SiteNodeStore| {
             let has = |part| self.places.get(part);
             let mut all = parts.iter();
             all.all(|part| has(part).is_some_and(|places| places.contains(&level.name)))
@@ -170,7 +172,7 @@ impl Node {
     /// The stores with names, for people.
     pub(crate) fn store_infos(&self) -> Vec<StoreInfo> {
         let named = self.levels.iter().filter(|level| !level.name.is_empty());
-        let info = |level: &Level| StoreInfo {
+        let info = |level: &SiteNodeStore| StoreInfo {
             name: level.name.clone(),
             capacity: level.bytes,
             taken: self.taken_in(&level.name).saturating_add(level.foreign),
@@ -217,7 +219,7 @@ impl Node {
     /// A job may write so much of a dataset, or have a partition of that size, in a store.
     pub(crate) fn promise(
         &mut self,
-        job: Job,
+        job: SlurmJobId,
         (owner, name): (Owner, &str),
         store: String,
         bytes: u64,
@@ -233,7 +235,7 @@ impl Node {
     }
 
     /// What a job has written of a dataset is a part now, and its promise has ended, once. Returns the store that it is in.
-    pub(crate) fn end_promise(&mut self, job: Job, makes: &Makes) -> String {
+    pub(crate) fn end_promise(&mut self, job: SlurmJobId, makes: &Makes) -> String {
         let owner = makes.version.owner;
         let key = (job, makes.version.dataset.clone());
         let (store, ended) = match self.written.get_mut(&key) {
@@ -248,14 +250,14 @@ impl Node {
     }
 
     /// A job has left.
-    pub(crate) fn end_job(&mut self, id: Job) {
+    pub(crate) fn end_job(&mut self, id: SlurmJobId) {
         self.promised.retain(|(job, _), _| *job != id);
         self.written.retain(|(job, _), _| *job != id);
         self.merged.retain(|(job, _), _| *job != id);
     }
 
     /// In which store a job writes a dataset, or has a partition.
-    pub(crate) fn written_in(&self, id: Job, name: &str) -> Option<&String> {
+    pub(crate) fn written_in(&self, id: SlurmJobId, name: &str) -> Option<&String> {
         let written = self.written.get(&(id, name.to_owned()));
         written.map(|(store, _)| store)
     }

@@ -1,16 +1,16 @@
 //! What was ordered and not reported, found by its number and by what it is for: a job may have thousands of orders under way, and each
 //! report makes it look at all that it has.
 
-use crate::model::job::Step;
+use crate::model::job::NodeJobTask;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::site::{Held, Job, Part, Proof, Uid};
+use tarn_proto::site::{Part, Proof, SlurmJobId, StoreContent, Uid};
 
 /// An order under way.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ordered {
     pub(crate) node: String,
-    pub(crate) why: Why,
+    pub(crate) why: OrderPurpose,
     /// The store that it is about.
     #[serde(default)]
     pub(crate) store: String,
@@ -18,19 +18,19 @@ pub(crate) struct Ordered {
 
 /// What an order is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Why {
+pub(crate) enum OrderPurpose {
     /// Something of a job; with the node that it takes bytes from.
-    Job(Job, Step, Option<(String, Uid)>),
+    Job(SlurmJobId, NodeJobTask, Option<(String, Uid)>),
     /// To know where a user's worker serves.
     Port(Uid),
     /// Removal of what nobody needs.
-    Reclaim(Uid, Held),
+    Reclaim(Uid, StoreContent),
     /// To know whether something that was given up is what it was.
     Check(Part, Proof),
     /// To know, for who asks, whether a replica is still this. It is the one of this position in what they are told.
     Verify(usize, Part, Proof),
     /// A job that is over is let in no more.
-    Forget(Job),
+    Forget(SlurmJobId),
     /// A part goes from one store of the node to another.
     Move(Part),
 }
@@ -38,20 +38,20 @@ pub(crate) enum Why {
 /// Orders under way.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<u64, Ordered>", into = "BTreeMap<u64, Ordered>")]
-pub(crate) struct Orders {
+pub(crate) struct OrderTable {
     all: BTreeMap<u64, Ordered>,
     /// Those of jobs.
-    of_steps: BTreeMap<Step, BTreeSet<u64>>,
+    of_steps: BTreeMap<NodeJobTask, BTreeSet<u64>>,
 }
 
-fn step_of(ordered: &Ordered) -> Option<&Step> {
+fn step_of(ordered: &Ordered) -> Option<&NodeJobTask> {
     match &ordered.why {
-        Why::Job(_, step, _) => Some(step),
+        OrderPurpose::Job(_, step, _) => Some(step),
         _ => None,
     }
 }
 
-impl Orders {
+impl OrderTable {
     pub(crate) fn get(&self, number: &u64) -> Option<&Ordered> {
         self.all.get(number)
     }
@@ -65,41 +65,45 @@ impl Orders {
     }
 
     /// Those of all jobs for a step, on whichever node.
-    pub(crate) fn of<'a>(&'a self, step: &Step) -> impl Iterator<Item = &'a Ordered> + use<'a> {
+    pub(crate) fn of<'a>(
+        &'a self,
+        step: &NodeJobTask,
+    ) -> impl Iterator<Item = &'a Ordered> + use<'a> {
         let numbers = self.of_steps.get(step).into_iter().flatten();
         numbers.filter_map(|number| self.all.get(number))
     }
 
     /// Whether a step of a job is under way on a node.
-    pub(crate) fn is_under_way(&self, id: Job, node: &str, step: &Step) -> bool {
+    pub(crate) fn is_under_way(&self, id: SlurmJobId, node: &str, step: &NodeJobTask) -> bool {
         let mut orders = self.of(step);
-        orders.any(|o| o.node == node && matches!(&o.why, Why::Job(job, ..) if *job == id))
+        orders.any(|o| o.node == node && matches!(&o.why, OrderPurpose::Job(job, ..) if *job == id))
     }
 
     /// Whether a step of a job is under way on some node.
-    pub(crate) fn is_under_way_anywhere(&self, id: Job, step: &Step) -> bool {
+    pub(crate) fn is_under_way_anywhere(&self, id: SlurmJobId, step: &NodeJobTask) -> bool {
         let mut orders = self.of(step);
-        orders.any(|o| matches!(&o.why, Why::Job(job, ..) if *job == id))
+        orders.any(|o| matches!(&o.why, OrderPurpose::Job(job, ..) if *job == id))
     }
 
     pub(crate) fn is_fetched(&self, node: &str, part: &Part) -> bool {
-        let mut fetches = self.of(&Step::Fetch(part.clone()));
+        let mut fetches = self.of(&NodeJobTask::Fetch(part.clone()));
         fetches.any(|o| o.node == node)
     }
 
     pub(crate) fn is_fetched_anywhere(&self, part: &Part) -> bool {
-        self.of(&Step::Fetch(part.clone())).next().is_some()
+        self.of(&NodeJobTask::Fetch(part.clone())).next().is_some()
     }
 
     /// Transfers under way that take bytes from a node.
     pub(crate) fn count_from(&self, node: &str) -> usize {
-        let from = |why: &Why| matches!(why, Why::Job(_, _, Some((n, _))) if n == node);
+        let from =
+            |why: &OrderPurpose| matches!(why, OrderPurpose::Job(_, _, Some((n, _))) if n == node);
         self.values().filter(|o| from(&o.why)).count()
     }
 
     pub(crate) fn is_port_requested(&self, node: &str, user: Uid) -> bool {
         let mut all = self.values();
-        all.any(|o| o.node == node && o.why == Why::Port(user))
+        all.any(|o| o.node == node && o.why == OrderPurpose::Port(user))
     }
 
     pub(crate) fn insert(&mut self, number: u64, ordered: Ordered) {
@@ -129,7 +133,7 @@ impl Orders {
     }
 }
 
-impl From<BTreeMap<u64, Ordered>> for Orders {
+impl From<BTreeMap<u64, Ordered>> for OrderTable {
     fn from(all: BTreeMap<u64, Ordered>) -> Self {
         let mut orders = Self::default();
         for (number, ordered) in all {
@@ -139,8 +143,8 @@ impl From<BTreeMap<u64, Ordered>> for Orders {
     }
 }
 
-impl From<Orders> for BTreeMap<u64, Ordered> {
-    fn from(orders: Orders) -> Self {
+impl From<OrderTable> for BTreeMap<u64, Ordered> {
+    fn from(orders: OrderTable) -> Self {
         orders.all
     }
 }
@@ -156,16 +160,16 @@ mod tests {
             why,
             store: String::new(),
         };
-        let step = |name: &str| Step::Prepare(name.into());
-        let mut orders = Orders::default();
+        let step = |name: &str| NodeJobTask::Prepare(name.into());
+        let mut orders = OrderTable::default();
         for (number, name) in [(1, "x"), (2, "y"), (3, "x")] {
-            orders.insert(number, ordered(Why::Job(7, step(name), None)));
+            orders.insert(number, ordered(OrderPurpose::Job(7, step(name), None)));
         }
-        orders.insert(4, ordered(Why::Port(1000)));
+        orders.insert(4, ordered(OrderPurpose::Port(1000)));
         // Given once more, a number is of the last one alone.
-        orders.insert(3, ordered(Why::Job(8, step("y"), None)));
+        orders.insert(3, ordered(OrderPurpose::Job(8, step("y"), None)));
         let text = serde_json::to_string(&orders).unwrap();
-        let mut again: Orders = serde_json::from_str(&text).unwrap();
+        let mut again: OrderTable = serde_json::from_str(&text).unwrap();
         for orders in [&mut orders, &mut again] {
             assert_eq!(orders.of(&step("x")).count(), 1);
             assert_eq!(orders.of(&step("y")).count(), 2);

@@ -1,18 +1,18 @@
 //! How far something is that a job needs.
 
-use tarn_proto::local::Refusal;
+use tarn_proto::local::RequestError;
 
 /// How far something is that a job needs.
-pub(crate) enum Progress {
+pub(crate) enum PreparationState {
     /// Something is under way, or was ordered.
     Pending,
     /// Nothing is missing.
     Complete,
     /// It cannot be done.
-    Failed(Refusal),
+    Failed(RequestError),
 }
 
-impl Progress {
+impl PreparationState {
     /// `Complete`, or `Pending` where something is missing.
     pub(crate) fn of(is_complete: bool) -> Self {
         if is_complete {
@@ -23,7 +23,7 @@ impl Progress {
     }
 
     /// Whether it is complete; the error is why it cannot be done.
-    pub(crate) fn into_result(self) -> Result<bool, Refusal> {
+    pub(crate) fn into_result(self) -> Result<bool, RequestError> {
         match self {
             Self::Complete => Ok(true),
             Self::Pending => Ok(false),
@@ -32,8 +32,8 @@ impl Progress {
     }
 }
 
-impl From<Result<bool, Refusal>> for Progress {
-    fn from(done: Result<bool, Refusal>) -> Self {
+impl From<Result<bool, RequestError>> for PreparationState {
+    fn from(done: Result<bool, RequestError>) -> Self {
         done.map_or_else(Self::Failed, Self::of)
     }
 }

@@ -1,6 +1,6 @@
 //! Who makes a request.
 
-use tarn_proto::local::{Code, Refusal};
+use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Owner, Uid};
 
 /// Who makes a request.
@@ -17,12 +17,12 @@ impl Requester<'_> {
     }
 
     /// Whether they may change what is an owner's.
-    pub(crate) fn may_change(&self, owner: Owner) -> Result<(), Refusal> {
+    pub(crate) fn may_change(&self, owner: Owner) -> Result<(), RequestError> {
         match self.is(owner) || self.user == 0 {
             true => Ok(()),
             false => {
                 let text = "it belongs to somebody else";
-                Err(Refusal::new(Code::Denied, text))
+                Err(RequestError::new(Code::Denied, text))
             }
         }
     }

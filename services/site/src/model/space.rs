@@ -1,23 +1,23 @@
 //! Requests for space on a node, and what becomes of them.
 
 use crate::model::job::Makes;
-use tarn_proto::local::Refusal;
-use tarn_proto::site::Job;
+use tarn_proto::local::RequestError;
+use tarn_proto::site::SlurmJobId;
 
 /// Whether there is space on a node.
-pub(crate) enum Space {
+pub(crate) enum SpaceAvailability {
     /// There is, in this store.
     In(String),
     /// Something is being removed, or goes to a slower store.
     Soon,
     /// There is none.
-    None(Refusal),
+    None(RequestError),
 }
 
 /// For whom space is needed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpaceRequest<'a> {
-    pub(crate) job: Job,
+    pub(crate) job: SlurmJobId,
     /// The store that it had best be in.
     pub(crate) tier: Option<&'a str>,
     /// Bytes that it takes, as far as nobody knows better.
@@ -26,7 +26,7 @@ pub(crate) struct SpaceRequest<'a> {
 
 impl<'a> SpaceRequest<'a> {
     /// For what a job makes.
-    pub(crate) fn of_output(job: Job, makes: &'a Makes) -> Self {
+    pub(crate) fn of_output(job: SlurmJobId, makes: &'a Makes) -> Self {
         Self {
             job,
             tier: makes.tier.as_deref(),

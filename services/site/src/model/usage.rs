@@ -12,7 +12,7 @@ pub(crate) const DAY: Nanos = 24 * 3600 * SECOND;
 
 /// What was used in some time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Counts {
+pub(crate) struct UsageCounts {
     /// Bytes times nanoseconds.
     pub(crate) byte_nanos: u128,
     /// Nodes times nanoseconds.
@@ -24,15 +24,15 @@ pub(crate) struct Counts {
 
 /// What one owner has used.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Meter {
+pub(crate) struct OwnerUsage {
     /// Bytes on tiers now.
     pub(crate) stored: u64,
     since: Time,
-    days: BTreeMap<u64, Counts>,
-    earlier: Counts,
+    days: BTreeMap<u64, UsageCounts>,
+    earlier: UsageCounts,
 }
 
-impl Counts {
+impl UsageCounts {
     fn add(&mut self, other: &Self) {
         self.byte_nanos += other.byte_nanos;
         self.node_nanos += other.node_nanos;
@@ -42,8 +42,8 @@ impl Counts {
     }
 }
 
-impl Meter {
-    pub(crate) fn day(&mut self, day: u64) -> &mut Counts {
+impl OwnerUsage {
+    pub(crate) fn day(&mut self, day: u64) -> &mut UsageCounts {
         if self.days.len() >= MAX_DAYS
             && !self.days.contains_key(&day)
             && let Some((_, oldest)) = self.days.pop_first()
@@ -58,7 +58,7 @@ impl Meter {
         &mut self,
         (from, to): (Time, Time),
         times: u64,
-        of: fn(&mut Counts) -> &mut u128,
+        of: fn(&mut UsageCounts) -> &mut u128,
     ) {
         let mut at = from;
         while times > 0 && at < to {
@@ -74,10 +74,10 @@ impl Meter {
     }
 
     /// What was used since the beginning of the day of this time.
-    pub(crate) fn sum(&self, since: Time) -> Counts {
+    pub(crate) fn sum(&self, since: Time) -> UsageCounts {
         let mut sum = match since {
             0 => self.earlier.clone(),
-            _ => Counts::default(),
+            _ => UsageCounts::default(),
         };
         for (_, day) in self.days.range(since / DAY..) {
             sum.add(day);
@@ -89,19 +89,19 @@ impl Meter {
 /// What all owners use.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Usage {
-    by_owner: BTreeMap<Owner, Meter>,
+pub(crate) struct UsageTable {
+    by_owner: BTreeMap<Owner, OwnerUsage>,
 }
 
-impl Usage {
+impl UsageTable {
     /// An owner's meter, counted up to now.
-    pub(crate) fn meter(&mut self, owner: Owner, now: Time) -> &mut Meter {
+    pub(crate) fn meter(&mut self, owner: Owner, now: Time) -> &mut OwnerUsage {
         let meter = self.by_owner.entry(owner).or_default();
         meter.advance(now);
         meter
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Owner, &Meter)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Owner, &OwnerUsage)> {
         self.by_owner.iter().map(|(owner, meter)| (*owner, meter))
     }
 

@@ -13,14 +13,14 @@ use tarn_types::workflow::{Dataset, Keep, Role};
 const DAY: u64 = 24 * 3600;
 
 /// A job's script of a user.
-fn by(user: Uid, workflow: &str, data: Vec<(Role, Dataset)>) -> Submitted {
+fn by(user: Uid, workflow: &str, data: Vec<(Role, Dataset)>) -> JobSubmission {
     let data = data.into_iter().map(|(role, d)| (role, Single, d));
     let owners = [
         ("alice", Owner::User(ALICE)),
         ("bob", Owner::User(BOB)),
         ("@climate", Owner::Project(PROJECT)),
     ];
-    Submitted {
+    JobSubmission {
         user,
         group: user,
         groups: groups(user),
@@ -40,14 +40,14 @@ fn forcing() -> Dataset {
     of("forcing", "@climate/forcing")
 }
 
-fn said(world: &mut World, user: Uid, ask: Ask) -> Said {
+fn said(world: &mut World, user: Uid, ask: ControllerRequest) -> ControllerReply {
     let token = world.ask_as(user, false, ask);
     world.settle();
     world.answers.remove(&token).expect("an answer")
 }
 
-fn grant(to: Owner, may: bool) -> Ask {
-    Ask::Grant {
+fn grant(to: Owner, may: bool) -> ControllerRequest {
+    ControllerRequest::Grant {
         owner: Owner::User(ALICE),
         workflow: "w".into(),
         dataset: "x".into(),
@@ -56,13 +56,13 @@ fn grant(to: Owner, may: bool) -> Ask {
     }
 }
 
-fn setup(world: &mut World, job: Job, script: Submitted) -> Said {
+fn setup(world: &mut World, job: SlurmJobId, script: JobSubmission) -> ControllerReply {
     world.staged(job, Stage::Setup(Box::new(script)))
 }
 
-fn over(world: &mut World, job: Job) {
+fn over(world: &mut World, job: SlurmJobId) {
     let stage = Stage::Teardown { hurry: false };
-    assert_eq!(world.staged(job, stage), Said::Done);
+    assert_eq!(world.staged(job, stage), ControllerReply::Done);
 }
 
 /// Alice has made `w/x` on n1.
@@ -78,11 +78,11 @@ fn what_was_granted_is_read_where_it_lies_and_by_its_owners_rights() {
     let mut world = with_x(2);
     assert_eq!(
         said(&mut world, ALICE, grant(Owner::User(BOB), true)),
-        Said::Done
+        ControllerReply::Done
     );
     let read = || by(BOB, "mine", vec![(Role::In, of("grid", "alice/w/x"))]);
-    assert_eq!(setup(&mut world, 2, read()), Said::Done);
-    assert_eq!(world.pre_run(2, &["n1"]), Said::Done);
+    assert_eq!(setup(&mut world, 2, read()), ControllerReply::Done);
+    assert_eq!(world.pre_run(2, &["n1"]), ControllerReply::Done);
     let mounts = &world.nodes["n1"].admitted[&2];
     assert_eq!(mounts.len(), 1);
     assert_eq!(
@@ -96,28 +96,28 @@ fn what_was_granted_is_read_where_it_lies_and_by_its_owners_rights() {
     );
     over(&mut world, 2);
     // On another node it is fetched once, with the rights of who owns it.
-    assert_eq!(setup(&mut world, 3, read()), Said::Done);
+    assert_eq!(setup(&mut world, 3, read()), ControllerReply::Done);
     let token = world.stage(3, Stage::PreRun(vec!["n2".into()]));
     while let Some((node, number, order)) = (!world.queue.is_empty()).then(|| world.queue.remove(0))
     {
         match &order {
-            Order::Do { user, work, .. } => {
+            NodeOrder::Do { user, work, .. } => {
                 assert!(matches!(**work, Work::Fetch { .. }));
                 assert_eq!(*user, ALICE);
             }
-            Order::Serve { user, .. } => assert_eq!(*user, ALICE),
-            Order::Admit { user, .. } => assert_eq!(*user, BOB),
+            NodeOrder::Serve { user, .. } => assert_eq!(*user, ALICE),
+            NodeOrder::Admit { user, .. } => assert_eq!(*user, BOB),
             _ => {}
         }
         world.perform(&node, number, order);
     }
-    assert_eq!(world.answers.get(&token), Some(&Said::Done));
+    assert_eq!(world.answers.get(&token), Some(&ControllerReply::Done));
     assert_eq!(world.parts_on("n2"), ["x/1.0"]);
     over(&mut world, 3);
     // By a group too.
     assert_eq!(
         said(&mut world, ALICE, grant(Owner::User(BOB), false)),
-        Said::Done
+        ControllerReply::Done
     );
     assert_eq!(
         refused(&setup(&mut world, 4, read())).code,
@@ -126,9 +126,9 @@ fn what_was_granted_is_read_where_it_lies_and_by_its_owners_rights() {
     );
     assert_eq!(
         said(&mut world, ALICE, grant(Owner::Project(PROJECT), true)),
-        Said::Done
+        ControllerReply::Done
     );
-    assert_eq!(setup(&mut world, 5, read()), Said::Done);
+    assert_eq!(setup(&mut world, 5, read()), ControllerReply::Done);
     world.check_replay(Config::default());
 }
 
@@ -138,12 +138,12 @@ fn what_is_revoked_is_refused_to_jobs_that_have_not_begun_and_may_be_removed() {
     said(&mut world, ALICE, grant(Owner::User(BOB), true));
     let read = || by(BOB, "mine", vec![(Role::In, of("x", "alice/w/x"))]);
     for job in [2, 3] {
-        assert_eq!(setup(&mut world, job, read()), Said::Done);
+        assert_eq!(setup(&mut world, job, read()), ControllerReply::Done);
     }
-    assert_eq!(world.pre_run(2, &["n1"]), Said::Done);
+    assert_eq!(world.pre_run(2, &["n1"]), ControllerReply::Done);
     said(&mut world, ALICE, grant(Owner::User(BOB), false));
     // The one that runs has it, and keeps it from being removed; the other one does neither.
-    let remove = Ask::Remove {
+    let remove = ControllerRequest::Remove {
         owner: Owner::User(ALICE),
         workflow: "w".into(),
         dataset: Some("x".into()),
@@ -156,7 +156,7 @@ fn what_is_revoked_is_refused_to_jobs_that_have_not_begun_and_may_be_removed() {
     assert_eq!(refused(&why).code, Code::Denied);
     assert!(refused(&why).text.contains("revoked"), "{why:?}");
     over(&mut world, 2);
-    assert_eq!(said(&mut world, ALICE, remove), Said::Done);
+    assert_eq!(said(&mut world, ALICE, remove), ControllerReply::Done);
     assert!(world.parts_on("n1").is_empty());
 }
 
@@ -186,19 +186,19 @@ fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
     let asks = [
         grant(Owner::User(BOB), true),
         grant(Owner::User(CAROL), false),
-        Ask::Remove {
+        ControllerRequest::Remove {
             owner,
             workflow: workflow.clone(),
             dataset: None,
             version: None,
         },
-        Ask::Keep {
+        ControllerRequest::Keep {
             owner,
             workflow: workflow.clone(),
             dataset: dataset.clone(),
             until: Time::MAX,
         },
-        Ask::Release {
+        ControllerRequest::Release {
             owner,
             workflow: workflow.clone(),
             dataset: dataset.clone(),
@@ -210,7 +210,7 @@ fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
             assert_eq!(refused(&why).code, Code::Denied, "{ask:?}");
         }
     }
-    let which = Which {
+    let which = DatasetFilter {
         owner: Some(owner),
         workflow: Some(workflow),
         dataset: Some(dataset),
@@ -219,9 +219,9 @@ fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
         user,
         &groups(user),
         false,
-        &Ask::Find(which.clone()),
+        &ControllerRequest::Find(which.clone()),
     ) {
-        Some(Said::Datasets(seen)) => seen,
+        Some(ControllerReply::Datasets(seen)) => seen,
         other => panic!("{other:?}"),
     };
     assert_eq!(seen(&world, BOB), []);
@@ -229,7 +229,7 @@ fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
     said(&mut world, ALICE, grant(Owner::User(BOB), true));
     said(&mut world, ALICE, grant(Owner::User(CAROL), true));
     let read = by(CAROL, "c", vec![(Role::In, of("x", "alice/w/x"))]);
-    assert_eq!(setup(&mut world, 7, read), Said::Done);
+    assert_eq!(setup(&mut world, 7, read), ControllerReply::Done);
     let bobs = seen(&world, BOB);
     assert_eq!((bobs[0].readers.len(), bobs[0].jobs.len()), (0, 0));
     let alices = seen(&world, ALICE);
@@ -237,8 +237,10 @@ fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
         (alices[0].readers.len(), &alices[0].jobs[..]),
         (2, &[7][..])
     );
-    let usage = world.site.answer(BOB, &groups(BOB), false, &Ask::Usage(0));
-    let Some(Said::Usage(usage)) = usage else {
+    let usage = world
+        .site
+        .answer(BOB, &groups(BOB), false, &ControllerRequest::Usage(0));
+    let Some(ControllerReply::Usage(usage)) = usage else {
         panic!("no usage");
     };
     assert!(usage.iter().all(|u| u.owner.is(BOB, &groups(BOB))));
@@ -249,34 +251,34 @@ fn a_projects_dataset_is_its_members_to_make_and_read_across_workflows() {
     let mut world = World::new(2, Config::default());
     world.whole(1, by(ALICE, "a", vec![(Role::Out, forcing())]), &["n1"]);
     // It stays when workflows end, and is one copy a node for both.
-    let end = Ask::End {
+    let end = ControllerRequest::End {
         user: ALICE,
         workflow: "a".into(),
     };
-    assert_eq!(said(&mut world, ALICE, end), Said::Done);
+    assert_eq!(said(&mut world, ALICE, end), ControllerReply::Done);
     assert_eq!(world.parts_on("n1"), ["forcing/1.0"]);
     let read = by(BOB, "b", vec![(Role::In, forcing())]);
-    assert_eq!(setup(&mut world, 2, read), Said::Done);
-    assert_eq!(world.pre_run(2, &["n1"]), Said::Done);
+    assert_eq!(setup(&mut world, 2, read), ControllerReply::Done);
+    assert_eq!(world.pre_run(2, &["n1"]), ControllerReply::Done);
     let mount = &world.nodes["n1"].admitted[&2][0];
     assert_eq!(mount.owner, Owner::Project(PROJECT));
     assert_eq!(mount.path.to_str(), Some("p500/d/named/forcing/1/0/tree"));
     over(&mut world, 2);
     // Bob makes the next version; what is in the making does not stop who reads.
     let change = by(BOB, "b", vec![(Role::Inout, forcing())]);
-    assert_eq!(setup(&mut world, 3, change), Said::Done);
+    assert_eq!(setup(&mut world, 3, change), ControllerReply::Done);
     let read = by(ALICE, "c", vec![(Role::In, forcing())]);
-    assert_eq!(setup(&mut world, 4, read), Said::Done);
-    assert_eq!(world.pre_run(4, &["n2"]), Said::Done);
+    assert_eq!(setup(&mut world, 4, read), ControllerReply::Done);
+    assert_eq!(world.pre_run(4, &["n2"]), ControllerReply::Done);
     assert_eq!(world.parts_on("n2"), ["forcing/1.0"]);
     over(&mut world, 4);
-    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    assert_eq!(world.pre_run(3, &["n1"]), ControllerReply::Done);
     for stage in [
         Stage::PostRun { ok: true },
         Stage::DataOut,
         Stage::Teardown { hurry: false },
     ] {
-        assert_eq!(world.staged(3, stage), Said::Done);
+        assert_eq!(world.staged(3, stage), ControllerReply::Done);
     }
     assert_eq!(world.parts_on("n1"), ["forcing/1.0", "forcing/2.0"]);
     // A week after the last use it goes, told of a day before; each node is told who is to remove it.
@@ -305,8 +307,8 @@ fn a_projects_encrypted_dataset_is_in_clear_in_the_memory_of_each_members_jobs()
         assert!(world.nodes[node].parts.values().all(|proof| proof.sealed));
     }
     let read = by(ALICE, "c", vec![(Role::In, forcing)]);
-    assert_eq!(setup(&mut world, 3, read), Said::Done);
-    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    assert_eq!(setup(&mut world, 3, read), ControllerReply::Done);
+    assert_eq!(world.pre_run(3, &["n1"]), ControllerReply::Done);
     let mount = &world.nodes["n1"].admitted[&3][0];
     assert_eq!(mount.owner, Owner::User(ALICE));
     let path = format!("u{ALICE}/v/forcing");
@@ -327,14 +329,14 @@ fn attack_a_projects_dataset_is_nothing_to_who_is_no_member() {
         assert_eq!(refused(&why).code, Code::Denied);
     }
     let (owner, workflow) = (Owner::Project(PROJECT), Owner::NO_WORKFLOW.to_owned());
-    let grant = Ask::Grant {
+    let grant = ControllerRequest::Grant {
         owner,
         workflow: workflow.clone(),
         dataset: "forcing".into(),
         to: Owner::User(CAROL),
         may: true,
     };
-    let remove = Ask::Remove {
+    let remove = ControllerRequest::Remove {
         owner,
         workflow,
         dataset: None,
@@ -345,9 +347,9 @@ fn attack_a_projects_dataset_is_nothing_to_who_is_no_member() {
         assert_eq!(refused(&why).code, Code::Denied);
     }
     // A member grants; then it is read, and still not written.
-    assert_eq!(said(&mut world, BOB, grant), Said::Done);
+    assert_eq!(said(&mut world, BOB, grant), ControllerReply::Done);
     let read = by(CAROL, "c", vec![(Role::In, forcing())]);
-    assert_eq!(setup(&mut world, 3, read), Said::Done);
+    assert_eq!(setup(&mut world, 3, read), ControllerReply::Done);
     let why = setup(
         &mut world,
         4,
@@ -398,9 +400,9 @@ fn what_a_job_has_made_of_a_source_is_not_taken_for_the_source() {
         world.whole(job, change, &["n1"]);
     }
     let read = script("w", 1, vec![(Role::In, Single, case)]);
-    assert_eq!(setup(&mut world, 3, read), Said::Done);
+    assert_eq!(setup(&mut world, 3, read), ControllerReply::Done);
     world.changes.insert("/lustre/case".into(), 1);
-    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    assert_eq!(world.pre_run(3, &["n1"]), ControllerReply::Done);
     assert!(world.parts_on("n1").contains(&"case/2.0".to_owned()));
     assert_eq!(
         world.read[std::path::Path::new("/lustre/case")],
@@ -429,7 +431,7 @@ fn what_a_job_has_made_of_a_source_makes_no_room_for_others() {
     let makes = |workflow| script(workflow, 1, vec![(Role::Out, Single, made.clone())]);
     world.whole(2, makes("v"), &["n1"]);
     assert_eq!(world.parts_on("n1"), ["made/1.0", "case/1.0"]);
-    assert_eq!(setup(&mut world, 3, makes("u")), Said::Done);
+    assert_eq!(setup(&mut world, 3, makes("u")), ControllerReply::Done);
     let said = world.pre_run(3, &["n1"]);
     assert_eq!(refused(&said).code, Code::NoSpace);
     assert_eq!(world.parts_on("n1"), ["made/1.0", "case/1.0"]);
@@ -467,10 +469,10 @@ fn projects_have_quotas_of_their_own() {
     let mut second = of("second", "@climate/second");
     second.size = Some(1 << 20);
     let change = by(BOB, "b", vec![(Role::Inout, sized(1))]);
-    assert_eq!(setup(&mut world, 3, change), Said::Done);
+    assert_eq!(setup(&mut world, 3, change), ControllerReply::Done);
     let makes = by(BOB, "b", vec![(Role::Out, second)]);
-    assert_eq!(setup(&mut world, 4, makes), Said::Done);
-    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    assert_eq!(setup(&mut world, 4, makes), ControllerReply::Done);
+    assert_eq!(world.pre_run(3, &["n1"]), ControllerReply::Done);
     let why = world.pre_run(4, &["n1"]);
     assert_eq!(refused(&why).code, Code::Quota);
 }
@@ -487,31 +489,38 @@ fn what_is_kept_is_released_and_ends_are_told_once() {
     let name = || (Owner::User(ALICE), "w".to_owned(), "ever".to_owned());
     let (owner, workflow, dataset) = name();
     let until = world.now + 3 * DAY * SECOND;
-    let keep = Ask::Keep {
+    let keep = ControllerRequest::Keep {
         owner,
         workflow,
         dataset,
         until,
     };
     let (owner, workflow, dataset) = name();
-    let release = Ask::Release {
+    let release = ControllerRequest::Release {
         owner,
         workflow,
         dataset,
     };
     // Released and then kept three days more: it is told of when two are over.
-    let ending = |world: &World| match world.site.answer(ALICE, &[], false, &Ask::Datasets) {
-        Some(Said::Datasets(seen)) => seen.first().map(|d| d.ends_soon),
-        other => panic!("{other:?}"),
-    };
+    let ending =
+        |world: &World| match world
+            .site
+            .answer(ALICE, &[], false, &ControllerRequest::Datasets)
+        {
+            Some(ControllerReply::Datasets(seen)) => seen.first().map(|d| d.ends_soon),
+            other => panic!("{other:?}"),
+        };
     said(&mut world, ALICE, keep);
-    assert_eq!(said(&mut world, ALICE, release.clone()), Said::Done);
+    assert_eq!(
+        said(&mut world, ALICE, release.clone()),
+        ControllerReply::Done
+    );
     assert_eq!(ending(&world), Some(true));
     let (owner, workflow, dataset) = name();
     said(
         &mut world,
         ALICE,
-        Ask::Keep {
+        ControllerRequest::Keep {
             owner,
             workflow,
             dataset,
@@ -536,10 +545,14 @@ fn a_jobs_data_that_ends_soon_is_told_of_with_the_job() {
         ..Config::default()
     };
     let mut world = World::new(1, config);
-    let ending = |world: &World| match world.site.answer(ALICE, &[], false, &Ask::Job(1)) {
-        Some(Said::Job(job)) => job.ending,
-        other => panic!("{other:?}"),
-    };
+    let ending =
+        |world: &World| match world
+            .site
+            .answer(ALICE, &[], false, &ControllerRequest::Job(1))
+        {
+            Some(ControllerReply::Job(job)) => job.ending,
+            other => panic!("{other:?}"),
+        };
     let makes = by(ALICE, "v", vec![(Role::Out, dataset("y"))]);
     world.whole(1, makes, &["n1"]);
     assert!(ending(&world).is_empty());
@@ -550,7 +563,7 @@ fn a_jobs_data_that_ends_soon_is_told_of_with_the_job() {
     assert!(text.contains("`v/y`") && text.contains("tarn data keep"));
     // A job that reads it prolongs its lease, and while it does there is no reason for alarm.
     let read = by(ALICE, "v", vec![(Role::In, dataset("y"))]);
-    assert_eq!(setup(&mut world, 2, read), Said::Done);
+    assert_eq!(setup(&mut world, 2, read), ControllerReply::Done);
     assert!(ending(&world).is_empty());
     over(&mut world, 2);
     assert!(ending(&world).is_empty());
@@ -560,22 +573,22 @@ fn a_jobs_data_that_ends_soon_is_told_of_with_the_job() {
 fn use_is_counted_by_user_and_project_and_day() {
     let mut world = World::new(2, Config::default());
     world.now = 100 * DAY * SECOND;
-    world.event(tarn_site::Event::Passed);
+    world.event(tarn_site::SiteServiceEvent::Passed);
     let mut made = dataset("made");
     made.dest = Some("/lustre/made".into());
     made.keep = Keep::Forever;
     let mut script = by(ALICE, "w", vec![(Role::Out, made)]);
     script.group = PROJECT;
-    assert_eq!(setup(&mut world, 1, script), Said::Done);
+    assert_eq!(setup(&mut world, 1, script), ControllerReply::Done);
     let since = world.now;
-    assert_eq!(world.pre_run(1, &["n1", "n2"]), Said::Done);
+    assert_eq!(world.pre_run(1, &["n1", "n2"]), ControllerReply::Done);
     world.pass(3600);
     let used = |world: &World, user: Uid, since: Time| {
         let said = world
             .site
-            .answer(user, &groups(user), false, &Ask::Usage(since));
+            .answer(user, &groups(user), false, &ControllerRequest::Usage(since));
         match said {
-            Some(Said::Usage(all)) => all,
+            Some(ControllerReply::Usage(all)) => all,
             other => panic!("{other:?}"),
         }
     };
@@ -589,7 +602,7 @@ fn use_is_counted_by_user_and_project_and_day() {
         Stage::DataOut,
         Stage::Teardown { hurry: false },
     ] {
-        assert_eq!(world.staged(1, stage), Said::Done);
+        assert_eq!(world.staged(1, stage), ControllerReply::Done);
     }
     world.pass(10 * DAY);
     let all = used(&world, ALICE, 0);
@@ -635,16 +648,16 @@ fn orphans_are_shown_to_and_removed_by_whom_they_belong_to() {
         user,
         &groups(user),
         false,
-        &Ask::Orphans,
+        &ControllerRequest::Orphans,
     ) {
-        Some(Said::Orphans(seen)) => seen.len(),
+        Some(ControllerReply::Orphans(seen)) => seen.len(),
         other => panic!("{other:?}"),
     };
     let counts = [ALICE, BOB, CAROL, 0].map(|user| seen(&world, user));
     assert_eq!(counts, [2, 1, 0, 2]);
     for (user, gone, left) in [(CAROL, 0, 3), (BOB, 1, 2), (ALICE, 1, 1)] {
-        match said(&mut world, user, Ask::RemoveOrphans) {
-            Said::Orphans(all) => assert_eq!(all.len(), gone),
+        match said(&mut world, user, ControllerRequest::RemoveOrphans) {
+            ControllerReply::Orphans(all) => assert_eq!(all.len(), gone),
             other => panic!("{other:?}"),
         }
         assert_eq!(world.nodes["n1"].parts.len(), left);
@@ -670,14 +683,19 @@ fn what_is_not_told_of_whom_a_node_tells_little_is_where_it_was() {
         world.open("n1");
         world.settle();
         world.nodes.get_mut("n1").unwrap().parts = kept;
-        let Some(Said::Nodes(nodes)) = world.site.answer(0, &[], false, &Ask::Nodes) else {
+        let Some(ControllerReply::Nodes(nodes)) =
+            world.site.answer(0, &[], false, &ControllerRequest::Nodes)
+        else {
             panic!("no nodes");
         };
         assert_eq!(nodes[0].orphans, 0);
         let reads = by(ALICE, "w", vec![(Role::In, dataset("x"))]);
-        assert_eq!(world.staged(9, Stage::Setup(Box::new(reads))), Said::Done);
+        assert_eq!(
+            world.staged(9, Stage::Setup(Box::new(reads))),
+            ControllerReply::Done
+        );
         let said = world.pre_run(9, &["n2"]);
-        assert_eq!(said == Said::Done, is_partial, "{said:?}");
+        assert_eq!(said == ControllerReply::Done, is_partial, "{said:?}");
         world.check_replay(Config::default());
     }
 }

@@ -3,8 +3,8 @@
 use super::*;
 use ReplicaState::{Damaged, Unread, Whole};
 
-fn verify(version: Option<u32>) -> Ask {
-    Ask::Verify {
+fn verify(version: Option<u32>) -> ControllerRequest {
+    ControllerRequest::Verify {
         owner: Owner::User(ALICE),
         workflow: "w".into(),
         dataset: "x".into(),
@@ -12,9 +12,9 @@ fn verify(version: Option<u32>) -> Ask {
     }
 }
 
-fn states(said: Said) -> Vec<(String, ReplicaState)> {
+fn states(said: ControllerReply) -> Vec<(String, ReplicaState)> {
     match said {
-        Said::Replicas(all) => all.into_iter().map(|r| (r.node, r.state)).collect(),
+        ControllerReply::Replicas(all) => all.into_iter().map(|r| (r.node, r.state)).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -45,7 +45,7 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
         (ALICE, Some(7), Code::NotFound),
     ] {
         match said(&mut world, user, verify(version)) {
-            Said::Refused(why) => assert_eq!(why.code, code),
+            ControllerReply::Refused(why) => assert_eq!(why.code, code),
             other => panic!("{other:?}"),
         }
     }
@@ -53,7 +53,7 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
     said(&mut world, ALICE, grant(Owner::User(BOB), true));
     assert!(matches!(
         said(&mut world, BOB, verify(None)),
-        Said::Refused(_)
+        ControllerReply::Refused(_)
     ));
     // An older one was put back, whole: the log knows which it was.
     let parts = &mut world.nodes.get_mut("n2").unwrap().parts;
@@ -87,7 +87,7 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
     // Once at a time for each user, and of each owner.
     for user in [ALICE, 0] {
         let busy = said_at_once(&mut world, user, verify(None));
-        assert!(matches!(busy, Said::Refused(why) if why.code == Code::Busy));
+        assert!(matches!(busy, ControllerReply::Refused(why) if why.code == Code::Busy));
     }
     world.close("n2");
     world.settle();
@@ -100,7 +100,7 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
     // What a controller had asked that is none any more keeps nobody from asking anew.
     world.ask_as(ALICE, false, verify(None));
     world.queue.clear();
-    world.event(tarn_site::Event::Began { epoch: 2 });
+    world.event(tarn_site::SiteServiceEvent::Began { epoch: 2 });
     for node in ["n1", "n2"] {
         world.open(node);
     }
@@ -113,7 +113,7 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
 }
 
 /// What is answered before any node has done anything.
-fn said_at_once(world: &mut World, user: Uid, ask: Ask) -> Said {
+fn said_at_once(world: &mut World, user: Uid, ask: ControllerRequest) -> ControllerReply {
     let token = world.ask_as(user, false, ask);
     world.answers.remove(&token).expect("an answer")
 }
@@ -136,7 +136,7 @@ fn a_part_that_is_removed_meanwhile_is_not_said_to_be_damaged() {
     let mut world = x_twice();
     world.refuses = Some((|work| matches!(work, Work::Check(_)), Code::NotFound));
     let token = world.ask_as(ALICE, false, verify(None));
-    let remove = Ask::Remove {
+    let remove = ControllerRequest::Remove {
         owner: Owner::User(ALICE),
         workflow: "w".into(),
         dataset: Some("x".into()),

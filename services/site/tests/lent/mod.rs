@@ -2,8 +2,8 @@
 
 use crate::world::*;
 use tarn_proto::local::Code;
-use tarn_proto::site::{Ask, Said, Stage, Submitted, Work};
-use tarn_site::{Config, Event};
+use tarn_proto::site::{ControllerReply, ControllerRequest, JobSubmission, Stage, Work};
+use tarn_site::{Config, SiteServiceEvent};
 use tarn_types::id::StepId;
 use tarn_types::workflow::Distribution::{Broadcast, Single};
 use tarn_types::workflow::{KeepPartition, Role, StoragePartition};
@@ -22,13 +22,13 @@ pub(crate) fn partition(name: &str, size: u64) -> StoragePartition {
     }
 }
 
-fn job(nodes: u32, partitions: Vec<StoragePartition>) -> Submitted {
+fn job(nodes: u32, partitions: Vec<StoragePartition>) -> JobSubmission {
     let mut job = script("w", nodes, Vec::new());
     job.workflow.partitions = partitions;
     job
 }
 
-fn setup(world: &mut World, id: u64, job: Submitted) -> Said {
+fn setup(world: &mut World, id: u64, job: JobSubmission) -> ControllerReply {
     world.staged(id as _, Stage::Setup(Box::new(job)))
 }
 
@@ -44,20 +44,20 @@ fn a_jobs_partitions_take_room_on_each_of_its_nodes_until_it_has_left() {
     assert_eq!(refused(&said).code, Code::NoSpace, "{said:?}");
     assert!(refused(&said).text.contains("partitions included"));
     let one = || job(2, vec![partition("field", 4 << 20)]);
-    assert_eq!(setup(&mut world, 2, one()), Said::Done);
-    assert_eq!(world.pre_run(2, &["n1", "n2"]), Said::Done);
+    assert_eq!(setup(&mut world, 2, one()), ControllerReply::Done);
+    assert_eq!(world.pre_run(2, &["n1", "n2"]), ControllerReply::Done);
     // Another one finds no room on these nodes: it is told at the gate.
     assert_eq!(
         setup(&mut world, 3, job(1, vec![partition("x", 1 << 20)])),
-        Said::Done
+        ControllerReply::Done
     );
     let said = world.pre_run(3, &["n2"]);
     assert_eq!(refused(&said).code, Code::NoSpace, "{said:?}");
     // Two nodes, 6 MiB each, for an hour.
     let used = |world: &World| {
-        let ask = Ask::Usage(0);
+        let ask = ControllerRequest::Usage(0);
         match world.site.answer(ALICE, &groups(ALICE), false, &ask) {
-            Some(Said::Usage(all)) => all.iter().map(|u| u.mib_seconds).sum::<u64>(),
+            Some(ControllerReply::Usage(all)) => all.iter().map(|u| u.mib_seconds).sum::<u64>(),
             other => panic!("{other:?}"),
         }
     };
@@ -71,7 +71,7 @@ fn a_jobs_partitions_take_room_on_each_of_its_nodes_until_it_has_left() {
     world.pass(24 * 3600);
     assert!(hour.contains(&used(&world)), "{}", used(&world));
     assert!(world.nodes.values().all(|n| n.jobs.is_empty()));
-    assert_eq!(world.pre_run(3, &["n2"]), Said::Done);
+    assert_eq!(world.pre_run(3, &["n2"]), ControllerReply::Done);
     world.check_replay(Config::default());
 }
 
@@ -96,8 +96,8 @@ fn what_lies_over_a_jobs_nodes_is_lent_by_each_until_it_has_left() {
         node.port = port;
     }
     let parts = || vec![spread("field", 4 << 20), partition("own", 1 << 20)];
-    assert_eq!(setup(&mut world, 1, job(2, parts())), Said::Done);
-    assert_eq!(world.pre_run(1, &["n1", "n2"]), Said::Done);
+    assert_eq!(setup(&mut world, 1, job(2, parts())), ControllerReply::Done);
+    assert_eq!(world.pre_run(1, &["n1", "n2"]), ControllerReply::Done);
     let all = |first, second| vec![("n1".to_owned(), first), ("n2".to_owned(), second)];
     for node in ["n1", "n2"] {
         assert_eq!(peers(&world, node), all(7001, 7002));
@@ -112,7 +112,7 @@ fn what_lies_over_a_jobs_nodes_is_lent_by_each_until_it_has_left() {
         2,
         job(1, vec![partition("x", (1 << 30) - (8 << 20))]),
     );
-    assert_eq!(said, Said::Done);
+    assert_eq!(said, ControllerReply::Done);
     assert_eq!(refused(&world.pre_run(2, &["n1"])).code, Code::NoSpace);
     // The tarnd of a node begins anew: its worker lends the piece again, elsewhere, and the other is told.
     world.close("n2");
@@ -126,7 +126,7 @@ fn what_lies_over_a_jobs_nodes_is_lent_by_each_until_it_has_left() {
     }
     // So does the controller, while a node is not heard of: the others do not wait for it.
     world.close("n2");
-    world.event(Event::Began { epoch: 2 });
+    world.event(SiteServiceEvent::Began { epoch: 2 });
     world.open("n1");
     world.settle();
     world.nodes.get_mut("n2").unwrap().shared.clear();
@@ -151,14 +151,14 @@ fn what_lies_over_a_jobs_nodes_is_lent_by_each_until_it_has_left() {
 fn a_job_that_gets_other_nodes_leaves_no_piece_on_those_before() {
     let mut world = World::new(3, Config::default());
     let field = vec![spread("field", 1 << 20)];
-    assert_eq!(setup(&mut world, 1, job(2, field)), Said::Done);
+    assert_eq!(setup(&mut world, 1, job(2, field)), ControllerReply::Done);
     world.refuses = Some((|work| matches!(work, Work::Join { .. }), Code::NoSpace));
     assert_eq!(
         refused(&world.pre_run(1, &["n1", "n2"])).code,
         Code::NoSpace
     );
     world.refuses = None;
-    assert_eq!(world.pre_run(1, &["n2", "n3"]), Said::Done);
+    assert_eq!(world.pre_run(1, &["n2", "n3"]), ControllerReply::Done);
     assert!(world.nodes["n1"].shared.is_empty() && world.nodes["n1"].jobs.is_empty());
     assert_eq!(peers(&world, "n2").len(), 2);
 }
@@ -173,7 +173,7 @@ fn a_job_whose_pieces_have_too_long_names_is_turned_back_and_told_why() {
     }
     let nodes = names.each_ref().map(String::as_str);
     let dealt = job(2, vec![spread("field", 1 << 20)]);
-    assert_eq!(setup(&mut world, 1, dealt), Said::Done);
+    assert_eq!(setup(&mut world, 1, dealt), ControllerReply::Done);
     let said = world.pre_run(1, &nodes);
     let why = refused(&said);
     assert_eq!(why.code, Code::Invalid, "{said:?}");
@@ -181,9 +181,9 @@ fn a_job_whose_pieces_have_too_long_names_is_turned_back_and_told_why() {
     // Each node's own is called otherwise.
     assert_eq!(
         setup(&mut world, 2, job(2, vec![partition("field", 1)])),
-        Said::Done
+        ControllerReply::Done
     );
-    assert_eq!(world.pre_run(2, &nodes), Said::Done);
+    assert_eq!(world.pre_run(2, &nodes), ControllerReply::Done);
 }
 
 #[test]
@@ -195,11 +195,11 @@ fn a_users_quota_counts_partitions_on_all_nodes() {
     let mut world = World::new(3, config());
     assert_eq!(
         setup(&mut world, 1, job(2, vec![partition("field", 1 << 20)])),
-        Said::Done
+        ControllerReply::Done
     );
     let said = setup(&mut world, 2, job(3, vec![partition("field", 1 << 20)]));
     assert_eq!(refused(&said).code, Code::Quota, "{said:?}");
-    assert_eq!(world.pre_run(1, &["n1", "n2"]), Said::Done);
+    assert_eq!(world.pre_run(1, &["n1", "n2"]), ControllerReply::Done);
     let said = setup(&mut world, 3, job(1, vec![partition("field", 1 << 20)]));
     assert_eq!(refused(&said).code, Code::Quota, "{said:?}");
 }
@@ -238,10 +238,10 @@ fn what_a_job_cannot_have_is_refused_and_what_fails_is_tried_again() {
     // The node says why it cannot.
     assert_eq!(
         setup(&mut world, 4, job(1, vec![partition("field", 1)])),
-        Said::Done
+        ControllerReply::Done
     );
     world.refuses = Some((|work| matches!(work, Work::Lend { .. }), Code::NoSpace));
     assert_eq!(refused(&world.pre_run(4, &["n1"])).code, Code::NoSpace);
     world.refuses = None;
-    assert_eq!(world.pre_run(4, &["n1"]), Said::Done);
+    assert_eq!(world.pre_run(4, &["n1"]), ControllerReply::Done);
 }

@@ -4,8 +4,8 @@ use super::{TWO, ends, makes, reads, runs, setup, world};
 use crate::world::*;
 use std::collections::BTreeSet;
 use tarn_proto::local::Code;
-use tarn_proto::site::{Ask, Order, Report, Said, Stage};
-use tarn_site::{Config, Event};
+use tarn_proto::site::{ControllerReply, ControllerRequest, NodeOrder, Report, Stage};
+use tarn_site::{Config, SiteServiceEvent};
 use tarn_types::workflow::Distribution::Single;
 use tarn_types::workflow::Role;
 
@@ -43,7 +43,7 @@ fn a_store_that_is_not_mounted_has_lost_nothing() {
     runs(&mut world, 4, reads("x"), "n1");
     ends(&mut world, 4);
     // What is removed meanwhile goes when the store is back.
-    let gone = Ask::Remove {
+    let gone = ControllerRequest::Remove {
         owner: tarn_proto::site::Owner::User(ALICE),
         workflow: "x".into(),
         dataset: None,
@@ -51,14 +51,14 @@ fn a_store_that_is_not_mounted_has_lost_nothing() {
     };
     let token = world.ask_as(ALICE, false, gone);
     world.settle();
-    assert_eq!(world.answers.remove(&token), Some(Said::Done));
+    assert_eq!(world.answers.remove(&token), Some(ControllerReply::Done));
     world.nodes.get_mut("n1").unwrap().away.clear();
     again(&mut world, "n1");
     assert!(
         !format!("{:?}", world.log).contains("Check"),
         "nothing was given up"
     );
-    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    assert_eq!(world.pre_run(3, &["n1"]), ControllerReply::Done);
     ends(&mut world, 3);
     // A dataset whose store is away is removed from it later.
     let mut low = dataset("late");
@@ -75,7 +75,7 @@ fn a_store_that_is_not_mounted_has_lost_nothing() {
         .away
         .insert("nvme".into());
     again(&mut world, "n1");
-    let gone = Ask::Remove {
+    let gone = ControllerRequest::Remove {
         owner: tarn_proto::site::Owner::User(ALICE),
         workflow: "late".into(),
         dataset: None,
@@ -136,7 +136,7 @@ fn a_node_has_more_stores_or_fewer_or_other_names() {
     world.open("n1");
     assert!(format!("{:?}", world.queue).contains("CheckIn"));
     world.settle();
-    assert_eq!(world.pre_run(4, &["n1"]), Said::Done);
+    assert_eq!(world.pre_run(4, &["n1"]), ControllerReply::Done);
     world.check_replay(Config::default());
 }
 
@@ -184,7 +184,7 @@ fn interrupted(cut: Cut, controller_dies: bool, is_removed: bool) {
         .cloned()
         .unwrap();
     // What the node does, nobody hears of.
-    let silently = |world: &mut World, order: Order| {
+    let silently = |world: &mut World, order: NodeOrder| {
         let heard = world.log.len();
         let site = world.site.clone();
         world.perform(&node, number, order);
@@ -201,17 +201,21 @@ fn interrupted(cut: Cut, controller_dies: bool, is_removed: bool) {
     }
     world.close("n1");
     if controller_dies {
-        world.event(Event::Began { epoch: 2 });
+        world.event(SiteServiceEvent::Began { epoch: 2 });
     }
     if is_removed {
-        let gone = Ask::Remove {
+        let gone = ControllerRequest::Remove {
             owner: tarn_proto::site::Owner::User(ALICE),
             workflow: "x".into(),
             dataset: None,
             version: None,
         };
         let token = world.ask_as(ALICE, false, gone);
-        assert_eq!(world.answers.remove(&token), Some(Said::Done), "{what}");
+        assert_eq!(
+            world.answers.remove(&token),
+            Some(ControllerReply::Done),
+            "{what}"
+        );
     }
     world.open("n1");
     if cut == Cut::Meanwhile {
@@ -220,7 +224,7 @@ fn interrupted(cut: Cut, controller_dies: bool, is_removed: bool) {
     }
     world.settle();
     world.answers.clear();
-    assert_eq!(world.staged(3, gate), Said::Done, "{what}");
+    assert_eq!(world.staged(3, gate), ControllerReply::Done, "{what}");
     match is_removed {
         false => assert_eq!(world.places("n1", "x"), ["nvme"], "{what}"),
         true => assert!(world.places("n1", "x").is_empty(), "{what}"),
@@ -237,9 +241,9 @@ fn interrupted(cut: Cut, controller_dies: bool, is_removed: bool) {
     // A report of an order that nobody knows any more changes nothing.
     let report = Report::Worked {
         number,
-        what: tarn_proto::site::Worked::Done,
+        what: tarn_proto::site::WorkResult::Done,
     };
-    world.event(Event::Reported {
+    world.event(SiteServiceEvent::Reported {
         order: number,
         report,
     });

@@ -8,8 +8,8 @@ use crate::world::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use tarn_proto::local::Code;
-use tarn_proto::site::{Ask, Mount, Said, Stage, Submitted, Work};
-use tarn_site::{Config, Event};
+use tarn_proto::site::{ControllerReply, ControllerRequest, JobSubmission, Mount, Stage, Work};
+use tarn_site::{Config, SiteServiceEvent};
 use tarn_types::workflow::Distribution::{Broadcast, Scatter, Single};
 use tarn_types::workflow::{Dataset, Role, StoragePartition};
 
@@ -37,31 +37,31 @@ fn sized(name: &str) -> Dataset {
 }
 
 /// A job that makes a dataset of a workflow of that name.
-pub(crate) fn makes(name: &str) -> Submitted {
+pub(crate) fn makes(name: &str) -> JobSubmission {
     script(name, 1, vec![(Role::Out, Single, sized(name))])
 }
 
-pub(crate) fn reads(name: &str) -> Submitted {
+pub(crate) fn reads(name: &str) -> JobSubmission {
     script(name, 1, vec![(Role::In, Single, dataset(name))])
 }
 
-fn source(name: &str) -> Submitted {
+fn source(name: &str) -> JobSubmission {
     let mut data = dataset(name);
     data.source = Some(format!("/lustre/{name}").into());
     script(name, 1, vec![(Role::In, Single, data)])
 }
 
-pub(crate) fn setup(world: &mut World, job: u32, script: Submitted) {
+pub(crate) fn setup(world: &mut World, job: u32, script: JobSubmission) {
     assert_eq!(
         world.staged(job, Stage::Setup(Box::new(script))),
-        Said::Done
+        ControllerReply::Done
     );
 }
 
 /// A job that has begun on a node.
-pub(crate) fn runs(world: &mut World, job: u32, script: Submitted, node: &str) {
+pub(crate) fn runs(world: &mut World, job: u32, script: JobSubmission, node: &str) {
     setup(world, job, script);
-    assert_eq!(world.pre_run(job, &[node]), Said::Done);
+    assert_eq!(world.pre_run(job, &[node]), ControllerReply::Done);
 }
 
 pub(crate) fn ends(world: &mut World, job: u32) {
@@ -70,7 +70,7 @@ pub(crate) fn ends(world: &mut World, job: u32) {
         Stage::DataOut,
         Stage::Teardown { hurry: false },
     ] {
-        assert_eq!(world.staged(job, stage), Said::Done);
+        assert_eq!(world.staged(job, stage), ControllerReply::Done);
     }
 }
 
@@ -80,8 +80,11 @@ fn mounts(world: &World, node: &str, job: u32) -> BTreeMap<String, Mount> {
 }
 
 fn history(world: &World, job: u32) -> String {
-    match world.site.answer(ALICE, &[], false, &Ask::Job(job)) {
-        Some(Said::Job(job)) => job
+    match world
+        .site
+        .answer(ALICE, &[], false, &ControllerRequest::Job(job))
+    {
+        Some(ControllerReply::Job(job)) => job
             .history
             .iter()
             .map(|(_, what)| format!("{what}\n"))
@@ -114,8 +117,11 @@ fn a_partition_lies_in_the_store_that_is_wished_or_the_fastest_with_room_and_tak
         assert!(seen[name].partition);
         assert_eq!(seen[name].store, "nvme", "{name}");
     }
-    let taken = |world: &World| match world.site.answer(ALICE, &[], true, &Ask::Nodes) {
-        Some(Said::Nodes(all)) => all[0].stores[1].taken,
+    let taken = |world: &World| match world
+        .site
+        .answer(ALICE, &[], true, &ControllerRequest::Nodes)
+    {
+        Some(ControllerReply::Nodes(all)) => all[0].stores[1].taken,
         other => panic!("{other:?}"),
     };
     assert_eq!(taken(&world), (1 + 4 + 2 * 2) * MIB);
@@ -192,7 +198,7 @@ fn what_is_not_needed_soon_comes_down_and_goes_up_before_it_is_read() {
     assert_eq!(world.places("n1", "z"), ["pmem"]);
     ends(&mut world, 5);
     // Now it is read: it goes up, and what nobody needs makes room.
-    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    assert_eq!(world.pre_run(3, &["n1"]), ControllerReply::Done);
     assert_eq!(world.places("n1", "x"), ["pmem"]);
     let mount = &mounts(&world, "n1", 3)["x"];
     assert_eq!(
@@ -224,10 +230,13 @@ fn what_finds_no_room_above_is_read_where_it_lies() {
     assert_eq!(mounts(&world, "n1", 4)["low"].store, "nvme");
     // What a job works with stays where it is, also when there is room.
     for job in [2, 3] {
-        assert_eq!(world.staged(job, Stage::PostRun { ok: false }), Said::Done);
+        assert_eq!(
+            world.staged(job, Stage::PostRun { ok: false }),
+            ControllerReply::Done
+        );
         assert_eq!(
             world.staged(job, Stage::Teardown { hurry: false }),
-            Said::Done
+            ControllerReply::Done
         );
     }
     runs(&mut world, 5, reads("low"), "n1");
@@ -327,12 +336,12 @@ fn what_is_read_goes_up_ahead_where_room_is_free() {
         setup(&mut world, job, reads(name));
         assert_eq!(
             world.staged(job, Stage::Ahead(vec!["n1".into()])),
-            Said::Done
+            ControllerReply::Done
         );
         assert_eq!(world.places("n1", name), [store]);
     }
     let moves = world.moves.len();
-    assert_eq!(world.pre_run(901, &["n1"]), Said::Done);
+    assert_eq!(world.pre_run(901, &["n1"]), ControllerReply::Done);
     assert_eq!(world.moves.len(), moves, "it was there");
     world.check_replay(config);
 }
@@ -361,7 +370,7 @@ fn two_jobs_that_want_a_part_while_it_moves_both_get_it() {
     );
     world.settle();
     for token in tokens {
-        assert_eq!(world.answers.remove(&token), Some(Said::Done));
+        assert_eq!(world.answers.remove(&token), Some(ControllerReply::Done));
     }
     assert_eq!(
         (world.places("n1", "low"), world.moves.len()),
@@ -427,7 +436,7 @@ fn a_volatile_store_takes_copies_and_stands_for_nothing_that_lasts() {
         4,
         script("large", 1, vec![(Role::Out, Single, large.clone())]),
     );
-    assert_eq!(world.pre_run(4, &["n1"]), Said::Done);
+    assert_eq!(world.pre_run(4, &["n1"]), ControllerReply::Done);
     // So it is not taken from where it lasts: the job gets the other store, from which the copy goes.
     assert_eq!(mounts(&world, "n1", 4)["large"].store, "dram");
     assert_eq!(world.places("n1", "low"), ["nvme"]);
@@ -480,7 +489,11 @@ fn what_cannot_be_moved_stays_and_is_not_tried_at_once_again() {
 fn what_is_there_is_told_by_store() {
     let mut world = world(1, &TWO, Config::default());
     world.whole(1, makes("x"), &["n1"]);
-    let Some(Said::Nodes(nodes)) = world.site.answer(ALICE, &[], false, &Ask::Nodes) else {
+    let Some(ControllerReply::Nodes(nodes)) =
+        world
+            .site
+            .answer(ALICE, &[], false, &ControllerRequest::Nodes)
+    else {
         panic!("no nodes");
     };
     let names: Vec<&str> = nodes[0].stores.iter().map(|s| &s.name[..]).collect();
@@ -490,15 +503,19 @@ fn what_is_there_is_told_by_store() {
         (nodes[0].capacity, nodes[0].taken),
         (42 * MIB, nodes[0].stores[0].taken)
     );
-    let Some(Said::Datasets(all)) = world.site.answer(ALICE, &[], false, &Ask::Datasets) else {
+    let Some(ControllerReply::Datasets(all)) =
+        world
+            .site
+            .answer(ALICE, &[], false, &ControllerRequest::Datasets)
+    else {
         panic!("no datasets");
     };
     assert_eq!(all[0].stores["n1"], ["pmem"]);
     // Somebody else's files are room that is not there.
     world.close("n1");
-    let store = |free| tarn_proto::site::Store {
+    let store = |free| tarn_proto::site::NodeStoreReport {
         name: "pmem".into(),
-        capacity: tarn_proto::site::Capacity {
+        capacity: tarn_proto::site::StoreCapacity {
             root: "/scm".into(),
             bytes: 2 * MIB,
             free,
@@ -507,7 +524,7 @@ fn what_is_there_is_told_by_store() {
         is_away: false,
     };
     let store = store(100 * KIB);
-    world.event(Event::Opened {
+    world.event(SiteServiceEvent::Opened {
         node: "n1".into(),
         capacity: store.capacity.clone(),
         stores: vec![store],
@@ -515,7 +532,11 @@ fn what_is_there_is_told_by_store() {
         partial: Vec::new(),
         jobs: Vec::new(),
     });
-    let Some(Said::Nodes(nodes)) = world.site.answer(ALICE, &[], false, &Ask::Nodes) else {
+    let Some(ControllerReply::Nodes(nodes)) =
+        world
+            .site
+            .answer(ALICE, &[], false, &ControllerRequest::Nodes)
+    else {
         panic!("no nodes");
     };
     assert_eq!(nodes[0].stores[0].taken, 2 * MIB - 100 * KIB);

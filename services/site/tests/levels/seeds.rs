@@ -2,8 +2,8 @@
 
 use super::{ends, makes, reads, world};
 use crate::world::*;
-use tarn_proto::site::{Ask, Said, Stage};
-use tarn_site::{Config, Event};
+use tarn_proto::site::{ControllerReply, ControllerRequest, Stage};
+use tarn_site::{Config, SiteServiceEvent};
 use tarn_types::workflow::Distribution::Single;
 use tarn_types::workflow::Role;
 
@@ -54,8 +54,8 @@ fn play(seed: u64) {
         };
         let is_maker = script.workflow.data[0].source.is_none()
             && script.workflow.steps[0].uses[0].role == Role::Out;
-        if world.staged(job, Stage::Setup(Box::new(script))) == Said::Done
-            && world.pre_run(job, &[&node]) == Said::Done
+        if world.staged(job, Stage::Setup(Box::new(script))) == ControllerReply::Done
+            && world.pre_run(job, &[&node]) == ControllerReply::Done
         {
             running.push(job);
             if is_maker {
@@ -75,7 +75,7 @@ fn play(seed: u64) {
                 world.settle();
             }
             1 => {
-                world.event(Event::Began {
+                world.event(SiteServiceEvent::Began {
                     epoch: u64::from(job),
                 });
                 for node in ["n1", "n2"] {
@@ -92,7 +92,9 @@ fn play(seed: u64) {
 }
 
 fn check(world: &World, made: &[String], seed: u64, is_idle: bool) {
-    let Some(Said::Nodes(nodes)) = world.site.answer(0, &[0], true, &Ask::Nodes) else {
+    let Some(ControllerReply::Nodes(nodes)) =
+        world.site.answer(0, &[0], true, &ControllerRequest::Nodes)
+    else {
         panic!("no nodes");
     };
     for node in &nodes {

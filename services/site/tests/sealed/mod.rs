@@ -2,7 +2,7 @@
 
 use super::world::*;
 use tarn_proto::local::Code;
-use tarn_proto::site::{Mount, Owner, Said, Stage, Submitted, Work};
+use tarn_proto::site::{ControllerReply, JobSubmission, Mount, Owner, Stage, Work};
 use tarn_site::Config;
 use tarn_types::workflow::Dataset;
 use tarn_types::workflow::Distribution::{Broadcast, Single};
@@ -16,7 +16,7 @@ fn encrypted(name: &str) -> Dataset {
     }
 }
 
-fn setup(world: &mut World, job: u32, script: &Submitted) -> Said {
+fn setup(world: &mut World, job: u32, script: &JobSubmission) -> ControllerReply {
     world.staged(job, Stage::Setup(Box::new(script.clone())))
 }
 
@@ -37,8 +37,8 @@ fn what_is_encrypted_stays_so_from_job_to_job() {
             (Role::Out, Single, encrypted("x")),
         ],
     );
-    assert_eq!(setup(&mut world, 1, &makes), Said::Done);
-    assert_eq!(world.pre_run(1, &["n1"]), Said::Done);
+    assert_eq!(setup(&mut world, 1, &makes), ControllerReply::Done);
+    assert_eq!(world.pre_run(1, &["n1"]), ControllerReply::Done);
     // What it reads and what it may write.
     let room = world.size + 2 * 4096;
     assert_eq!(
@@ -49,11 +49,14 @@ fn what_is_encrypted_stays_so_from_job_to_job() {
     let paths: Vec<String> = seen.iter().map(|m| m.path.display().to_string()).collect();
     assert!(seen.iter().all(|m| m.in_memory), "{seen:?}");
     assert_eq!(paths, [format!("u{ALICE}/v/case"), format!("u{ALICE}/w/x")]);
-    assert_eq!(world.staged(1, Stage::PostRun { ok: true }), Said::Done);
-    assert_eq!(world.staged(1, Stage::DataOut), Said::Done);
+    assert_eq!(
+        world.staged(1, Stage::PostRun { ok: true }),
+        ControllerReply::Done
+    );
+    assert_eq!(world.staged(1, Stage::DataOut), ControllerReply::Done);
     assert_eq!(
         world.staged(1, Stage::Teardown { hurry: false }),
-        Said::Done
+        ControllerReply::Done
     );
     assert!(world.nodes["n1"].parts.values().all(|proof| proof.sealed));
 
@@ -79,14 +82,14 @@ fn a_job_that_is_put_elsewhere_leaves_nothing_in_clear_where_it_was() {
         (Role::Out, Single, encrypted("x")),
     ];
     let job = script("w", 1, data);
-    assert_eq!(setup(&mut world, 1, &job), Said::Done);
+    assert_eq!(setup(&mut world, 1, &job), ControllerReply::Done);
     // What it reads is there in clear, then something fails, and Slurm puts it elsewhere.
     world.refuses = Some((|work| matches!(work, Work::Prepare { .. }), Code::Io));
     assert_eq!(refused(&world.pre_run(1, &["n1"])).code, Code::Io);
     world.refuses = None;
     let has = |world: &World, node: &str| world.memory.contains_key(&(node.to_owned(), 1));
     assert!(has(&world, "n1"));
-    assert_eq!(world.pre_run(1, &["n2"]), Said::Done);
+    assert_eq!(world.pre_run(1, &["n2"]), ControllerReply::Done);
     assert!(has(&world, "n2") && !has(&world, "n1"));
 }
 
@@ -117,7 +120,7 @@ fn who_is_let_read_it_reads_it_in_their_own_jobs_memory() {
         script("w", 1, vec![(Role::Out, Single, encrypted("x"))]),
         &["n1"],
     );
-    let grant = tarn_proto::site::Ask::Grant {
+    let grant = tarn_proto::site::ControllerRequest::Grant {
         owner: Owner::User(ALICE),
         workflow: "w".into(),
         dataset: "x".into(),
@@ -126,14 +129,14 @@ fn who_is_let_read_it_reads_it_in_their_own_jobs_memory() {
     };
     let token = world.ask_as(ALICE, false, grant);
     world.settle();
-    assert_eq!(world.answers.remove(&token), Some(Said::Done));
+    assert_eq!(world.answers.remove(&token), Some(ControllerReply::Done));
     let mut theirs = dataset("theirs");
     theirs.of = Some("alice/w/x".parse().unwrap());
     let mut reads = script("v", 1, vec![(Role::In, Single, theirs)]);
     reads.user = BOB;
     reads.owners = [("alice".to_owned(), Owner::User(ALICE))].into();
-    assert_eq!(setup(&mut world, 2, &reads), Said::Done);
-    assert_eq!(world.pre_run(2, &["n1"]), Said::Done);
+    assert_eq!(setup(&mut world, 2, &reads), ControllerReply::Done);
+    assert_eq!(world.pre_run(2, &["n1"]), ControllerReply::Done);
     let [mount] = &mounts(&world, "n1", 2)[..] else {
         panic!("one dataset")
     };

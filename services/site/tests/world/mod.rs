@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use tarn_proto::local::{Code, Refusal};
+use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::*;
-use tarn_site::{Action, Asked, Config, Event, Site, Token};
+use tarn_site::{Config, Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token};
 use tarn_types::hash::Hash;
 use tarn_types::id::DataId;
 use tarn_types::pattern::ScatterRule;
 use tarn_types::units::{SECOND, Time};
 use tarn_types::workflow::{
-    Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
+    Dataset, DatasetUse, Distribution, Keep, OnFailure, Role, Step, VersionPartitioning, Workflow,
 };
 
 pub(crate) const ALICE: Uid = 1000;
@@ -39,11 +39,11 @@ pub(crate) struct Store {
     /// Stores that are not mounted.
     pub(crate) away: BTreeSet<String>,
     /// Where each job writes.
-    pub(crate) written: BTreeMap<(Job, String), String>,
-    pub(crate) jobs: BTreeSet<(Uid, Job)>,
-    pub(crate) admitted: BTreeMap<Job, Vec<Mount>>,
+    pub(crate) written: BTreeMap<(SlurmJobId, String), String>,
+    pub(crate) jobs: BTreeSet<(Uid, SlurmJobId)>,
+    pub(crate) admitted: BTreeMap<SlurmJobId, Vec<Mount>>,
     /// The jobs that it lends pieces of partitions to, with where the others lend theirs.
-    pub(crate) shared: BTreeMap<Job, Vec<Peer>>,
+    pub(crate) shared: BTreeMap<SlurmJobId, Vec<WorkerAddress>>,
     /// Of its worker.
     pub(crate) port: u16,
     pub(crate) is_up: bool,
@@ -55,13 +55,13 @@ pub(crate) struct Store {
 pub(crate) struct World {
     pub(crate) site: Site,
     pub(crate) now: Time,
-    pub(crate) log: Vec<(Time, Event)>,
+    pub(crate) log: Vec<(Time, SiteServiceEvent)>,
     pub(crate) nodes: BTreeMap<String, Store>,
     /// Orders that no node has done yet.
-    pub(crate) queue: Vec<(String, u64, Order)>,
-    pub(crate) answers: BTreeMap<Token, Said>,
+    pub(crate) queue: Vec<(String, u64, NodeOrder)>,
+    pub(crate) answers: BTreeMap<Token, ControllerReply>,
     /// What each job was advised last.
-    pub(crate) advices: BTreeMap<Job, Advice>,
+    pub(crate) advices: BTreeMap<SlurmJobId, PlacementAdvice>,
     next: Token,
     /// What is told of owners' data.
     pub(crate) told: Vec<(Owner, String)>,
@@ -70,7 +70,7 @@ pub(crate) struct World {
     /// How often sources were changed.
     pub(crate) changes: BTreeMap<PathBuf, u64>,
     /// Bytes of memory that a job was given on a node last.
-    pub(crate) memory: BTreeMap<(String, Job), u64>,
+    pub(crate) memory: BTreeMap<(String, SlurmJobId), u64>,
     pub(crate) sent: BTreeMap<PathBuf, Vec<Part>>,
     /// Whose they are there, in an object store.
     pub(crate) owners: BTreeMap<PathBuf, String>,
@@ -85,8 +85,8 @@ pub(crate) struct World {
     pub(crate) refuses: Option<(Works, Code)>,
 }
 
-pub(crate) fn uses(role: Role, at: u32, distribution: Distribution) -> Use {
-    Use {
+pub(crate) fn uses(role: Role, at: u32, distribution: Distribution) -> DatasetUse {
+    DatasetUse {
         data: DataId(at),
         role,
         distribution,
@@ -109,7 +109,7 @@ pub(crate) fn dataset(name: &str) -> Dataset {
         tier: None,
         encrypt: false,
         of: None,
-        partition: Partition::Whole,
+        partition: VersionPartitioning::Whole,
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn script(
     workflow: &str,
     nodes: u32,
     data: Vec<(Role, Distribution, Dataset)>,
-) -> Submitted {
+) -> JobSubmission {
     let step = Step {
         name: "step".into(),
         run: String::new(),
@@ -143,7 +143,7 @@ pub(crate) fn script(
             .collect(),
         code: Hash::default(),
     };
-    Submitted {
+    JobSubmission {
         user: ALICE,
         group: 100,
         groups: vec![100],
@@ -191,7 +191,7 @@ impl World {
             moves: Vec::new(),
             refuses: None,
         };
-        world.event(Event::Began { epoch: 1 });
+        world.event(SiteServiceEvent::Began { epoch: 1 });
         for at in 1..=nodes {
             let name = format!("n{at}");
             world.nodes.insert(name.clone(), Store::default());
@@ -200,28 +200,28 @@ impl World {
         world
     }
 
-    pub(crate) fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: SiteServiceEvent) {
         // What the log says is what is done.
         let text = serde_json::to_string(&event).unwrap();
-        let event: Event = serde_json::from_str(&text).unwrap();
+        let event: SiteServiceEvent = serde_json::from_str(&text).unwrap();
         self.log.push((self.now, event.clone()));
         let mut actions = Vec::new();
         self.site.step(self.now, event, &mut actions);
         for action in actions {
             match action {
-                Action::Order {
+                SiteServiceAction::Order {
                     node,
                     number,
                     order,
                 } => match order {
-                    Order::Stop(stopped) => {
+                    NodeOrder::Stop(stopped) => {
                         self.queue.retain(|(_, number, _)| *number != stopped);
                         self.queue.push((node, number, order));
                     }
                     order => self.queue.push((node, number, order)),
                 },
-                Action::Tell { owner, text } => self.told.push((owner, text)),
-                Action::Answer { token, said } => {
+                SiteServiceAction::Tell { owner, text } => self.told.push((owner, text)),
+                SiteServiceAction::Answer { token, said } => {
                     let before = self.answers.insert(token, said);
                     assert!(before.is_none(), "answered twice");
                 }
@@ -244,7 +244,7 @@ impl World {
             let holding = |place: &String| Holding {
                 store: place.clone(),
                 is_behind: false,
-                held: Held::Part(part.clone()),
+                held: StoreContent::Part(part.clone()),
                 proof: Some(proof.clone()),
                 stored: proof.bytes,
             };
@@ -255,7 +255,7 @@ impl World {
             let holding = Holding {
                 store: String::new(),
                 is_behind: false,
-                held: Held::Job(*job),
+                held: StoreContent::Job(*job),
                 proof: None,
                 stored: 0,
             };
@@ -263,21 +263,21 @@ impl World {
         });
         let holds = parts.chain(jobs).collect();
         let jobs = store.admitted.keys().copied().collect();
-        let capacity = |bytes, persistent| Capacity {
+        let capacity = |bytes, persistent| StoreCapacity {
             root: "/scm/tarn".into(),
             bytes,
             free: bytes,
             persistent,
         };
-        let stores = self
-            .levels
-            .iter()
-            .map(|(name, bytes, persistent)| tarn_proto::site::Store {
-                name: (*name).into(),
-                capacity: capacity(*bytes, *persistent),
-                is_away: store.away.contains(*name),
-            });
-        let event = Event::Opened {
+        let stores =
+            self.levels.iter().map(
+                |(name, bytes, persistent)| tarn_proto::site::NodeStoreReport {
+                    name: (*name).into(),
+                    capacity: capacity(*bytes, *persistent),
+                    is_away: store.away.contains(*name),
+                },
+            );
+        let event = SiteServiceEvent::Opened {
             node: name.into(),
             stores: stores.collect(),
             capacity: capacity(self.capacity, true),
@@ -291,13 +291,13 @@ impl World {
     pub(crate) fn close(&mut self, name: &str) {
         self.nodes.get_mut(name).unwrap().is_up = false;
         self.queue.retain(|(node, _, _)| node != name);
-        self.event(Event::Closed { node: name.into() });
+        self.event(SiteServiceEvent::Closed { node: name.into() });
     }
 
-    pub(crate) fn ask_as(&mut self, user: Uid, trusted: bool, ask: Ask) -> Token {
+    pub(crate) fn ask_as(&mut self, user: Uid, trusted: bool, ask: ControllerRequest) -> Token {
         self.next += 1;
         let token = self.next;
-        self.event(Event::Asked(Asked {
+        self.event(SiteServiceEvent::Asked(SiteRequest {
             token,
             user,
             groups: groups(user),
@@ -307,12 +307,12 @@ impl World {
         token
     }
 
-    pub(crate) fn stage(&mut self, job: Job, stage: Stage) -> Token {
-        self.ask_as(0, true, Ask::Stage(Staging { job, stage }))
+    pub(crate) fn stage(&mut self, job: SlurmJobId, stage: Stage) -> Token {
+        self.ask_as(0, true, ControllerRequest::Stage(Staging { job, stage }))
     }
 
     /// A stage, and all that nodes do for it.
-    pub(crate) fn staged(&mut self, job: Job, stage: Stage) -> Said {
+    pub(crate) fn staged(&mut self, job: SlurmJobId, stage: Stage) -> ControllerReply {
         let arrives = matches!(stage, Stage::Setup(_));
         let token = self.stage(job, stage);
         self.settle();
@@ -325,33 +325,36 @@ impl World {
             }
         }
         match self.answers.remove(&token).expect("an answer") {
-            Said::Advice(advice) if arrives => {
+            ControllerReply::Advice(advice) if arrives => {
                 self.advices.insert(job, advice);
-                Said::Done
+                ControllerReply::Done
             }
-            Said::Advices(advices) => {
+            ControllerReply::Advices(advices) => {
                 self.advices.extend(advices);
-                Said::Done
+                ControllerReply::Done
             }
             said => said,
         }
     }
 
-    pub(crate) fn pre_run(&mut self, job: Job, nodes: &[&str]) -> Said {
+    pub(crate) fn pre_run(&mut self, job: SlurmJobId, nodes: &[&str]) -> ControllerReply {
         let nodes = nodes.iter().map(|n| (*n).to_owned()).collect();
         self.staged(job, Stage::PreRun(nodes))
     }
 
     /// The whole way of a job that ends well.
-    pub(crate) fn whole(&mut self, job: Job, script: Submitted, nodes: &[&str]) {
-        assert_eq!(self.staged(job, Stage::Setup(Box::new(script))), Said::Done);
-        assert_eq!(self.staged(job, Stage::DataIn), Said::Done);
-        assert_eq!(self.pre_run(job, nodes), Said::Done);
+    pub(crate) fn whole(&mut self, job: SlurmJobId, script: JobSubmission, nodes: &[&str]) {
+        assert_eq!(
+            self.staged(job, Stage::Setup(Box::new(script))),
+            ControllerReply::Done
+        );
+        assert_eq!(self.staged(job, Stage::DataIn), ControllerReply::Done);
+        assert_eq!(self.pre_run(job, nodes), ControllerReply::Done);
         for stage in [Stage::PostRun { ok: true }, Stage::DataOut] {
-            assert_eq!(self.staged(job, stage), Said::Done);
+            assert_eq!(self.staged(job, stage), ControllerReply::Done);
         }
         let over = Stage::Teardown { hurry: false };
-        assert_eq!(self.staged(job, over), Said::Done);
+        assert_eq!(self.staged(job, over), ControllerReply::Done);
     }
 
     /// All that was ordered is done.
@@ -366,34 +369,34 @@ impl World {
     }
 
     /// One order is done.
-    pub(crate) fn perform(&mut self, node: &str, number: u64, order: Order) {
+    pub(crate) fn perform(&mut self, node: &str, number: u64, order: NodeOrder) {
         let report = match order {
-            Order::Do { user, work, .. } => Report::Worked {
+            NodeOrder::Do { user, work, .. } => Report::Worked {
                 number,
                 what: self.work(node, user, *work),
             },
-            Order::Serve { .. } => Report::Serving { number, port: 7000 },
-            Order::Admit { job, mounts, .. } => {
+            NodeOrder::Serve { .. } => Report::Serving { number, port: 7000 },
+            NodeOrder::Admit { job, mounts, .. } => {
                 let store = self.nodes.get_mut(node).unwrap();
                 store.admitted.insert(job, mounts);
                 done(number)
             }
-            Order::Dismiss(job) => {
+            NodeOrder::Dismiss(job) => {
                 self.nodes.get_mut(node).unwrap().admitted.remove(&job);
                 self.memory.remove(&(node.to_owned(), job));
                 done(number)
             }
-            Order::Stop(_) | Order::Look | Order::Beat => done(number),
+            NodeOrder::Stop(_) | NodeOrder::Look | NodeOrder::Beat => done(number),
         };
         let order = number;
-        self.event(Event::Reported { order, report });
+        self.event(SiteServiceEvent::Reported { order, report });
     }
 
-    fn work(&mut self, node: &str, user: Uid, work: Work) -> Worked {
+    fn work(&mut self, node: &str, user: Uid, work: Work) -> WorkResult {
         if let Some((which, code)) = self.refuses
             && which(&work)
         {
-            return Worked::Failed(Refusal::new(code, "as the test wants it"));
+            return WorkResult::Failed(RequestError::new(code, "as the test wants it"));
         }
         let size = self.size;
         match work {
@@ -410,10 +413,13 @@ impl World {
                     if let Origin::Outside(path) = &from
                         && there.origin != Some(self.origin_of(path))
                     {
-                        return Worked::Failed(Refusal::new(Code::Changed, "it is another"));
+                        return WorkResult::Failed(RequestError::new(
+                            Code::Changed,
+                            "it is another",
+                        ));
                     }
                     let (proof, moved) = (there.clone(), 0);
-                    return Worked::Proven { proof, moved };
+                    return WorkResult::Proven { proof, moved };
                 }
                 let there = match &from {
                     Origin::Outside(path) => {
@@ -427,14 +433,19 @@ impl World {
                     }
                     Origin::Peer(peer) => match self.nodes[&peer.node].parts.get(&part) {
                         Some(there) => there.clone(),
-                        None => return Worked::Failed(Refusal::new(Code::Lost, "not there")),
+                        None => {
+                            return WorkResult::Failed(RequestError::new(Code::Lost, "not there"));
+                        }
                     },
                 };
                 if proof.is_some_and(|p| p != there) {
-                    return Worked::Failed(Refusal::new(Code::Corrupt, "not what it must be"));
+                    return WorkResult::Failed(RequestError::new(
+                        Code::Corrupt,
+                        "not what it must be",
+                    ));
                 }
                 self.put(node, part, &place, there.clone());
-                Worked::Proven {
+                WorkResult::Proven {
                     moved: there.bytes,
                     proof: there,
                 }
@@ -478,23 +489,23 @@ impl World {
                     self.memory.insert((node.to_owned(), job), bytes);
                 }
                 store.jobs.insert((user, job));
-                Worked::Done
+                WorkResult::Done
             }
             Work::Lend { job, .. } => {
                 let store = self.nodes.get_mut(node).unwrap();
                 store.jobs.insert((user, job));
-                Worked::Done
+                WorkResult::Done
             }
             Work::Share { job, .. } => {
                 let store = self.nodes.get_mut(node).unwrap();
                 assert!(store.jobs.contains(&(user, job)), "no piece is there");
                 store.shared.entry(job).or_default();
-                Worked::Serving { port: store.port }
+                WorkResult::Serving { port: store.port }
             }
             Work::Join { job, peers } => {
                 let store = self.nodes.get_mut(node).unwrap();
                 *store.shared.get_mut(&job).expect("nothing is lent") = peers;
-                Worked::Done
+                WorkResult::Done
             }
             Work::Publish {
                 part,
@@ -510,7 +521,7 @@ impl World {
                 let written = &self.nodes[node].written;
                 assert_eq!(written[&(job, part.dataset.clone())], place);
                 self.put(node, part, &place, proof.clone());
-                Worked::Proven { proof, moved: 0 }
+                WorkResult::Proven { proof, moved: 0 }
             }
             Work::Move {
                 part,
@@ -521,7 +532,10 @@ impl World {
             } => {
                 let is_from = self.lies(node, &part, &from);
                 if !is_from && !self.lies(node, &part, &to) {
-                    return Worked::Failed(Refusal::new(Code::NotFound, "it is not there"));
+                    return WorkResult::Failed(RequestError::new(
+                        Code::NotFound,
+                        "it is not there",
+                    ));
                 }
                 self.put(node, part.clone(), &to, proof.clone());
                 if is_from && !keep {
@@ -529,11 +543,11 @@ impl World {
                 }
                 let at = node.to_owned();
                 self.moves.push((at, part.dataset, from, to));
-                Worked::Proven { proof, moved: 0 }
+                WorkResult::Proven { proof, moved: 0 }
             }
             Work::CheckIn(part, place) => match self.lies(node, &part, &place) {
                 true => self.read_again(node, &part),
-                false => Worked::Failed(Refusal::new(Code::Corrupt, "it is not there")),
+                false => WorkResult::Failed(RequestError::new(Code::Corrupt, "it is not there")),
             },
             Work::Send { parts, dest, owner } => {
                 for (part, peer, _) in &parts {
@@ -545,23 +559,23 @@ impl World {
                 self.owners.insert(dest.clone(), owner);
                 self.sent.insert(dest, names.collect());
                 let proof = proof_of(&parts[0].0, moved);
-                Worked::Proven { proof, moved }
+                WorkResult::Proven { proof, moved }
             }
             Work::CheckDest { dest, owner } => match self.owners.get(&dest) {
                 Some(other) if *other != owner => {
-                    Worked::Failed(Refusal::new(Code::Exists, format!("it is {other}'s")))
+                    WorkResult::Failed(RequestError::new(Code::Exists, format!("it is {other}'s")))
                 }
-                _ => Worked::Done,
+                _ => WorkResult::Done,
             },
             Work::Check(part) => match self.nodes[node].parts.contains_key(&part) {
                 true => self.read_again(node, &part),
-                false => Worked::Failed(Refusal::new(Code::Corrupt, "it is not there")),
+                false => WorkResult::Failed(RequestError::new(Code::Corrupt, "it is not there")),
             },
             Work::Remove(all) => {
                 let store = self.nodes.get_mut(node).unwrap();
                 for held in all {
                     match held {
-                        Held::Part(part) => {
+                        StoreContent::Part(part) => {
                             // Of a project's the node knows who has written it.
                             let whose = match part.owner {
                                 Owner::User(uid) => uid,
@@ -571,7 +585,7 @@ impl World {
                             store.parts.remove(&part);
                             store.places.remove(&part);
                         }
-                        Held::Copy(part, place) => {
+                        StoreContent::Copy(part, place) => {
                             let places = store.places.entry(part.clone()).or_default();
                             places.remove(&place);
                             if places.is_empty() {
@@ -579,24 +593,24 @@ impl World {
                                 store.places.remove(&part);
                             }
                         }
-                        Held::Job(job) => {
+                        StoreContent::Job(job) => {
                             store.jobs.remove(&(user, job));
                             store.shared.remove(&job);
                         }
                     }
                 }
-                Worked::Done
+                WorkResult::Done
             }
-            Work::WrapAnew(_) => Worked::Done,
-            Work::Inventory(_) => Worked::Inventory {
+            Work::WrapAnew(_) => WorkResult::Done,
+            Work::Inventory(_) => WorkResult::Inventory {
                 holds: Vec::new(),
                 partial: Vec::new(),
             },
         }
     }
 
-    fn read_again(&self, node: &str, part: &Part) -> Worked {
-        Worked::Proven {
+    fn read_again(&self, node: &str, part: &Part) -> WorkResult {
+        WorkResult::Proven {
             proof: self.nodes[node].parts[part].clone(),
             moved: 0,
         }
@@ -653,7 +667,7 @@ impl World {
     /// Time goes by.
     pub(crate) fn pass(&mut self, seconds: u64) {
         self.now += seconds * SECOND;
-        self.event(Event::Passed);
+        self.event(SiteServiceEvent::Passed);
         self.settle();
     }
 
@@ -677,7 +691,7 @@ impl World {
 fn done(number: u64) -> Report {
     Report::Worked {
         number,
-        what: Worked::Done,
+        what: WorkResult::Done,
     }
 }
 
@@ -693,9 +707,9 @@ fn proof_of(part: &Part, bytes: u64) -> Proof {
     }
 }
 
-pub(crate) fn refused(said: &Said) -> &Refusal {
+pub(crate) fn refused(said: &ControllerReply) -> &RequestError {
     match said {
-        Said::Refused(why) => why,
+        ControllerReply::Refused(why) => why,
         other => panic!("refused, it was expected: {other:?}"),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::*;
-use tarn_tasks::{Action, Answer, Config, Core, Event, Finish, Record, Size};
+use tarn_tasks::{Config, Core, Finish, TaskAction, TaskEvent, TaskLogRecord, TaskReply, TaskSize};
 
 pub(crate) const START: u64 = 1_000_000_000_000;
 
@@ -13,17 +13,17 @@ pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) config: Config,
     pub(crate) spaces: Vec<(String, SpaceSpec)>,
-    pub(crate) journal: Vec<Record>,
+    pub(crate) journal: Vec<TaskLogRecord>,
     pub(crate) sizes: BTreeMap<TaskId, u64>,
     /// (when, task): what is under way.
     pub(crate) busy: BTreeSet<(u64, TaskId)>,
     pub(crate) measuring: Vec<TaskId>,
     pub(crate) surveys: Vec<String>,
     /// Bytes really in a space, by user.
-    pub(crate) content: BTreeMap<String, BTreeMap<Uid, u64>>,
+    pub(crate) content: BTreeMap<String, BTreeMap<UserId, u64>>,
     pub(crate) started: Vec<TaskId>,
-    pub(crate) ended: BTreeMap<TaskId, Outcome>,
-    pub(crate) answers: Vec<Answer>,
+    pub(crate) ended: BTreeMap<TaskId, TaskOutcome>,
+    pub(crate) answers: Vec<TaskReply>,
     pub(crate) stopped: BTreeSet<TaskId>,
     /// How often a task was stopped to go on later.
     pub(crate) halts: BTreeMap<TaskId, usize>,
@@ -48,19 +48,19 @@ pub(crate) fn space(capacity: u64, quota: u64, slots: u32) -> SpaceSpec {
     }
 }
 
-pub(crate) fn copy(to: &str) -> Kind {
-    Kind::Copy {
-        from: Place::External(b"/outside".into()),
-        to: Place::Space {
+pub(crate) fn copy(to: &str) -> TaskOperation {
+    TaskOperation::Copy {
+        from: TaskLocation::External(b"/outside".into()),
+        to: TaskLocation::Space {
             name: to.into(),
             path: b"x".into(),
         },
     }
 }
 
-pub(crate) fn remove(at: &str) -> Kind {
-    Kind::Remove {
-        at: Place::Space {
+pub(crate) fn remove(at: &str) -> TaskOperation {
+    TaskOperation::Remove {
+        at: TaskLocation::Space {
             name: at.into(),
             path: b"x".into(),
         },
@@ -93,33 +93,33 @@ impl World {
         world
     }
 
-    pub(crate) fn step(&mut self, event: Event) {
+    pub(crate) fn step(&mut self, event: TaskEvent) {
         let mut actions = Vec::new();
         self.core.step(self.now, event, &mut actions);
         self.perform(actions);
         self.check();
     }
 
-    fn perform(&mut self, actions: Vec<Action>) {
+    fn perform(&mut self, actions: Vec<TaskAction>) {
         for action in actions {
             match action {
-                Action::Answer { answer, .. } => self.answers.push(answer),
-                Action::Record(record) => self.journal.push(record),
-                Action::Measure(id) => self.measuring.push(id),
-                Action::Start(id) => {
+                TaskAction::Answer { answer, .. } => self.answers.push(answer),
+                TaskAction::Record(record) => self.journal.push(record),
+                TaskAction::Measure(id) => self.measuring.push(id),
+                TaskAction::Start(id) => {
                     let size = self.size(id);
                     self.started.push(id);
                     self.stopped.remove(&id);
                     assert!(self.busy.iter().all(|(_, other)| *other != id));
                     assert!(self.busy.insert((self.now + 1 + size * self.pace, id)));
                 }
-                Action::Stop { task, keep } => {
+                TaskAction::Stop { task, keep } => {
                     self.stopped.insert(task);
                     *self.halts.entry(task).or_default() += usize::from(keep);
                 }
-                Action::Discard(task) => self.discarded.push(task.id),
-                Action::Survey(name) => self.surveys.push(name),
-                Action::Ended(outcome) => {
+                TaskAction::Discard(task) => self.discarded.push(task.id),
+                TaskAction::Survey(name) => self.surveys.push(name),
+                TaskAction::Ended(outcome) => {
                     let id = outcome.id;
                     assert!(
                         self.ended.insert(id, outcome).is_none(),
@@ -159,25 +159,25 @@ impl World {
 
     pub(crate) fn submit(
         &mut self,
-        user: Uid,
+        user: UserId,
         job: Option<JobId>,
         spec: TaskSpec,
         size: u64,
-    ) -> Result<TaskId, Option<Refusal>> {
+    ) -> Result<TaskId, Option<RequestError>> {
         // The size must be known when the task is looked at, which may be at once.
-        self.step(Event::Submit {
+        self.step(TaskEvent::Submit {
             ticket: 0,
             user,
             job,
             tasks: vec![spec],
         });
         match self.answers.pop() {
-            Some(Answer::Submitted(mut all)) => {
+            Some(TaskReply::Submitted(mut all)) => {
                 let id = all.pop().unwrap().map_err(Some)?;
                 self.sizes.insert(id, size);
                 Ok(id)
             }
-            Some(Answer::Refused(why)) => Err(Some(why)),
+            Some(TaskReply::Refused(why)) => Err(Some(why)),
             _ => Err(None),
         }
     }
@@ -186,24 +186,24 @@ impl World {
     pub(crate) fn turn(&mut self) -> bool {
         if let Some(name) = self.surveys.pop() {
             let used = self.content.get(&name).cloned().unwrap_or_default();
-            self.step(Event::Surveyed {
+            self.step(TaskEvent::Surveyed {
                 space: name,
                 used: Ok(used),
             });
         } else if !self.measuring.is_empty() {
             let id = self.measuring.remove(0);
             let bytes = self.size(id);
-            self.step(Event::Measured {
+            self.step(TaskEvent::Measured {
                 task: id,
-                size: Ok(Size { bytes, room: bytes }),
+                size: Ok(TaskSize { bytes, room: bytes }),
             });
         } else if let Some((at, id)) = self.busy.pop_first() {
             self.now = self.now.max(at);
             let finish = self.finish(id);
-            self.step(Event::Finished { task: id, finish });
+            self.step(TaskEvent::Finished { task: id, finish });
         } else if let Some(at) = self.core.timer() {
             self.now = self.now.max(at);
-            self.step(Event::Tick);
+            self.step(TaskEvent::Tick);
         } else {
             return false;
         }
@@ -217,8 +217,8 @@ impl World {
             false => self.measuring.remove(0),
         };
         *self.halts.entry(id).or_default() += 1;
-        let why = Refusal::new(Code::Io, "node b cannot be reached");
-        self.step(Event::Unreachable { task: id, why });
+        let why = RequestError::new(Code::Io, "node b cannot be reached");
+        self.step(TaskEvent::Unreachable { task: id, why });
         Some(id)
     }
 
@@ -238,12 +238,12 @@ impl World {
             checksum: None,
         };
         if self.stopped.contains(&id) {
-            finish.result = Err(Refusal::new(Code::Cancelled, "stopped"));
+            finish.result = Err(RequestError::new(Code::Cancelled, "stopped"));
             finish.bytes = 0;
             return finish;
         }
         let (from, to) = task.spec.kind.places();
-        if let Some(Place::Space { name, .. }) = to {
+        if let Some(TaskLocation::Space { name, .. }) = to {
             let of_space = self.content.entry(name.clone()).or_default();
             let has = of_space.entry(task.user).or_default();
             finish.stored = bytes;
@@ -252,8 +252,10 @@ impl World {
             }
             *has += bytes - finish.replaced;
         }
-        if let (Kind::Remove { .. } | Kind::Move { .. }, Some(Place::Space { name, .. })) =
-            (&task.spec.kind, from)
+        if let (
+            TaskOperation::Remove { .. } | TaskOperation::Move { .. },
+            Some(TaskLocation::Space { name, .. }),
+        ) = (&task.spec.kind, from)
         {
             let has = self
                 .content

@@ -86,10 +86,10 @@ impl Order {
         over
     }
 
-    fn limits(&self) -> BTreeSet<Limit> {
+    fn limits(&self) -> BTreeSet<StreamLimit> {
         match (self.from, self.to) {
-            (Some(_), Some(b)) => BTreeSet::from([Limit::PeerTo(NodeId(b))]),
-            _ => BTreeSet::from([Limit::External]),
+            (Some(_), Some(b)) => BTreeSet::from([StreamLimit::PeerTo(NodeId(b))]),
+            _ => BTreeSet::from([StreamLimit::External]),
         }
     }
 }
@@ -190,7 +190,7 @@ fn a_link_is_shared_and_priority_decides_who_waits() {
     let cluster = cluster([0, 0, 100, 0, 0, 0], 2);
     let mut network = Network::default();
     let over = || vec![Resource::ExternalIn, Resource::TierWrite(spot(0))];
-    let limits = || BTreeSet::from([Limit::External]);
+    let limits = || BTreeSet::from([StreamLimit::External]);
     for (id, priority, bytes) in [(0, 0, 100), (1, 0, 200), (2, 1, 50), (3, 9, 50)] {
         let flow = vec![Leg::Bytes(bytes, over())];
         network.submit(&cluster, TransferId(id), priority, limits(), vec![flow]);
@@ -227,7 +227,7 @@ fn abandoning_frees_the_stream() {
             &cluster,
             TransferId(id),
             0,
-            BTreeSet::from([Limit::External]),
+            BTreeSet::from([StreamLimit::External]),
             vec![flow],
         );
     }

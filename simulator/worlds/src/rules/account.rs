@@ -1,8 +1,8 @@
 //! What is known of a run from its log.
 
-use super::partitions::Kept;
+use super::partitions::WorkflowPartition;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_types::action::{Outcome, Run};
+use tarn_types::action::{AttemptSpec, Outcome};
 use tarn_types::cluster::Cluster;
 use tarn_types::event::{PriorData, PriorInstance, Start};
 use tarn_types::hash::Hash;
@@ -14,7 +14,7 @@ use tarn_types::workflow::{Keep, Workflow};
 
 /// How far a replica is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ReplicaProgress {
     Coming,
     /// It is there, and comes anew.
     Renewed,
@@ -26,21 +26,21 @@ pub(super) enum State {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Copy {
-    pub(super) state: State,
+pub(super) struct ReplicaAccount {
+    pub(super) state: ReplicaProgress,
     /// Bytes it takes on a tier.
     pub(super) stored: u64,
 }
 
 /// Where an instance is placed.
 #[derive(Debug)]
-pub(super) struct Placed {
+pub(super) struct InstanceReservation {
     pub(super) spots: Vec<TierRef>,
     pub(super) reserve: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Account {
+pub(super) struct RunAccount {
     pub(super) workflow: Workflow,
     pub(super) cluster: Cluster,
     pub(super) prior: Vec<PriorInstance>,
@@ -49,7 +49,7 @@ pub(super) struct Account {
     pub(super) parts: BTreeMap<PartRef, PartInfo>,
     /// Parts that had a copy once.
     pub(super) were_there: BTreeSet<PartRef>,
-    pub(super) copies: BTreeMap<PartRef, BTreeMap<Place, Copy>>,
+    pub(super) copies: BTreeMap<PartRef, BTreeMap<Place, ReplicaAccount>>,
     /// What came back with a node and is none of the copies: its key, its bytes.
     pub(super) returned: BTreeMap<(PartRef, TierRef), (StoreKey, u64)>,
     /// Copies that belong to other workflows.
@@ -66,10 +66,10 @@ pub(super) struct Account {
     pub(super) done: BTreeSet<InstanceId>,
     /// Instances that were done once.
     pub(super) ever: BTreeSet<InstanceId>,
-    pub(super) placed: BTreeMap<InstanceId, Placed>,
-    pub(super) running: BTreeMap<InstanceId, Run>,
+    pub(super) placed: BTreeMap<InstanceId, InstanceReservation>,
+    pub(super) running: BTreeMap<InstanceId, AttemptSpec>,
     /// Partitions that are kept for the workflow.
-    pub(super) kept: BTreeMap<PartitionId, Kept>,
+    pub(super) kept: BTreeMap<PartitionId, WorkflowPartition>,
     /// Attempts begun.
     pub(super) attempts: BTreeMap<InstanceId, u32>,
     pub(super) transfers: BTreeMap<TransferId, Transfer>,
@@ -99,7 +99,7 @@ pub(super) struct Account {
     pub(super) cache: u8,
 }
 
-impl Account {
+impl RunAccount {
     pub(super) fn new(start: &Start) -> Self {
         let mut account = Self {
             workflow: start.workflow.clone(),
@@ -156,7 +156,7 @@ impl Account {
                 for (spot, _) in &known.at {
                     let at = Place::Node(*spot);
                     self.others.insert((part, at.clone()));
-                    self.add(part, at, State::There, 0);
+                    self.add(part, at, ReplicaProgress::There, 0);
                 }
             }
         }
@@ -171,34 +171,36 @@ impl Account {
         }
     }
 
-    pub(super) fn copy(&self, part: PartRef, at: &Place) -> Option<&Copy> {
+    pub(super) fn copy(&self, part: PartRef, at: &Place) -> Option<&ReplicaAccount> {
         self.copies.get(&part)?.get(at)
     }
 
-    pub(super) fn add(&mut self, part: PartRef, at: Place, state: State, stored: u64) {
-        if state == State::There {
+    pub(super) fn add(&mut self, part: PartRef, at: Place, state: ReplicaProgress, stored: u64) {
+        if state == ReplicaProgress::There {
             self.were_there.insert(part);
         }
         let copies = self.copies.entry(part).or_default();
-        copies.insert(at, Copy { state, stored });
+        copies.insert(at, ReplicaAccount { state, stored });
     }
 
-    pub(super) fn remove(&mut self, part: PartRef, at: &Place) -> Option<Copy> {
+    pub(super) fn remove(&mut self, part: PartRef, at: &Place) -> Option<ReplicaAccount> {
         self.copies.get_mut(&part)?.remove(at)
     }
 
     pub(super) fn is_there(&self, part: PartRef, at: &Place) -> bool {
-        self.copy(part, at).is_some_and(|c| c.state == State::There)
+        self.copy(part, at)
+            .is_some_and(|c| c.state == ReplicaProgress::There)
     }
 
     pub(super) fn is_cached(&self, part: PartRef, at: &Place) -> bool {
         self.copy(part, at)
-            .is_some_and(|c| c.state == State::Cached)
+            .is_some_and(|c| c.state == ReplicaProgress::Cached)
     }
 
     /// Whether a transfer may read it: it is there, or on its way to a node where it can be read meanwhile.
     pub(super) fn is_readable(&self, part: PartRef, at: &Place) -> bool {
-        let comes = |c: &Copy| c.state == State::Coming && matches!(at, Place::Node(_));
+        let comes =
+            |c: &ReplicaAccount| c.state == ReplicaProgress::Coming && matches!(at, Place::Node(_));
         self.is_there(part, at) || self.chains && self.copy(part, at).is_some_and(comes)
     }
 
@@ -256,6 +258,9 @@ impl Account {
     /// Whether nothing of a part can be read any more, or will be.
     pub(super) fn is_lost(&self, part: PartRef) -> bool {
         let copies = self.copies.get(&part).into_iter().flatten();
-        copies.filter(|(_, c)| c.state != State::Damaged).count() == 0
+        copies
+            .filter(|(_, c)| c.state != ReplicaProgress::Damaged)
+            .count()
+            == 0
     }
 }

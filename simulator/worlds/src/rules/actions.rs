@@ -1,17 +1,17 @@
 //! What is decided.
 
-use super::account::{Account, Copy, Placed, State};
-use super::{Broken, rule};
+use super::account::{InstanceReservation, ReplicaAccount, ReplicaProgress, RunAccount};
+use super::{RuleViolation, rule};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_types::action::{Action, Do, Outcome, Run, Subject};
+use tarn_types::action::{Action, AttemptSpec, Do, Outcome, Subject};
 use tarn_types::event::Output;
 use tarn_types::id::{InstanceId, TierRef};
 use tarn_types::part::{PartRef, Place, StoreKey, Transfer, TransferKind};
 use tarn_types::reason::Reason;
 use tarn_types::workflow::{Keep, OnFailure};
 
-impl Account {
-    pub(super) fn decided(&mut self, action: &Action) -> Result<(), Broken> {
+impl RunAccount {
+    pub(super) fn decided(&mut self, action: &Action) -> Result<(), RuleViolation> {
         let over = self.finished.is_none();
         rule("nothing is done when the run is over", over, String::new)?;
         match &action.what {
@@ -76,7 +76,7 @@ impl Account {
         }
     }
 
-    fn transfer(&mut self, t: &Transfer, why: &Reason) -> Result<(), Broken> {
+    fn transfer(&mut self, t: &Transfer, why: &Reason) -> Result<(), RuleViolation> {
         rule(
             "transfers are numbered",
             t.id.0 >= self.next_transfer,
@@ -126,8 +126,8 @@ impl Account {
                 0
             };
             let coming = match self.is_there(m.part, &t.to) {
-                true => State::Renewed,
-                false => State::Coming,
+                true => ReplicaProgress::Renewed,
+                false => ReplicaProgress::Coming,
             };
             self.add(m.part, t.to.clone(), coming, stored);
         }
@@ -142,7 +142,7 @@ impl Account {
     }
 
     /// Whoever takes more of a tier takes what is free.
-    pub(super) fn within_capacity(&self, spot: TierRef, more: u64) -> Result<(), Broken> {
+    pub(super) fn within_capacity(&self, spot: TierRef, more: u64) -> Result<(), RuleViolation> {
         let (promised, capacity) = (self.promised(spot), self.capacity[&spot]);
         rule(
             "capacity is never exceeded",
@@ -151,7 +151,12 @@ impl Account {
         )
     }
 
-    fn assign(&mut self, id: InstanceId, spots: &[TierRef], reserve: u64) -> Result<(), Broken> {
+    fn assign(
+        &mut self,
+        id: InstanceId,
+        spots: &[TierRef],
+        reserve: u64,
+    ) -> Result<(), RuleViolation> {
         let waits = !self.done.contains(&id) && !self.placed.contains_key(&id);
         rule("who gets a place waits for one", waits, || id.to_string())?;
         rule(
@@ -194,7 +199,7 @@ impl Account {
                 format!("{id} on {tier}")
             })?;
         }
-        let placed = Placed {
+        let placed = InstanceReservation {
             spots: spots.to_vec(),
             reserve,
         };
@@ -205,7 +210,7 @@ impl Account {
             .try_for_each(|s| self.within_capacity(*s, reserve))
     }
 
-    fn run(&mut self, run: &Run) -> Result<(), Broken> {
+    fn run(&mut self, run: &AttemptSpec) -> Result<(), RuleViolation> {
         let id = run.instance;
         let placed = self.placed.get(&id);
         let same = placed.is_some_and(|p| p.spots == run.nodes) && !self.running.contains_key(&id);
@@ -224,13 +229,13 @@ impl Account {
             format!("{lost:?}")
         })?;
         self.sees_its_data(run)?;
-        self.has_room_to_begin(run)?;
+        self.check_start_space(run)?;
         self.has_its_partitions(run)?;
         self.running.insert(id, run.clone());
         self.within_machines()
     }
 
-    fn sees_its_data(&self, run: &Run) -> Result<(), Broken> {
+    fn sees_its_data(&self, run: &AttemptSpec) -> Result<(), RuleViolation> {
         let step = self.workflow.step(run.instance.step);
         for (used, views) in step.uses.iter().zip(&run.views) {
             for (at, spot) in (0..).zip(&run.nodes) {
@@ -255,7 +260,7 @@ impl Account {
     }
 
     /// Cores, memory and GPUs of nodes and hosts.
-    fn within_machines(&self) -> Result<(), Broken> {
+    fn within_machines(&self) -> Result<(), RuleViolation> {
         let mut nodes: BTreeMap<_, (u64, u64, u64)> = BTreeMap::new();
         for run in self.running.values() {
             let step = self.workflow.step(run.instance.step);
@@ -284,7 +289,7 @@ impl Account {
         Ok(())
     }
 
-    fn reuse(&mut self, id: InstanceId, prior: u32) -> Result<(), Broken> {
+    fn reuse(&mut self, id: InstanceId, prior: u32) -> Result<(), RuleViolation> {
         let waits = !self.done.contains(&id) && !self.placed.contains_key(&id);
         rule("who reuses waits", waits, || id.to_string())?;
         rule("a step waits for its data", self.may_begin(id), || {
@@ -311,7 +316,7 @@ impl Account {
                     if !self.on_lost(place) {
                         let node = matches!(place, Place::Node(_));
                         let stored = if node { info.stored } else { 0 };
-                        self.add(part, place.clone(), State::There, stored);
+                        self.add(part, place.clone(), ReplicaProgress::There, stored);
                     }
                 }
             }
@@ -327,7 +332,7 @@ impl Account {
         )
     }
 
-    fn evict(&mut self, part: PartRef, key: &StoreKey, at: &Place) -> Result<(), Broken> {
+    fn evict(&mut self, part: PartRef, key: &StoreKey, at: &Place) -> Result<(), RuleViolation> {
         if let Place::Node(spot) = at
             && self
                 .returned
@@ -345,14 +350,17 @@ impl Account {
         })?;
         let same = self.parts.get(&part).is_some_and(|i| i.key == *key);
         let state = self.copy(part, at).map(|c| c.state);
-        let there = matches!(state, Some(State::There | State::Damaged | State::Cached));
+        let there = matches!(
+            state,
+            Some(ReplicaProgress::There | ReplicaProgress::Damaged | ReplicaProgress::Cached)
+        );
         rule("what is removed is there", same && there, || {
             format!("{part}: {state:?}")
         })?;
         let is_others = self.others.contains(&(part, at.clone()));
         rule(
             "what belongs to another workflow stays unless it is damaged",
-            !is_others || state == Some(State::Damaged),
+            !is_others || state == Some(ReplicaProgress::Damaged),
             || format!("{part} at {at:?}"),
         )?;
         let reader = self.running.values().find(|run| {
@@ -368,14 +376,16 @@ impl Account {
             format!("{:?} reads {part}", moved.map(|t| t.id))
         })?;
         if let Some(copy) = self.copies.get_mut(&part).and_then(|c| c.get_mut(at)) {
-            copy.state = State::Leaving;
+            copy.state = ReplicaProgress::Leaving;
         }
         let copies = self.copies.get(&part).into_iter().flatten();
-        let others = copies.filter(|(_, c)| c.state == State::There).count();
+        let others = copies
+            .filter(|(_, c)| c.state == ReplicaProgress::There)
+            .count();
         // What is made again goes whole.
         let producer = self.producer(part);
         let again = producer.is_some_and(|id| !self.done.contains(&id));
-        if others == 0 && state == Some(State::There) && !again {
+        if others == 0 && state == Some(ReplicaProgress::There) && !again {
             let needed = self.needed(part);
             rule(
                 "nothing is dropped while it is needed",
@@ -386,7 +396,7 @@ impl Account {
         Ok(())
     }
 
-    fn note(&mut self, about: Subject, why: &Reason) -> Result<(), Broken> {
+    fn note(&mut self, about: Subject, why: &Reason) -> Result<(), RuleViolation> {
         self.waits_for_no_cache(why)?;
         self.stops |= matches!(why, Reason::Failed { .. });
         match (about, why) {
@@ -432,7 +442,7 @@ impl Account {
                         .filter(|((p, _), (k, _))| *p == part && Some(k) == key.as_ref());
                     for at in back.map(|(at, _)| *at).collect::<Vec<_>>() {
                         let stored = self.returned.remove(&at).map_or(0, |s| s.1);
-                        self.add(part, Place::Node(at.1), State::There, stored);
+                        self.add(part, Place::Node(at.1), ReplicaProgress::There, stored);
                     }
                 }
                 self.compare_with_dests(id);
@@ -442,7 +452,7 @@ impl Account {
         }
     }
 
-    fn finish(&mut self, outcome: Outcome) -> Result<(), Broken> {
+    fn finish(&mut self, outcome: Outcome) -> Result<(), RuleViolation> {
         self.finished = Some(outcome);
         let quiet = self.running.is_empty() && self.transfers.is_empty();
         rule("a run ends when nothing is under way", quiet, || {
@@ -460,7 +470,7 @@ impl Account {
         }
     }
 
-    fn is_complete(&self) -> Result<(), Broken> {
+    fn is_complete(&self) -> Result<(), RuleViolation> {
         rule(
             "a run is done when all steps are",
             self.all_done(),
@@ -484,7 +494,8 @@ impl Account {
                 || format!("{part} of {}, {info:?}", dataset.name),
             )?;
             let ours = |p: &Place| matches!(p, Place::Node(_) | Place::Drained);
-            let ours = |(p, c): &(&Place, &Copy)| ours(p) && c.state != State::Cached;
+            let ours =
+                |(p, c): &(&Place, &ReplicaAccount)| ours(p) && c.state != ReplicaProgress::Cached;
             let left = self.copies.get(part).and_then(|c| c.iter().find(ours));
             rule("nothing is left behind", keeps || left.is_none(), || {
                 format!("{part} at {left:?}")
@@ -497,7 +508,7 @@ impl Account {
     }
 
     /// What does not need anything that was given up is done.
-    fn rest_is_done(&self) -> Result<(), Broken> {
+    fn rest_is_done(&self) -> Result<(), RuleViolation> {
         let failed = !self.given_up.is_empty()
             || !self.given_up_steps.is_empty()
             || !self.given_up_data.is_empty();
@@ -521,12 +532,14 @@ impl Account {
 
     /// The newest whole version of what asks for it was sent out, or is stored at its `dest`; where none is whole, what there is of the
     /// newest.
-    fn is_rescued(&self) -> Result<(), Broken> {
+    fn is_rescued(&self) -> Result<(), RuleViolation> {
         for (data, dataset) in (0..).map(tarn_types::id::DataId).zip(&self.workflow.data) {
             let last = self.workflow.last_version(data);
             let there = |p: PartRef| {
                 let mut copies = self.copies.get(&p).into_iter().flatten();
-                copies.any(|(_, c)| matches!(c.state, State::There | State::Cached))
+                copies.any(|(_, c)| {
+                    matches!(c.state, ReplicaProgress::There | ReplicaProgress::Cached)
+                })
             };
             let whole =
                 |v: &u32| self.sealed(data, *v) && self.parts_of(data, *v).all(|(p, _)| there(p));

@@ -1,18 +1,18 @@
 //! What is left for later runs.
 
-use super::account::{Account, Copy, State};
-use super::{Broken, rule};
+use super::account::{ReplicaAccount, ReplicaProgress, RunAccount};
+use super::{RuleViolation, rule};
 use tarn_types::id::TierRef;
 use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::reason::Reason;
 
-impl Account {
+impl RunAccount {
     pub(super) fn leave_cached(
         &mut self,
         part: PartRef,
         key: &StoreKey,
         spot: TierRef,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RuleViolation> {
         let at = Place::Node(spot);
         let same = self.parts.get(&part).is_some_and(|i| i.key == *key);
         let there = same && self.is_there(part, &at);
@@ -38,14 +38,16 @@ impl Account {
             && w.producer(part.data, part.version).is_some();
         rule("what is cached may be", may, || part.to_string())?;
         let copies = self.copies.entry(part).or_default();
-        let state = |c: &Copy| matches!(c.state, State::Leaving | State::Damaged);
+        let state = |c: &ReplicaAccount| {
+            matches!(c.state, ReplicaProgress::Leaving | ReplicaProgress::Damaged)
+        };
         let others = copies.iter().filter(|(p, c)| **p != at && !state(c));
         let others = others.count();
         rule("one copy of a part is cached", others == 0, || {
             part.to_string()
         })?;
         if let Some(copy) = copies.get_mut(&at) {
-            copy.state = State::Cached;
+            copy.state = ReplicaProgress::Cached;
         }
         let (cached, share) = (self.cached(spot), self.capacity[&spot]);
         let share = u128::from(share) * u128::from(self.cache) / 100;
@@ -60,12 +62,12 @@ impl Account {
     fn cached(&self, spot: TierRef) -> u64 {
         let copies = self.copies.values();
         let here = copies.filter_map(|c| c.get(&Place::Node(spot)));
-        let cached = here.filter(|c| c.state == State::Cached);
+        let cached = here.filter(|c| c.state == ReplicaProgress::Cached);
         cached.map(|c| c.stored).sum()
     }
 
     /// Whoever waits for room waits for something else than cached data.
-    pub(super) fn waits_for_no_cache(&self, why: &Reason) -> Result<(), Broken> {
+    pub(super) fn waits_for_no_cache(&self, why: &Reason) -> Result<(), RuleViolation> {
         let (Reason::WaitForRoom { spot, .. } | Reason::WaitForOthers { spot, .. }) = why else {
             return Ok(());
         };

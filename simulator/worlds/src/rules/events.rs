@@ -1,14 +1,16 @@
 //! What happens: the world keeps rules too.
 
-use super::account::{Account, State};
-use super::{Broken, rule};
-use tarn_types::event::{Ended, Event, Output, Whole, of_others, pin, set_aside, version_hash};
+use super::account::{ReplicaProgress, RunAccount};
+use super::{RuleViolation, rule};
+use tarn_types::event::{
+    AttemptOutcome, BroughtBackReplica, Event, Output, of_others, pin, set_aside, version_hash,
+};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, TierId, TierRef, TransferId};
 use tarn_types::part::{PartInfo, PartRef, Place};
 
-impl Account {
-    pub(super) fn happened(&mut self, event: &Event) -> Result<(), Broken> {
+impl RunAccount {
+    pub(super) fn happened(&mut self, event: &Event) -> Result<(), RuleViolation> {
         self.stopped |= self.stops;
         match event {
             Event::Started(_) | Event::Image { .. } | Event::Timer => Ok(()),
@@ -76,7 +78,7 @@ impl Account {
                 seq: info.seq,
             };
             self.parts.insert(part, info.clone());
-            self.add(part, Place::Source, State::There, 0);
+            self.add(part, Place::Source, ReplicaProgress::There, 0);
         }
     }
 
@@ -85,7 +87,7 @@ impl Account {
         id: TransferId,
         hashes: &[Hash],
         stored: &[u64],
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RuleViolation> {
         let transfer = self.transfers.remove(&id);
         let Some(t) = transfer else {
             return Err(("what ends was under way", id.to_string()));
@@ -101,7 +103,7 @@ impl Account {
             }
             self.remove(m.part, &t.to);
             if !self.on_lost(&t.to) {
-                self.add(m.part, t.to.clone(), State::There, stored);
+                self.add(m.part, t.to.clone(), ReplicaProgress::There, stored);
             }
         }
         let dataset = self.workflow.dataset(t.data);
@@ -112,7 +114,11 @@ impl Account {
         Ok(())
     }
 
-    fn transfer_failed(&mut self, id: TransferId, damaged: Option<PartRef>) -> Result<(), Broken> {
+    fn transfer_failed(
+        &mut self,
+        id: TransferId,
+        damaged: Option<PartRef>,
+    ) -> Result<(), RuleViolation> {
         let transfer = self.transfers.remove(&id);
         let Some(t) = transfer else {
             return Err(("what ends was under way", id.to_string()));
@@ -120,17 +126,19 @@ impl Account {
         for m in &t.parts {
             let copies = self.copies.entry(m.part).or_default();
             match copies.get_mut(&t.to) {
-                Some(copy) if copy.state == State::Renewed => copy.state = State::There,
+                Some(copy) if copy.state == ReplicaProgress::Renewed => {
+                    copy.state = ReplicaProgress::There
+                }
                 _ => drop(copies.remove(&t.to)),
             }
             if damaged == Some(m.part)
                 && m.from != Place::Source
                 && let Some(copy) = copies.get_mut(&m.from)
-                && copy.state != State::Coming
+                && copy.state != ReplicaProgress::Coming
             {
                 copy.state = match copy.state {
-                    State::Renewed => State::Coming,
-                    _ => State::Damaged,
+                    ReplicaProgress::Renewed => ReplicaProgress::Coming,
+                    _ => ReplicaProgress::Damaged,
                 };
                 let dest = self.workflow.dataset(t.data).dest.as_ref();
                 if matches!(&m.from, Place::External(from) if Some(from) == dest) {
@@ -141,7 +149,12 @@ impl Account {
         Ok(())
     }
 
-    fn ended(&mut self, id: InstanceId, attempt: u32, ended: &Ended) -> Result<(), Broken> {
+    fn ended(
+        &mut self,
+        id: InstanceId,
+        attempt: u32,
+        ended: &AttemptOutcome,
+    ) -> Result<(), RuleViolation> {
         let run = self.running.remove(&id);
         let same = run.as_ref().is_some_and(|r| r.attempt == attempt);
         rule("what ends was under way", same, || {
@@ -149,7 +162,7 @@ impl Account {
         })?;
         self.placed.remove(&id);
         self.drop_unused();
-        if let Ended::Committed { outputs, .. } = ended {
+        if let AttemptOutcome::Committed { outputs, .. } = ended {
             let before: Vec<PartRef> = self.made_by(id).collect();
             for part in &before {
                 let ours = |p: &&Place| matches!(p, Place::Node(_) | Place::Drained);
@@ -184,7 +197,7 @@ impl Account {
                     .copied()
                     .collect::<Vec<_>>()
                 {
-                    self.add(part, Place::Node(spot), State::There, info.stored);
+                    self.add(part, Place::Node(spot), ReplicaProgress::There, info.stored);
                 }
                 let earlier = old.iter().find(|(p, ..)| *p == part);
                 let Some((_, Some(was), copies)) = earlier else {
@@ -192,7 +205,7 @@ impl Account {
                 };
                 if was.hash == info.hash {
                     let outside = copies.iter().filter(|(p, c)| {
-                        matches!(p, Place::External(_)) && c.state != State::Damaged
+                        matches!(p, Place::External(_)) && c.state != ReplicaProgress::Damaged
                     });
                     for (at, copy) in outside.map(|(p, c)| (p.clone(), *c)).collect::<Vec<_>>() {
                         self.add(part, at, copy.state, copy.stored);
@@ -230,7 +243,12 @@ impl Account {
                 self.delivered.insert(data);
                 let parts: Vec<PartRef> = self.parts_of(data, version).map(|(p, _)| p).collect();
                 for part in parts {
-                    self.add(part, Place::External(dest.clone()), State::There, 0);
+                    self.add(
+                        part,
+                        Place::External(dest.clone()),
+                        ReplicaProgress::There,
+                        0,
+                    );
                 }
             }
         }
@@ -282,7 +300,7 @@ impl Account {
         for ((part, at), is_whole) in &others {
             if *is_whole {
                 self.others.insert((*part, at.clone()));
-                self.add(*part, at.clone(), State::There, 0);
+                self.add(*part, at.clone(), ReplicaProgress::There, 0);
             } else {
                 self.evicted(*part, at);
             }
@@ -302,7 +320,7 @@ impl Account {
                     .insert((*part, *spot), (info.key.clone(), stored));
                 continue;
             }
-            self.add(*part, at.clone(), State::There, stored);
+            self.add(*part, at.clone(), ReplicaProgress::There, stored);
         }
         let outside = |(data, version): &(DataId, u32)| {
             let mut parts = self.parts_of(*data, *version);
@@ -331,7 +349,7 @@ impl Account {
     fn node_lost(&mut self, node: NodeId) {
         let gone = |p: &Place| matches!(p, Place::Node(s) if s.node == node);
         for copies in self.copies.values_mut() {
-            copies.retain(|place, c| !gone(place) || c.state == State::Coming);
+            copies.retain(|place, c| !gone(place) || c.state == ReplicaProgress::Coming);
         }
         self.returned.retain(|(_, spot), _| spot.node != node);
         self.lost.insert(node);
@@ -341,8 +359,8 @@ impl Account {
         &mut self,
         node: NodeId,
         capacities: &[u64],
-        whole: &[Whole],
-    ) -> Result<(), Broken> {
+        whole: &[BroughtBackReplica],
+    ) -> Result<(), RuleViolation> {
         let was_lost = self.lost.remove(&node);
         rule("who comes back was lost", was_lost, || node.to_string())?;
         for (tier, bytes) in (0..).map(TierId).zip(capacities) {
@@ -356,7 +374,7 @@ impl Account {
                 .producer(w.part)
                 .is_none_or(|id| self.done.contains(&id));
             if newest && made && self.copy(w.part, &at).is_none() {
-                self.add(w.part, at, State::There, w.stored);
+                self.add(w.part, at, ReplicaProgress::There, w.stored);
             } else {
                 self.returned
                     .insert((w.part, spot), (w.key.clone(), w.stored));

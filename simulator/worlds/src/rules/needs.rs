@@ -1,12 +1,12 @@
 //! Who reads what, from the workflow alone.
 
-use super::account::Account;
+use super::account::RunAccount;
 use std::collections::BTreeSet;
 use tarn_types::id::{DataId, InstanceId, StepId};
 use tarn_types::part::{PartClass, PartInfo, PartRef};
-use tarn_types::workflow::{Distribution, Foreach, Keep, Role, Step, Use};
+use tarn_types::workflow::{DatasetUse, Distribution, Foreach, Keep, Role, Step};
 
-impl Account {
+impl RunAccount {
     pub(super) fn steps(&self) -> impl Iterator<Item = (StepId, &Step)> {
         (0..).map(StepId).zip(&self.workflow.steps)
     }
@@ -92,8 +92,9 @@ impl Account {
         };
         let maker = self.workflow.producer(data, version)?;
         let each = self.workflow.step(maker).foreach.is_some();
-        let reads = |u: &&Use| u.role != Role::Out && (u.data, u.reads) == (data, Some(version));
-        let own = |u: &Use| u.entry.as_ref().is_some_and(|e| e.contains("{item}"));
+        let reads =
+            |u: &&DatasetUse| u.role != Role::Out && (u.data, u.reads) == (data, Some(version));
+        let own = |u: &DatasetUse| u.entry.as_ref().is_some_and(|e| e.contains("{item}"));
         let named = step.uses.iter().filter(reads).all(own);
         let is_one = each && named && over != Some((data, version)) && !step.after.contains(&maker);
         is_one.then_some(maker)
@@ -144,7 +145,7 @@ impl Account {
     fn takes(
         &self,
         step: &Step,
-        used: &Use,
+        used: &DatasetUse,
         item: Option<&str>,
         at: u32,
         class: &PartClass,
@@ -167,7 +168,7 @@ impl Account {
     }
 
     /// The parts that a use of an instance reads on one of its nodes.
-    pub(super) fn needs(&self, id: InstanceId, used: &Use, at: u32) -> BTreeSet<PartRef> {
+    pub(super) fn needs(&self, id: InstanceId, used: &DatasetUse, at: u32) -> BTreeSet<PartRef> {
         let step = self.workflow.step(id.step);
         let items = self.items(id.step).unwrap_or_default();
         let item = items.get(id.index as usize).cloned().flatten();

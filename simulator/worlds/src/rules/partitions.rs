@@ -1,22 +1,22 @@
 //! Partitions of steps: they have their room, those that are kept lie where all their steps run, and go when nobody needs them.
 
-use super::account::Account;
-use super::{Broken, rule};
+use super::account::RunAccount;
+use super::{RuleViolation, rule};
 use std::collections::BTreeSet;
-use tarn_types::action::Run;
+use tarn_types::action::AttemptSpec;
 use tarn_types::id::{InstanceId, NodeId, PartitionId, TierId, TierRef};
 use tarn_types::part::StoreKey;
 use tarn_types::workflow::KeepPartition;
 
 /// A partition that is kept for the workflow.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct WorkflowPartition {
     spots: Vec<TierRef>,
     /// Once a step has it.
     key: Option<StoreKey>,
 }
 
-impl Account {
+impl RunAccount {
     fn partitions_of(&self, id: InstanceId) -> Vec<(PartitionId, KeepPartition)> {
         let own = self.workflow.partitions_of(id.step);
         own.map(|(id, p)| (id, p.keep)).collect()
@@ -62,13 +62,13 @@ impl Account {
         &mut self,
         id: InstanceId,
         homes: &[TierRef],
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RuleViolation> {
         let nodes: Vec<NodeId> = homes.iter().map(|s| s.node).collect();
         for (partition, keep) in self.partitions_of(id) {
             let spots = self.spots_of(partition, homes);
             let takes = self.workflow.partition(partition).takes(spots.len());
             if keep == KeepPartition::Workflow {
-                let fresh = || Kept {
+                let fresh = || WorkflowPartition {
                     spots: spots.clone(),
                     key: None,
                 };
@@ -103,7 +103,7 @@ impl Account {
     }
 
     /// What was set aside for a step is still there when it begins, as far as is known.
-    pub(super) fn has_room_to_begin(&self, run: &Run) -> Result<(), Broken> {
+    pub(super) fn check_start_space(&self, run: &AttemptSpec) -> Result<(), RuleViolation> {
         for spot in &run.nodes {
             self.within_capacity(*spot, run.reserve)?;
         }
@@ -123,7 +123,7 @@ impl Account {
         Ok(())
     }
 
-    pub(super) fn has_its_partitions(&mut self, run: &Run) -> Result<(), Broken> {
+    pub(super) fn has_its_partitions(&mut self, run: &AttemptSpec) -> Result<(), RuleViolation> {
         let wants = self.partitions_of(run.instance);
         let has = run.partitions.iter().map(|l| l.partition);
         let same = has.eq(wants.iter().map(|(id, _)| *id));
@@ -160,7 +160,11 @@ impl Account {
         Ok(())
     }
 
-    pub(super) fn discard(&mut self, partition: PartitionId, key: &StoreKey) -> Result<(), Broken> {
+    pub(super) fn discard(
+        &mut self,
+        partition: PartitionId,
+        key: &StoreKey,
+    ) -> Result<(), RuleViolation> {
         let kept = self.kept.remove(&partition);
         let there = kept.as_ref().is_some_and(|k| k.key.as_ref() == Some(key));
         rule("what is removed is there", there, || partition.to_string())?;

@@ -7,7 +7,7 @@ use tarn_types::units::Time;
 
 /// The submissions of a workload.
 #[derive(Debug)]
-pub(super) struct Arrivals {
+pub(super) struct JobArrivals {
     /// By time, then by rank: jobs of one rank and time come in one event.
     timed: Vec<(Time, u32, JobId)>,
     next: usize,
@@ -19,7 +19,7 @@ pub(super) struct Arrivals {
     announced: Vec<bool>,
 }
 
-impl Arrivals {
+impl JobArrivals {
     /// # Errors
     /// When the workload names what it does not have.
     pub(super) fn new(work: &Workload) -> Result<Self, WorldError> {

@@ -7,7 +7,7 @@ mod events;
 mod promise;
 mod state;
 
-use state::Account;
+use state::SiteAccount;
 use tarn_ports::{SiteWorld, WorldError};
 use tarn_types::site::{Machine, SiteAction, SiteEvent};
 use tarn_types::units::{Elapsed, Nanos, Time};
@@ -16,18 +16,18 @@ use tarn_types::units::{Elapsed, Nanos, Time};
 #[derive(Debug)]
 pub struct Checked<W> {
     world: W,
-    account: Account,
+    account: SiteAccount,
 }
 
 /// A rule that was broken, and how.
-type Broken = (&'static str, String);
+type SiteRuleViolation = (&'static str, String);
 
 impl<W> Checked<W> {
     /// A world that begins with an empty, idle machine.
     pub fn new(machine: &Machine, world: W) -> Self {
         Self {
             world,
-            account: Account::new(machine),
+            account: SiteAccount::new(machine),
         }
     }
 
@@ -44,7 +44,7 @@ impl<W> Checked<W> {
     }
 }
 
-fn report(now: Time, (rule, how): Broken) -> WorldError {
+fn report(now: Time, (rule, how): SiteRuleViolation) -> WorldError {
     WorldError(format!(
         "rule `{rule}` was broken at {} ({now} ns): {how}",
         Elapsed(now)

@@ -33,14 +33,14 @@ pub struct SiteFaults {
 
 /// What is slow for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Slow {
+pub(super) enum SlowResource {
     Store,
     Links(NodeId),
 }
 
 /// Kinds of draws: what is drawn for one never decides another.
 #[derive(Clone, Copy)]
-enum Draw {
+enum FaultDraw {
     Move = 1,
     Job,
     Mode,
@@ -51,7 +51,7 @@ enum Draw {
 }
 
 impl SiteFaults {
-    fn bits(&self, draw: Draw, a: u64, b: u64) -> u64 {
+    fn bits(&self, draw: FaultDraw, a: u64, b: u64) -> u64 {
         mix(self.seed, &[draw as u64, a, b])
     }
 
@@ -61,44 +61,44 @@ impl SiteFaults {
 
     /// The share (0 to 1) of its bytes after which a move fails; `None` when it succeeds.
     pub(super) fn of_move(&self, now: Time, id: MoveId) -> Option<f64> {
-        let bits = self.bits(Draw::Move, id.0, 0);
+        let bits = self.bits(FaultDraw::Move, id.0, 0);
         let fails = self.fails(now, bits, self.move_failure);
         fails.then(|| unit(mix(bits, &[1])))
     }
 
     /// The share (0 to 1) of its time after which an attempt fails; `None` when it succeeds.
     pub(super) fn of_job(&self, now: Time, job: JobId, attempt: u32) -> Option<f64> {
-        let bits = self.bits(Draw::Job, u64::from(job.0), u64::from(attempt));
+        let bits = self.bits(FaultDraw::Job, u64::from(job.0), u64::from(attempt));
         let fails = self.fails(now, bits, self.job_failure);
         fails.then(|| unit(mix(bits, &[1])))
     }
 
     /// Whether the so-and-so-manieth change of mode fails.
     pub(super) fn of_mode(&self, now: Time, count: u64) -> bool {
-        self.fails(now, self.bits(Draw::Mode, count, 0), self.mode_failure)
+        self.fails(now, self.bits(FaultDraw::Mode, count, 0), self.mode_failure)
     }
 
     /// When the so-and-so-manieth node is lost, if that many are.
     pub(super) fn loss_at(&self, now: Time, count: u64) -> Option<Time> {
-        self.after(now, self.loss_every, self.bits(Draw::LossAt, count, 0))
+        self.after(now, self.loss_every, self.bits(FaultDraw::LossAt, count, 0))
     }
 
     /// Which node that is.
     pub(super) fn loss_of(&self, count: u64, nodes: u32) -> NodeId {
-        NodeId(below(self.bits(Draw::LossOf, count, 0), nodes))
+        NodeId(below(self.bits(FaultDraw::LossOf, count, 0), nodes))
     }
 
     /// When the so-and-so-manieth slow-down begins, if there are so many.
     pub(super) fn slow_at(&self, now: Time, count: u64) -> Option<Time> {
-        self.after(now, self.slow_every, self.bits(Draw::SlowAt, count, 0))
+        self.after(now, self.slow_every, self.bits(FaultDraw::SlowAt, count, 0))
     }
 
     /// What becomes slow then: the store every third time.
-    pub(super) fn slow_of(&self, count: u64, nodes: u32) -> Slow {
-        let bits = self.bits(Draw::SlowOf, count, 0);
+    pub(super) fn slow_of(&self, count: u64, nodes: u32) -> SlowResource {
+        let bits = self.bits(FaultDraw::SlowOf, count, 0);
         match bits % 3 {
-            0 => Slow::Store,
-            _ => Slow::Links(NodeId(below(mix(bits, &[1]), nodes))),
+            0 => SlowResource::Store,
+            _ => SlowResource::Links(NodeId(below(mix(bits, &[1]), nodes))),
         }
     }
 

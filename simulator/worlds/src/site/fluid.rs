@@ -21,7 +21,7 @@ pub(crate) const UNLIMITED: u64 = u64::MAX;
 pub(crate) const MAX_PIPES: usize = 4;
 
 /// A stream in motion.
-pub(crate) type Slot = u32;
+pub(crate) type StreamIndex = u32;
 /// The number of a pipe.
 pub(crate) type PipeId = u32;
 
@@ -35,7 +35,7 @@ pub(crate) fn rate_of(bytes_per_second: u64) -> u64 {
 
 /// What a stream asks for.
 #[derive(Debug, Clone)]
-pub(crate) struct Demand {
+pub(crate) struct StreamDemand {
     /// Bytes to carry.
     pub(crate) bytes: u64,
     /// A limit of its own, as a rate.
@@ -47,14 +47,14 @@ pub(crate) struct Demand {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Use {
+struct PipeUse {
     pipe: PipeId,
     /// Its place among the pipe's streams.
     at: u32,
 }
 
 #[derive(Debug)]
-struct Stream {
+struct FluidStream {
     left: u128,
     rate: u64,
     /// When `left` was so much.
@@ -64,7 +64,7 @@ struct Stream {
     /// The least of its own limit and the capacities of its pipes.
     cap: u64,
     class: u8,
-    uses: [Use; MAX_PIPES],
+    uses: [PipeUse; MAX_PIPES],
     used: u8,
     /// The round in which it was collected.
     collected: u64,
@@ -74,9 +74,9 @@ struct Stream {
 }
 
 #[derive(Debug)]
-struct Pipe {
+struct FluidPipe {
     capacity: u64,
-    streams: Vec<Slot>,
+    streams: Vec<StreamIndex>,
     /// The sum of its streams' caps.
     wanted: u128,
     /// The round in which it was collected.
@@ -86,14 +86,14 @@ struct Pipe {
     open: u32,
 }
 
-impl Pipe {
+impl FluidPipe {
     fn binds(&self) -> bool {
         self.capacity < UNLIMITED && self.wanted > u128::from(self.capacity)
     }
 }
 
-impl Stream {
-    fn uses(&self) -> &[Use] {
+impl FluidStream {
+    fn uses(&self) -> &[PipeUse] {
         &self.uses[..usize::from(self.used)]
     }
 
@@ -120,26 +120,26 @@ impl Stream {
 /// All streams and pipes.
 #[derive(Debug, Default)]
 pub(crate) struct Fluid {
-    pipes: Vec<Pipe>,
-    streams: Vec<Stream>,
-    free: Vec<Slot>,
+    pipes: Vec<FluidPipe>,
+    streams: Vec<FluidStream>,
+    free: Vec<StreamIndex>,
     earliest: Earliest,
     /// Counts collections and settlings, to tell what was touched in this one.
     round: u64,
     /// What changed since rates were given last.
-    changed_streams: Vec<Slot>,
+    changed_streams: Vec<StreamIndex>,
     changed_pipes: Vec<PipeId>,
     /// One of them has no limit, so it may end at once.
     sudden: bool,
     /// Kept to save allocations.
-    group: Vec<Slot>,
+    group: Vec<StreamIndex>,
     group_pipes: Vec<PipeId>,
 }
 
 impl Fluid {
     /// Pipes by number, with their capacities as rates.
     pub(crate) fn new(capacities: impl Iterator<Item = u64>) -> Self {
-        let pipes = capacities.map(|capacity| Pipe {
+        let pipes = capacities.map(|capacity| FluidPipe {
             capacity,
             streams: Vec::new(),
             wanted: 0,
@@ -154,16 +154,16 @@ impl Fluid {
     }
 
     /// A stream begins.
-    pub(crate) fn start(&mut self, now: Time, demand: &Demand) -> Slot {
-        let slot = self.free.pop().unwrap_or(self.streams.len() as Slot);
-        let mut stream = Stream {
+    pub(crate) fn start(&mut self, now: Time, demand: &StreamDemand) -> StreamIndex {
+        let slot = self.free.pop().unwrap_or(self.streams.len() as StreamIndex);
+        let mut stream = FluidStream {
             left: u128::from(demand.bytes) * WORK_UNIT,
             rate: 0,
             since: now,
             own: demand.cap,
             cap: demand.cap,
             class: demand.class.min(CLASSES - 1),
-            uses: [Use { pipe: 0, at: 0 }; MAX_PIPES],
+            uses: [PipeUse { pipe: 0, at: 0 }; MAX_PIPES],
             used: 0,
             collected: 0,
             live: true,
@@ -171,7 +171,7 @@ impl Fluid {
         };
         for pipe in demand.over.iter().take(MAX_PIPES) {
             let shared = &mut self.pipes[*pipe as usize];
-            stream.uses[usize::from(stream.used)] = Use {
+            stream.uses[usize::from(stream.used)] = PipeUse {
                 pipe: *pipe,
                 at: shared.streams.len() as u32,
             };
@@ -193,7 +193,7 @@ impl Fluid {
     }
 
     /// A stream ends, complete or not. Bytes that it had not carried.
-    pub(crate) fn stop(&mut self, now: Time, slot: Slot) {
+    pub(crate) fn stop(&mut self, now: Time, slot: StreamIndex) {
         let stream = &mut self.streams[slot as usize];
         stream.pass(now);
         stream.live = false;
@@ -247,7 +247,7 @@ impl Fluid {
     }
 
     /// A stream that ends now. No rates are given for that: of many that begin and end at one moment, all are shared out at once.
-    pub(crate) fn ended(&mut self, now: Time) -> Option<Slot> {
+    pub(crate) fn ended(&mut self, now: Time) -> Option<StreamIndex> {
         if self.sudden {
             self.settle(now);
         }
@@ -256,7 +256,7 @@ impl Fluid {
     }
 
     /// The stream that ends next and when, if nothing else happens.
-    pub(crate) fn next(&mut self, now: Time) -> Option<(Time, Slot)> {
+    pub(crate) fn next(&mut self, now: Time) -> Option<(Time, StreamIndex)> {
         self.settle(now);
         self.earliest.first()
     }
@@ -313,7 +313,7 @@ impl Fluid {
         }
     }
 
-    fn take_in(&mut self, slot: Slot) {
+    fn take_in(&mut self, slot: StreamIndex) {
         let stream = &mut self.streams[slot as usize];
         if stream.live && stream.collected != self.round {
             stream.collected = self.round;
@@ -323,10 +323,10 @@ impl Fluid {
 
     /// Progressive filling of one class with what the more urgent ones leave: the pipe that gives its streams least is
     /// filled first, after those whose own limit is less than that.
-    fn share(&mut self, now: Time, class: u8, group: &[Slot], pipes: &[PipeId]) {
-        let of_class = |s: &&Slot| self.streams[**s as usize].class == class;
+    fn share(&mut self, now: Time, class: u8, group: &[StreamIndex], pipes: &[PipeId]) {
+        let of_class = |s: &&StreamIndex| self.streams[**s as usize].class == class;
         let open = group.iter().filter(of_class);
-        let mut by_cap: Vec<(u64, Slot)> =
+        let mut by_cap: Vec<(u64, StreamIndex)> =
             open.map(|s| (self.streams[*s as usize].cap, *s)).collect();
         if by_cap.is_empty() {
             return;
@@ -386,7 +386,7 @@ impl Fluid {
     }
 
     /// A stream gets its rate.
-    fn give(&mut self, now: Time, slot: Slot, rate: u64) {
+    fn give(&mut self, now: Time, slot: StreamIndex, rate: u64) {
         let stream = &mut self.streams[slot as usize];
         stream.open = false;
         for used in &stream.uses[..usize::from(stream.used)] {

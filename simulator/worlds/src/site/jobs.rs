@@ -1,15 +1,15 @@
 //! Jobs: submitted, allocated, run, released, taken out.
 
-use super::space::Layout;
-use super::{Due, Site, plumbing};
+use super::space::ItemDistribution;
+use super::{ScheduledSiteEvent, SimulatedSite, plumbing};
 use tarn_ports::WorldError;
 use tarn_types::id::NodeId;
-use tarn_types::site::{Fate, ItemId, JobId, Nodes, Rates, SiteEvent, SpanOf, Spread};
+use tarn_types::site::{Fate, ItemId, JobId, JobNodes, Rates, SiteEvent, SpanOf, Spread};
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// How far a job has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Phase {
+pub(super) enum SimulatedJobPhase {
     /// Not submitted.
     #[default]
     Unknown,
@@ -28,17 +28,17 @@ pub(super) enum Phase {
 /// A job.
 #[derive(Debug, Default)]
 pub(super) struct JobSlot {
-    pub(super) phase: Phase,
+    pub(super) phase: SimulatedJobPhase,
     /// While it has nodes.
-    pub(super) live: Option<Box<Live>>,
+    pub(super) live: Option<Box<AllocatedJob>>,
 }
 
 /// A job that has nodes.
 #[derive(Debug)]
-pub(super) struct Live {
-    pub(super) nodes: Nodes,
+pub(super) struct AllocatedJob {
+    pub(super) nodes: JobNodes,
     since: Time,
-    program: Option<Program>,
+    program: Option<RunningProgram>,
     /// It writes to its tiers: space for that is taken.
     writes: bool,
     /// Moves under way that it waits for, since when there is at least one, and how long there was before.
@@ -53,7 +53,7 @@ pub(super) struct Live {
 
 /// A program that runs.
 #[derive(Debug)]
-struct Program {
+struct RunningProgram {
     /// The number of what ends it.
     end: u64,
     began: Time,
@@ -62,7 +62,7 @@ struct Program {
 
 /// How to run a job.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
+pub(super) struct JobRunSpec {
     pub(super) attempt: u32,
     pub(super) local_read: u64,
     pub(super) local_write: u64,
@@ -76,14 +76,14 @@ fn time_for(bytes: u64, rate: u64, nodes: u64) -> Nanos {
     nanos.map_or(0, |n| u64::try_from(n).unwrap_or(Nanos::MAX))
 }
 
-impl Site {
-    pub(super) fn phase(&self, job: JobId) -> Option<Phase> {
+impl SimulatedSite {
+    pub(super) fn phase(&self, job: JobId) -> Option<SimulatedJobPhase> {
         self.jobs.get(job.at()).map(|j| j.phase)
     }
 
     pub(super) fn submit(&mut self, jobs: &[JobId]) {
         for job in jobs {
-            self.jobs[job.at()].phase = Phase::Waiting;
+            self.jobs[job.at()].phase = SimulatedJobPhase::Waiting;
             self.record.job(*job).submitted = self.now;
             self.open += 1;
         }
@@ -116,9 +116,9 @@ impl Site {
         (self.island_of[first.at()], cores, all)
     }
 
-    pub(super) fn allocate(&mut self, job: JobId, nodes: &Nodes) -> Result<(), WorldError> {
+    pub(super) fn allocate(&mut self, job: JobId, nodes: &JobNodes) -> Result<(), WorldError> {
         let phase = self.phase(job);
-        let Some(Phase::Waiting | Phase::Done) = phase else {
+        let Some(SimulatedJobPhase::Waiting | SimulatedJobPhase::Done) = phase else {
             return self.refuse(format!(
                 "allocates job {job}, which does not wait but is {phase:?}"
             ));
@@ -131,14 +131,14 @@ impl Site {
             ));
         }
         // What was lost is made again by a job that is done already.
-        self.open += usize::from(phase == Some(Phase::Done));
+        self.open += usize::from(phase == Some(SimulatedJobPhase::Done));
         let ready = self.ready_since(job);
         let now = self.now;
         let record = self.record.job(job);
         (record.ready, record.begun, record.io) = (ready.min(now), now, 0);
         record.attempts += 1;
-        self.jobs[job.at()].phase = Phase::Held;
-        self.jobs[job.at()].live = Some(Box::new(Live {
+        self.jobs[job.at()].phase = SimulatedJobPhase::Held;
+        self.jobs[job.at()].live = Some(Box::new(AllocatedJob {
             nodes: nodes.clone(),
             since: now,
             program: None,
@@ -156,9 +156,9 @@ impl Site {
         !nodes.is_empty() && nodes.iter().all(|n| n.at() < self.nodes.len())
     }
 
-    pub(super) fn run(&mut self, job: JobId, run: Run) -> Result<(), WorldError> {
+    pub(super) fn run(&mut self, job: JobId, run: JobRunSpec) -> Result<(), WorldError> {
         let phase = self.phase(job);
-        let Some(Phase::Held | Phase::Ended { ok: false }) = phase else {
+        let Some(SimulatedJobPhase::Held | SimulatedJobPhase::Ended { ok: false }) = phase else {
             return self.refuse(format!(
                 "runs job {job}, which is not ready on its nodes but {phase:?}"
             ));
@@ -181,15 +181,15 @@ impl Site {
         if let Some(share) = fails {
             takes = (takes as f64 * share) as Nanos;
         }
-        let end = self.at(self.now.saturating_add(takes), Due::End(job));
+        let end = self.at(self.now.saturating_add(takes), ScheduledSiteEvent::End(job));
         let (island, cores, _) = self.cores(job, &nodes);
         self.record.meter.begin(self.now, island, cores);
         let slot = &mut self.jobs[job.at()];
-        slot.phase = Phase::Running;
+        slot.phase = SimulatedJobPhase::Running;
         if let Some(live) = &mut slot.live {
             live.writes = run.to_tiers;
             live.local = local;
-            live.program = Some(Program {
+            live.program = Some(RunningProgram {
                 end,
                 began: self.now,
                 ok: fails.is_none(),
@@ -198,7 +198,7 @@ impl Site {
         Ok(())
     }
 
-    pub(super) fn nodes_of(&self, job: JobId) -> Option<Nodes> {
+    pub(super) fn nodes_of(&self, job: JobId) -> Option<JobNodes> {
         let live = self.jobs.get(job.at())?.live.as_ref();
         live.map(|l| l.nodes.clone())
     }
@@ -206,10 +206,10 @@ impl Site {
     fn each_written(
         &mut self,
         job: JobId,
-        nodes: &Nodes,
-        mut f: impl FnMut(&mut Self, ItemId, &Layout),
+        nodes: &JobNodes,
+        mut f: impl FnMut(&mut Self, ItemId, &ItemDistribution),
     ) {
-        let layout = Layout::new(nodes, Spread::Share);
+        let layout = ItemDistribution::new(nodes, Spread::Share);
         let work = self.work.clone();
         for item in &work.jobs[job.at()].job.writes {
             f(self, *item, &layout);
@@ -238,8 +238,8 @@ impl Site {
     /// A program ends. The true sizes of what it wrote, where they were not known.
     pub(super) fn stop_program(&mut self, job: JobId, ok: bool) -> Vec<(ItemId, u64)> {
         let slot = &mut self.jobs[job.at()];
-        let ran = slot.phase == Phase::Running;
-        slot.phase = Phase::Ended { ok };
+        let ran = slot.phase == SimulatedJobPhase::Running;
+        slot.phase = SimulatedJobPhase::Ended { ok };
         let Some(live) = slot.live.as_mut().filter(|_| ran) else {
             return Vec::new();
         };
@@ -268,14 +268,18 @@ impl Site {
 
     pub(super) fn release(&mut self, job: JobId) -> Result<(), WorldError> {
         let phase = self.phase(job);
-        let Some(Phase::Held | Phase::Ended { .. }) = phase else {
+        let Some(SimulatedJobPhase::Held | SimulatedJobPhase::Ended { .. }) = phase else {
             return self.refuse(format!(
                 "releases job {job}, which has no nodes to give or runs: it is {phase:?}"
             ));
         };
         self.hold_ends(job);
-        let ok = phase == Some(Phase::Ended { ok: true });
-        self.jobs[job.at()].phase = if ok { Phase::Done } else { Phase::Waiting };
+        let ok = phase == Some(SimulatedJobPhase::Ended { ok: true });
+        self.jobs[job.at()].phase = if ok {
+            SimulatedJobPhase::Done
+        } else {
+            SimulatedJobPhase::Waiting
+        };
         if !ok {
             return Ok(());
         }
@@ -353,7 +357,7 @@ impl Site {
         let (begin, nodes) = (live.moves_since, live.nodes.clone());
         live.moved_for += self.now - begin;
         let what = match slot.phase {
-            Phase::Held => SpanOf::StageIn(job),
+            SimulatedJobPhase::Held => SpanOf::StageIn(job),
             _ => SpanOf::StageOut(job),
         };
         self.record.span(what, &nodes, begin, self.now);

@@ -1,29 +1,29 @@
 //! Moves: where they go, over what, and how they end.
 
-use super::Site;
-use super::fluid::{Slot, rate_of};
-use super::jobs::Phase;
-use super::plumbing::{self, End, NodePipe};
-use super::space::Layout;
+use super::SimulatedSite;
+use super::fluid::{StreamIndex, rate_of};
+use super::jobs::SimulatedJobPhase;
+use super::plumbing::{self, MoveEnd, NodePipe};
+use super::space::ItemDistribution;
 use tarn_ports::WorldError;
 use tarn_types::id::NodeId;
-use tarn_types::site::result::Way;
-use tarn_types::site::{ItemId, JobId, Move, MoveId, Nodes, SiteEvent, SpanOf, Spread, Where};
+use tarn_types::site::result::MoveDirection;
+use tarn_types::site::{ItemId, JobId, JobNodes, Move, MoveId, SiteEvent, SpanOf, Spread, Where};
 use tarn_types::units::Time;
 
 /// A move under way.
 #[derive(Debug)]
-pub(super) struct Moving {
+pub(super) struct ActiveMove {
     pub(super) order: Move,
     began: Time,
     /// Space that is taken where it goes.
-    to: Option<Layout>,
+    to: Option<ItemDistribution>,
     fails: bool,
     /// The job that has its nodes and waits for it.
     awaited_by: Option<JobId>,
 }
 
-impl Moving {
+impl ActiveMove {
     pub(super) fn touches(&self, node: NodeId) -> bool {
         let ends = [&self.order.from, &self.order.to];
         ends.iter().any(|w| nodes_of(w).contains(&node))
@@ -39,25 +39,25 @@ fn nodes_of(place: &Where) -> &[NodeId] {
 
 /// Which end of a move is the memory of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Memory {
+enum MoveMemoryEnd {
     None,
     From,
     To,
 }
 
-impl Site {
+impl SimulatedSite {
     pub(super) fn begin_move(&mut self, order: &Move) -> Result<(), WorldError> {
         let memory = self.check_move(order)?;
         let mut to = None;
-        if let (Where::Nodes(nodes), true) = (&order.to, memory != Memory::To) {
-            let layout = Layout::new(nodes, order.spread);
+        if let (Where::Nodes(nodes), true) = (&order.to, memory != MoveMemoryEnd::To) {
+            let layout = ItemDistribution::new(nodes, order.spread);
             self.space.take(order.item, &layout);
             to = Some(layout);
         }
         let fails = self.faults.of_move(self.now, order.id);
         let carried = fails.map_or(order.bytes, |share| (order.bytes as f64 * share) as u64);
-        let from_end = self.end(&order.from, memory == Memory::From);
-        let to_end = self.end(&order.to, memory == Memory::To);
+        let from_end = self.end(&order.from, memory == MoveMemoryEnd::From);
+        let to_end = self.end(&order.to, memory == MoveMemoryEnd::To);
         let store = self.machine.store;
         let demand = plumbing::demand(
             &store,
@@ -81,12 +81,17 @@ impl Site {
             self.moving.resize_with(slot as usize + 1, || None);
         }
         self.streams.insert(order.id, slot);
-        let holds = |j: &JobId| matches!(self.phase(*j), Some(Phase::Held | Phase::Ended { .. }));
+        let holds = |j: &JobId| {
+            matches!(
+                self.phase(*j),
+                Some(SimulatedJobPhase::Held | SimulatedJobPhase::Ended { .. })
+            )
+        };
         let awaited_by = order.job.filter(holds);
         if let Some(job) = awaited_by {
             self.io_begins(job);
         }
-        self.moving[slot as usize] = Some(Moving {
+        self.moving[slot as usize] = Some(ActiveMove {
             order: order.clone(),
             began: self.now,
             to,
@@ -97,7 +102,7 @@ impl Site {
     }
 
     /// Whether a move can be, and which of its ends is memory.
-    fn check_move(&self, order: &Move) -> Result<Memory, WorldError> {
+    fn check_move(&self, order: &Move) -> Result<MoveMemoryEnd, WorldError> {
         let (id, item) = (order.id.0, order.item);
         if self.streams.contains_key(&order.id) {
             return self.refuse(format!("orders move {id}, which is under way already"));
@@ -114,26 +119,26 @@ impl Site {
             ));
         }
         if !order.direct {
-            return Ok(Memory::None);
+            return Ok(MoveMemoryEnd::None);
         }
         match order.job.and_then(|j| self.phase(j)) {
-            Some(Phase::Held) => Ok(Memory::To),
-            Some(Phase::Ended { .. }) => Ok(Memory::From),
+            Some(SimulatedJobPhase::Held) => Ok(MoveMemoryEnd::To),
+            Some(SimulatedJobPhase::Ended { .. }) => Ok(MoveMemoryEnd::From),
             phase => self.refuse(format!(
                 "move {id} of item {item} is direct, and its job does not have its nodes or runs: it is {phase:?}"
             )),
         }
     }
 
-    fn end<'a>(&self, place: &'a Where, memory: bool) -> Option<End<'a>> {
+    fn end<'a>(&self, place: &'a Where, memory: bool) -> Option<MoveEnd<'a>> {
         let nodes = nodes_of(place);
         let link = self.kind(*nodes.first()?).link;
         let tier = (!memory).then(|| self.tier_rates(nodes));
-        Some(End { nodes, link, tier })
+        Some(MoveEnd { nodes, link, tier })
     }
 
     /// A stream has carried all that it will.
-    pub(super) fn move_ends(&mut self, slot: Slot) -> Option<SiteEvent> {
+    pub(super) fn move_ends(&mut self, slot: StreamIndex) -> Option<SiteEvent> {
         let moving = self.take_stream(slot)?;
         let id = moving.order.id;
         if moving.fails {
@@ -145,15 +150,15 @@ impl Site {
     }
 
     /// Takes a stream out of the network.
-    pub(super) fn take_stream(&mut self, slot: Slot) -> Option<Moving> {
+    pub(super) fn take_stream(&mut self, slot: StreamIndex) -> Option<ActiveMove> {
         let moving = self.moving.get_mut(slot as usize)?.take()?;
         self.fluid.stop(self.now, slot);
         self.streams.remove(&moving.order.id);
         Some(moving)
     }
 
-    fn arrived(&mut self, moving: Moving) {
-        let Moving {
+    fn arrived(&mut self, moving: ActiveMove) {
+        let ActiveMove {
             order,
             began,
             to,
@@ -164,20 +169,20 @@ impl Site {
             self.io_ends(job);
         }
         let way = match (&order.from, &order.to) {
-            (Where::Outside, _) => Way::In,
-            (_, Where::Outside) => Way::Out,
-            _ => Way::Peer,
+            (Where::Outside, _) => MoveDirection::In,
+            (_, Where::Outside) => MoveDirection::Out,
+            _ => MoveDirection::Peer,
         };
         let bytes = &mut self.record.result.bytes;
         // Sums stop at 16 EiB instead of beginning anew.
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
         match way {
-            Way::In => add(&mut bytes.external_in, order.bytes),
-            Way::Out => add(&mut bytes.external_out, order.bytes),
-            Way::Peer => add(&mut bytes.peer, order.bytes),
+            MoveDirection::In => add(&mut bytes.external_in, order.bytes),
+            MoveDirection::Out => add(&mut bytes.external_out, order.bytes),
+            MoveDirection::Peer => add(&mut bytes.peer, order.bytes),
         }
         let producer = self.producers[order.item.at()];
-        if way == Way::Out && self.work.items[order.item.at()].item.keep {
+        if way == MoveDirection::Out && self.work.items[order.item.at()].item.keep {
             let flow = producer.and_then(|j| self.work.jobs[j.at()].job.flow);
             if let Some(flow) = flow {
                 self.record.result.delivered[flow.at()] = Some(self.now);
@@ -189,8 +194,8 @@ impl Site {
         }
         if !order.direct {
             let place = match way {
-                Way::Out => &order.from,
-                Way::In | Way::Peer => &order.to,
+                MoveDirection::Out => &order.from,
+                MoveDirection::In | MoveDirection::Peer => &order.to,
             };
             let (id, item) = (order.id, order.item);
             let what = SpanOf::Moving { id, item, way };
@@ -201,13 +206,13 @@ impl Site {
             // What a job writes out itself does not stay on its nodes.
             if let (true, Where::Nodes(nodes)) = (producer == Some(job), &order.from) {
                 self.space
-                    .drop(order.item, &Layout::new(nodes, Spread::Share));
+                    .drop(order.item, &ItemDistribution::new(nodes, Spread::Share));
             }
         }
     }
 
     /// A move came to nothing.
-    pub(super) fn undo(&mut self, moving: Moving) {
+    pub(super) fn undo(&mut self, moving: ActiveMove) {
         if let Some(layout) = &moving.to {
             self.space.give_back(moving.order.item, layout);
         }
@@ -229,11 +234,11 @@ impl Site {
     pub(super) fn drop_item(
         &mut self,
         item: ItemId,
-        nodes: &Nodes,
+        nodes: &JobNodes,
         spread: Spread,
     ) -> Result<(), WorldError> {
         let known = item.at() < self.work.items.len();
-        if known && self.space.drop(item, &Layout::new(nodes, spread)) {
+        if known && self.space.drop(item, &ItemDistribution::new(nodes, spread)) {
             return Ok(());
         }
         self.refuse(format!(

@@ -1,11 +1,11 @@
 //! Nodes: their memory modes, sleep, loss, and links that become slow.
 
-use super::faults::Slow;
+use super::faults::SlowResource;
 use super::fluid::rate_of;
-use super::jobs::Phase;
+use super::jobs::SimulatedJobPhase;
 use super::plumbing::{self, NodePipe};
-use super::power::Draw;
-use super::{Due, Site, SiteEvent};
+use super::power::PowerDrawState;
+use super::{ScheduledSiteEvent, SimulatedSite, SiteEvent};
 use tarn_ports::WorldError;
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
@@ -14,7 +14,7 @@ use tarn_types::units::Time;
 
 /// What a node does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum SimulatedNodeState {
     Up,
     Asleep,
     Waking,
@@ -23,17 +23,17 @@ enum State {
     Lost,
 }
 
-impl State {
+impl SimulatedNodeState {
     fn is_away(self) -> bool {
         matches!(self, Self::Lost | Self::Waking | Self::Booting(_))
     }
 
-    fn draw(self) -> Draw {
+    fn draw(self) -> PowerDrawState {
         match self {
-            Self::Up => Draw::Awake,
-            Self::Asleep => Draw::Asleep,
-            Self::Waking | Self::Booting(_) => Draw::Boot,
-            Self::Lost => Draw::Nothing,
+            Self::Up => PowerDrawState::Awake,
+            Self::Asleep => PowerDrawState::Asleep,
+            Self::Waking | Self::Booting(_) => PowerDrawState::Boot,
+            Self::Lost => PowerDrawState::Nothing,
         }
     }
 }
@@ -42,7 +42,7 @@ impl State {
 #[derive(Debug)]
 pub(super) struct NodeSlot {
     pub(super) mode: Mode,
-    state: State,
+    state: SimulatedNodeState,
     /// Since when it is not up.
     since: Time,
     /// The number of what it boots for.
@@ -53,23 +53,23 @@ impl NodeSlot {
     pub(super) fn new(mode: Mode) -> Self {
         Self {
             mode,
-            state: State::Up,
+            state: SimulatedNodeState::Up,
             since: 0,
             boot: 0,
         }
     }
 }
 
-impl Site {
+impl SimulatedSite {
     /// A node goes from one state to another.
-    fn turn(&mut self, node: NodeId, to: State) {
+    fn turn(&mut self, node: NodeId, to: SimulatedNodeState) {
         let island = self.island_of[node.at()];
         let slot = &mut self.nodes[node.at()];
         let (from, since) = (slot.state, slot.since);
         slot.state = to;
         self.away = self.away + u32::from(to.is_away()) - u32::from(from.is_away());
         // Waking up belongs to the sleep before it.
-        if (from, to) != (State::Asleep, State::Waking) {
+        if (from, to) != (SimulatedNodeState::Asleep, SimulatedNodeState::Waking) {
             slot.since = self.now;
             self.node_span(node, from, since);
         }
@@ -78,12 +78,12 @@ impl Site {
             .change(self.now, island, from.draw(), to.draw());
     }
 
-    fn node_span(&mut self, node: NodeId, state: State, since: Time) {
+    fn node_span(&mut self, node: NodeId, state: SimulatedNodeState, since: Time) {
         let what = match state {
-            State::Up => return,
-            State::Asleep | State::Waking => SpanOf::Asleep,
-            State::Booting(_) => SpanOf::Reboot,
-            State::Lost => SpanOf::Lost,
+            SimulatedNodeState::Up => return,
+            SimulatedNodeState::Asleep | SimulatedNodeState::Waking => SpanOf::Asleep,
+            SimulatedNodeState::Booting(_) => SpanOf::Reboot,
+            SimulatedNodeState::Lost => SpanOf::Lost,
         };
         self.record.span(what, &[node], since, self.now);
     }
@@ -96,7 +96,12 @@ impl Site {
         }
     }
 
-    fn expect(&self, node: NodeId, state: State, what: &str) -> Result<(), WorldError> {
+    fn expect(
+        &self,
+        node: NodeId,
+        state: SimulatedNodeState,
+        what: &str,
+    ) -> Result<(), WorldError> {
         match self.nodes.get(node.at()).map(|n| n.state) {
             Some(found) if found == state => Ok(()),
             found => self.refuse(format!(
@@ -106,7 +111,7 @@ impl Site {
     }
 
     pub(super) fn set_mode(&mut self, node: NodeId, mode: Mode) -> Result<(), WorldError> {
-        self.expect(node, State::Up, "reboots")?;
+        self.expect(node, SimulatedNodeState::Up, "reboots")?;
         let Some(change) = self.kind(node).mode_change else {
             return self.refuse(format!(
                 "changes the memory mode of node {node}, which cannot"
@@ -116,23 +121,29 @@ impl Site {
             self.space.lose(node);
         }
         self.record.result.mode_changes += 1;
-        self.turn(node, State::Booting(mode));
-        let number = self.at(self.now.saturating_add(change.time), Due::Boot(node));
+        self.turn(node, SimulatedNodeState::Booting(mode));
+        let number = self.at(
+            self.now.saturating_add(change.time),
+            ScheduledSiteEvent::Boot(node),
+        );
         self.nodes[node.at()].boot = number;
         Ok(())
     }
 
     pub(super) fn sleep(&mut self, node: NodeId) -> Result<(), WorldError> {
-        self.expect(node, State::Up, "puts to sleep")?;
-        self.turn(node, State::Asleep);
+        self.expect(node, SimulatedNodeState::Up, "puts to sleep")?;
+        self.turn(node, SimulatedNodeState::Asleep);
         Ok(())
     }
 
     pub(super) fn wake(&mut self, node: NodeId) -> Result<(), WorldError> {
-        self.expect(node, State::Asleep, "wakes")?;
-        self.turn(node, State::Waking);
+        self.expect(node, SimulatedNodeState::Asleep, "wakes")?;
+        self.turn(node, SimulatedNodeState::Waking);
         let wake = self.kind(node).power.wake;
-        let number = self.at(self.now.saturating_add(wake), Due::Boot(node));
+        let number = self.at(
+            self.now.saturating_add(wake),
+            ScheduledSiteEvent::Boot(node),
+        );
         self.nodes[node.at()].boot = number;
         Ok(())
     }
@@ -144,26 +155,26 @@ impl Site {
         }
         let state = slot.state;
         match state {
-            State::Waking => {
-                self.turn(node, State::Up);
+            SimulatedNodeState::Waking => {
+                self.turn(node, SimulatedNodeState::Up);
                 Some(SiteEvent::Awake { node })
             }
-            State::Booting(mode) => {
-                self.turn(node, State::Up);
+            SimulatedNodeState::Booting(mode) => {
+                self.turn(node, SimulatedNodeState::Up);
                 let ok = !self.faults.of_mode(self.now, number);
                 if ok {
                     self.nodes[node.at()].mode = mode;
                 }
                 Some(SiteEvent::ModeSet { node, ok })
             }
-            State::Up | State::Asleep | State::Lost => None,
+            SimulatedNodeState::Up | SimulatedNodeState::Asleep | SimulatedNodeState::Lost => None,
         }
     }
 
     /// Plans the next loss of a node.
     pub(super) fn plan_loss(&mut self) {
         if let Some(at) = self.faults.loss_at(self.now, self.losses) {
-            self.at(at, Due::Lose);
+            self.at(at, ScheduledSiteEvent::Lose);
         }
     }
 
@@ -172,7 +183,7 @@ impl Site {
         let node = self.faults.loss_of(self.losses, self.nodes.len() as u32);
         self.losses += 1;
         self.plan_loss();
-        if self.nodes.get(node.at())?.state == State::Lost {
+        if self.nodes.get(node.at())?.state == SimulatedNodeState::Lost {
             return None;
         }
         // A job that has ended well and writes nothing any more only lends its nodes to the rest of its script.
@@ -180,7 +191,9 @@ impl Site {
             .zip(&self.jobs)
             .filter(|(_, slot)| {
                 let there = slot.live.as_ref().filter(|l| l.nodes.contains(&node));
-                there.is_some_and(|l| slot.phase != Phase::Ended { ok: true } || l.moves > 0)
+                there.is_some_and(|l| {
+                    slot.phase != SimulatedJobPhase::Ended { ok: true } || l.moves > 0
+                })
             })
             .map(|(number, _)| JobId(number))
             .collect();
@@ -194,15 +207,15 @@ impl Site {
             self.stop_program(job, false);
         }
         self.space.lose(node);
-        self.turn(node, State::Lost);
+        self.turn(node, SimulatedNodeState::Lost);
         self.nodes[node.at()].boot = 0;
         let back = self.now.saturating_add(self.faults.loss_for);
-        self.at(back, Due::Back(node));
+        self.at(back, ScheduledSiteEvent::Back(node));
         Some(SiteEvent::NodeLost { node })
     }
 
     pub(super) fn back(&mut self, node: NodeId) -> Option<SiteEvent> {
-        self.turn(node, State::Up);
+        self.turn(node, SimulatedNodeState::Up);
         self.nodes[node.at()].mode = self.kind(node).mode;
         Some(SiteEvent::NodeBack { node })
     }
@@ -210,7 +223,7 @@ impl Site {
     /// Plans the next slow-down.
     pub(super) fn plan_slow_down(&mut self) {
         if let Some(at) = self.faults.slow_at(self.now, self.slow_downs) {
-            self.at(at, Due::Slow);
+            self.at(at, ScheduledSiteEvent::Slow);
         }
     }
 
@@ -223,11 +236,11 @@ impl Site {
         *self.slow.entry(what).or_default() += 1;
         self.set_speed(what, self.faults.slow_to);
         let over = self.now.saturating_add(self.faults.slow_for);
-        self.at(over, Due::SlowOver(what));
+        self.at(over, ScheduledSiteEvent::SlowOver(what));
         None
     }
 
-    pub(super) fn slow_over(&mut self, what: Slow) -> Option<SiteEvent> {
+    pub(super) fn slow_over(&mut self, what: SlowResource) -> Option<SiteEvent> {
         let times = self.slow.entry(what).or_default();
         sub(times, 1, "slow-downs");
         if *times == 0 {
@@ -237,14 +250,14 @@ impl Site {
         None
     }
 
-    fn set_speed(&mut self, what: Slow, share: f64) {
+    fn set_speed(&mut self, what: SlowResource, share: f64) {
         let store = self.machine.store;
         let pipes = match what {
-            Slow::Store => vec![
+            SlowResource::Store => vec![
                 (plumbing::STORE_READ, store.rates.read),
                 (plumbing::STORE_WRITE, store.rates.write),
             ],
-            Slow::Links(node) => {
+            SlowResource::Links(node) => {
                 let link = self.kind(node).link;
                 let each = [
                     (NodePipe::ClientIn, store.client.read),

@@ -1,6 +1,6 @@
 //! Which pipes a move uses, and what limits it: the external store, links and tiers of a machine.
 
-use super::fluid::{Demand, PipeId, UNLIMITED, rate_of};
+use super::fluid::{PipeId, StreamDemand, UNLIMITED, rate_of};
 use tarn_types::id::NodeId;
 use tarn_types::site::{Machine, Mode, NodeKind, Rates, Store, Urgency};
 
@@ -85,14 +85,14 @@ pub(super) fn tier_rates(kind: &NodeKind, mode: Mode, fill: u64) -> Rates {
 
 /// One end of a move on nodes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct End<'a> {
+pub(super) struct MoveEnd<'a> {
     pub(super) nodes: &'a [NodeId],
     pub(super) link: Rates,
     /// Rates of the slowest tier in use there; `None` at the end of a direct move.
     pub(super) tier: Option<Rates>,
 }
 
-impl End<'_> {
+impl MoveEnd<'_> {
     /// Where it is one node with its own tier: the node, and the tier's rate in this direction.
     pub(super) fn own_tier(&self, which: NodePipe) -> Option<(NodeId, u64)> {
         let ([node], Some(rates)) = (self.nodes, self.tier) else {
@@ -106,7 +106,7 @@ impl End<'_> {
     }
 
     /// Limits in one direction: pipes of one node, that its streams share, or the sum over several nodes.
-    fn limit(&self, demand: &mut Demand, pipes: &[(NodePipe, u64)]) {
+    fn limit(&self, demand: &mut StreamDemand, pipes: &[(NodePipe, u64)]) {
         if let [node] = self.nodes {
             demand
                 .over
@@ -123,13 +123,13 @@ impl End<'_> {
 /// What a move asks for. An end that is `None` is outside.
 pub(super) fn demand(
     store: &Store,
-    from: Option<End<'_>>,
-    to: Option<End<'_>>,
+    from: Option<MoveEnd<'_>>,
+    to: Option<MoveEnd<'_>>,
     bytes: u64,
     streams: u32,
     urgency: Urgency,
-) -> Demand {
-    let mut demand = Demand {
+) -> StreamDemand {
+    let mut demand = StreamDemand {
         bytes,
         cap: UNLIMITED,
         class: urgency as u8,
@@ -175,7 +175,7 @@ fn both(link: (NodePipe, u64), tier: Option<(NodePipe, u64)>) -> Vec<(NodePipe, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tarn_types::site::{Power, TierKind};
+    use tarn_types::site::{NodePowerModel, TierKind};
 
     fn kind() -> NodeKind {
         let tier = |capacity, read, app_direct| TierKind {
@@ -193,7 +193,7 @@ mod tests {
             link: Rates::default(),
             mode: Mode::OneLevel,
             mode_change: None,
-            power: Power::default(),
+            power: NodePowerModel::default(),
             temperature: 20.0,
         }
     }

@@ -1,11 +1,11 @@
 //! What a machine draws: by island, how many nodes are awake, asleep and booting, and how many cores run programs.
 
-use tarn_types::site::{Machine, Power};
+use tarn_types::site::{Machine, NodePowerModel};
 use tarn_types::units::{SECOND, Time};
 
 /// What a node draws for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Draw {
+pub(super) enum PowerDrawState {
     /// Idle at least.
     Awake,
     Asleep,
@@ -16,8 +16,8 @@ pub(super) enum Draw {
 }
 
 #[derive(Debug)]
-struct Island {
-    power: Power,
+struct IslandPower {
+    power: NodePowerModel,
     cores: u32,
     /// By [`Draw`].
     nodes: [u64; 4],
@@ -28,15 +28,15 @@ struct Island {
 /// The meter. A node's draw goes from idle to busy with the share of its cores that run a program; a job that only
 /// moves data draws as if idle.
 #[derive(Debug)]
-pub(super) struct Meter {
-    islands: Vec<Island>,
+pub(super) struct SitePowerMeter {
+    islands: Vec<IslandPower>,
     since: Time,
     joules: f64,
 }
 
-impl Meter {
+impl SitePowerMeter {
     pub(super) fn new(machine: &Machine) -> Self {
-        let islands = machine.islands.iter().map(|i| Island {
+        let islands = machine.islands.iter().map(|i| IslandPower {
             power: i.kind.power,
             cores: i.kind.cores.max(1),
             nodes: [u64::from(i.nodes), 0, 0, 0],
@@ -52,14 +52,20 @@ impl Meter {
     /// Joules drawn up to now.
     pub(super) fn read(&mut self, now: Time) -> f64 {
         let seconds = now.saturating_sub(self.since) as f64 / SECOND as f64;
-        let watts: f64 = self.islands.iter().map(Island::watts).sum();
+        let watts: f64 = self.islands.iter().map(IslandPower::watts).sum();
         self.joules += watts * seconds;
         self.since = now;
         self.joules
     }
 
     /// A node draws for something else from now on.
-    pub(super) fn change(&mut self, now: Time, island: u16, from: Draw, to: Draw) {
+    pub(super) fn change(
+        &mut self,
+        now: Time,
+        island: u16,
+        from: PowerDrawState,
+        to: PowerDrawState,
+    ) {
         self.read(now);
         let nodes = &mut self.islands[usize::from(island)].nodes;
         nodes[from as usize] -= 1;
@@ -79,7 +85,7 @@ impl Meter {
     }
 }
 
-impl Island {
+impl IslandPower {
     fn watts(&self) -> f64 {
         let [awake, asleep, boot, _] = self.nodes.map(|n| n as f64);
         let p = self.power;

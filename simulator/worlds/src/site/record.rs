@@ -1,6 +1,6 @@
 //! The world's own record of what happened.
 
-use super::power::Meter;
+use super::power::SitePowerMeter;
 use tarn_types::id::NodeId;
 use tarn_types::site::result::{MAX_SPANS, ranges};
 use tarn_types::site::{JobId, JobResult, SiteResult, Span, SpanOf};
@@ -8,13 +8,13 @@ use tarn_types::units::Time;
 
 /// What is being recorded.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct SiteRecorder {
     pub(super) result: SiteResult,
-    pub(super) meter: Meter,
+    pub(super) meter: SitePowerMeter,
     pub(super) spans: bool,
 }
 
-impl Record {
+impl SiteRecorder {
     pub(super) fn job(&mut self, job: JobId) -> &mut JobResult {
         &mut self.result.jobs[job.at()]
     }

@@ -2,18 +2,18 @@
 
 use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
-use tarn_types::site::{ItemId, Nodes, Spread};
+use tarn_types::site::{ItemId, JobNodes, Spread};
 
 /// An item over nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layout {
-    pub(super) nodes: Nodes,
+pub(super) struct ItemDistribution {
+    pub(super) nodes: JobNodes,
     pub(super) spread: Spread,
 }
 
-impl Layout {
+impl ItemDistribution {
     /// On one node, an equal share is the whole.
-    pub(super) fn new(nodes: &Nodes, spread: Spread) -> Self {
+    pub(super) fn new(nodes: &JobNodes, spread: Spread) -> Self {
         let spread = match nodes.len() {
             1 => Spread::Whole,
             _ => spread,
@@ -35,18 +35,18 @@ impl Layout {
 
 /// How full tiers are, and what is there.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(super) struct TierOccupancy {
     /// Bytes on each node.
     fill: Vec<u64>,
     /// By item: its size as the planner knows it, and where it is there as a whole.
-    items: Vec<(u64, Vec<Layout>)>,
+    items: Vec<(u64, Vec<ItemDistribution>)>,
     /// The most that was on each node, and on all together.
     pub(super) peaks: Vec<u64>,
     pub(super) peak_all: u64,
     all: u64,
 }
 
-impl Space {
+impl TierOccupancy {
     pub(super) fn new(nodes: usize, items: impl Iterator<Item = u64>) -> Self {
         Self {
             fill: vec![0; nodes],
@@ -77,7 +77,7 @@ impl Space {
     }
 
     /// Space for an item is taken; it is not there yet.
-    pub(super) fn take(&mut self, item: ItemId, layout: &Layout) {
+    pub(super) fn take(&mut self, item: ItemId, layout: &ItemDistribution) {
         let each = layout.each(self.bytes(item));
         for node in layout.nodes.iter() {
             let fill = &mut self.fill[node.at()];
@@ -90,7 +90,7 @@ impl Space {
     }
 
     /// Space that was taken is given back.
-    pub(super) fn give_back(&mut self, item: ItemId, layout: &Layout) {
+    pub(super) fn give_back(&mut self, item: ItemId, layout: &ItemDistribution) {
         let each = layout.each(self.bytes(item));
         for node in layout.nodes.iter() {
             let fill = &mut self.fill[node.at()];
@@ -100,12 +100,12 @@ impl Space {
     }
 
     /// An item for which space was taken is there.
-    pub(super) fn settle(&mut self, item: ItemId, layout: Layout) {
+    pub(super) fn settle(&mut self, item: ItemId, layout: ItemDistribution) {
         self.items[item.at()].1.push(layout);
     }
 
     /// An item goes from somewhere. Whether it was there.
-    pub(super) fn drop(&mut self, item: ItemId, layout: &Layout) -> bool {
+    pub(super) fn drop(&mut self, item: ItemId, layout: &ItemDistribution) -> bool {
         let layouts = &mut self.items[item.at()].1;
         let Some(at) = layouts.iter().position(|l| l == layout) else {
             return false;

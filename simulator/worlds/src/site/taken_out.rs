@@ -1,32 +1,35 @@
 //! Jobs that are taken out, with everything that waits for them.
 
-use super::Site;
-use super::jobs::Phase;
+use super::SimulatedSite;
+use super::jobs::SimulatedJobPhase;
 use tarn_ports::WorldError;
-use tarn_types::site::{Fate, JobId, Refused, Submit};
+use tarn_types::site::{Fate, JobId, Submit, UnrunnableJob};
 
-impl Site {
+impl SimulatedSite {
     /// A job is taken out, with everything that waits for it.
     pub(super) fn take_out(&mut self, job: JobId, lacks: Option<String>) -> Result<(), WorldError> {
         let phase = self.phase(job);
-        if phase == Some(Phase::TakenOut) {
+        if phase == Some(SimulatedJobPhase::TakenOut) {
             return Ok(());
         }
-        if phase != Some(Phase::Waiting) {
+        if phase != Some(SimulatedJobPhase::Waiting) {
             return self.refuse(format!(
                 "takes out job {job}, which does not wait but is {phase:?}"
             ));
         }
         let mut waiting = vec![job];
-        self.record.result.refused.push(Refused { job, lacks });
+        self.record
+            .result
+            .refused
+            .push(UnrunnableJob { job, lacks });
         while let Some(next) = waiting.pop() {
             let slot = &mut self.jobs[next.at()];
             match slot.phase {
-                Phase::Waiting => self.open -= 1,
-                Phase::Unknown => {}
+                SimulatedJobPhase::Waiting => self.open -= 1,
+                SimulatedJobPhase::Unknown => {}
                 _ => continue,
             }
-            slot.phase = Phase::TakenOut;
+            slot.phase = SimulatedJobPhase::TakenOut;
             self.record.job(next).fate = Fate::TakenOut;
             waiting.extend(self.waiting_for(next));
         }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use tarn_ports::SiteWorld;
 use tarn_types::id::NodeId;
 use tarn_types::site::{
-    Flow, FlowId, Input, Island, Item, ItemId, Job, JobId, Machine, Mode, ModeChange, Move, MoveId,
-    NodeKind, Power, Rates, SiteAction, SiteEvent, Spread, Store, Submit, TierKind, Urgency, Where,
-    Why, WorkItem, WorkJob, Workload,
+    AllocationReason, Flow, FlowId, Input, Island, Item, ItemId, Job, JobId, Machine, Mode,
+    ModeChange, Move, MoveId, NodeKind, NodePowerModel, Rates, SiteAction, SiteEvent, Spread,
+    Store, Submit, TierKind, Urgency, Where, WorkItem, WorkJob, Workload,
 };
 use tarn_types::units::{SECOND, Time};
 
@@ -39,7 +39,7 @@ pub(crate) fn machine(nodes: u32) -> Machine {
             time: 100 * SECOND,
             memory: 256 * GB,
         }),
-        power: Power {
+        power: NodePowerModel {
             idle: 100.0,
             busy: 300.0,
             asleep: 10.0,
@@ -154,7 +154,7 @@ pub(crate) fn allocate(job: u32, numbers: &[u32]) -> SiteAction {
     SiteAction::Allocate {
         job: JobId(job),
         nodes: nodes(numbers),
-        why: Why::First,
+        why: AllocationReason::First,
     }
 }
 
@@ -163,7 +163,7 @@ pub(crate) fn goes_on(job: u32, numbers: &[u32]) -> SiteAction {
     SiteAction::Allocate {
         job: JobId(job),
         nodes: nodes(numbers),
-        why: Why::Continues,
+        why: AllocationReason::Continues,
     }
 }
 

@@ -2,9 +2,11 @@
 
 use crate::common::*;
 use std::sync::Arc;
-use tarn_simulator::site::Site;
+use tarn_simulator::site::SimulatedSite;
 use tarn_types::id::NodeId;
-use tarn_types::site::{FlowId, JobId, Mode, MoveId, SiteAction, Submit, Where, Why, Workload};
+use tarn_types::site::{
+    AllocationReason, FlowId, JobId, Mode, MoveId, SiteAction, Submit, Where, Workload,
+};
 use tarn_types::units::SECOND;
 
 /// Item 0 outside, item 1 made by job 1. Job 0 reads item 0; job 1 makes item 1 on two nodes; job 2 reads it, after job
@@ -36,7 +38,7 @@ const SUBMISSIONS: usize = 7;
 
 /// Plays actions with `None` for the next event; the last action must break this rule.
 fn breaks(rule: &str, script: Script) {
-    let mut site = Site::new(&machine(4), work())
+    let mut site = SimulatedSite::new(&machine(4), work())
         .expect("a workload")
         .checked();
     let mut all: Script = vec![None; SUBMISSIONS];
@@ -201,7 +203,9 @@ fn moves_and_space() {
     let write = [allocate(1, &[0, 1]), there(1, 60 * GB), run(1, 0, 80 * GB)];
     let mut machine = machine(4);
     machine.islands[0].kind.tiers[0].capacity = 90 * GB;
-    let mut site = Site::new(&machine, work()).expect("a workload").checked();
+    let mut site = SimulatedSite::new(&machine, work())
+        .expect("a workload")
+        .checked();
     let error = play(&mut site, then(vec![None; SUBMISSIONS], &write)).expect_err("no room");
     assert!(error.starts_with("rule `tier capacity`"), "{error}");
     let direct_rule = "direct moves";
@@ -246,7 +250,7 @@ fn what_a_job_counts_on_stays() {
         job: JobId(2),
         nodes: nodes(&[0, 1]),
         begin: 0,
-        why: Why::First,
+        why: AllocationReason::First,
     };
     breaks(
         rule,
@@ -271,7 +275,7 @@ fn overtaken(bound: u64, mut script: Script) -> Result<(), String> {
         .job_at(workflow, at(20))
         .job_at(job(2), at(30))
         .job_at(job(1), at(300));
-    let site = Site::new(&machine(4), work.done()).expect("a workload");
+    let site = SimulatedSite::new(&machine(4), work.done()).expect("a workload");
     let mut site = site.checked().promising(bound * SECOND);
     let mut all: Script = vec![
         None,
@@ -326,7 +330,7 @@ fn jobs_are_taken_out_for_a_reason_only() {
 fn everything_ends() {
     let mut script = vec![None; SUBMISSIONS];
     script.push(None);
-    let mut site = Site::new(&machine(4), work())
+    let mut site = SimulatedSite::new(&machine(4), work())
         .expect("a workload")
         .checked();
     let error = play(&mut site, script).expect_err("jobs wait");

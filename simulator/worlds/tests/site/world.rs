@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use tarn_ports::SiteWorld;
-use tarn_simulator::site::{Site, SiteFaults};
+use tarn_simulator::site::{SimulatedSite, SiteFaults};
 use tarn_types::id::NodeId;
 use tarn_types::site::{
     BytesByWay, Fate, Flow, FlowId, ItemId, JobId, Machine, Mode, MoveId, SiteAction, SiteEvent,
@@ -21,7 +21,7 @@ fn a_job_that_stages_through_takes_what_it_takes() {
         .done();
     let mut machine = machine(4);
     machine.store.rates = rate(0);
-    let mut site = Site::new(&machine, work)
+    let mut site = SimulatedSite::new(&machine, work)
         .expect("a workload")
         .with_spans()
         .checked();
@@ -97,7 +97,9 @@ fn data_stays_on_the_tiers_of_its_nodes() {
         .job(with_data(job(2), &[], &[0]))
         .job(with_data(job(2), &[0], &[]))
         .done();
-    let mut site = Site::new(&machine(2), work).expect("a workload").checked();
+    let mut site = SimulatedSite::new(&machine(2), work)
+        .expect("a workload")
+        .checked();
     let script = vec![
         None,
         None,
@@ -145,7 +147,9 @@ fn the_slowest_tier_that_is_reached_counts() {
         .job(with_data(job(1), &[], &[0]))
         .job(with_data(job(1), &[], &[1]))
         .done();
-    let mut site = Site::new(&machine, work).expect("a workload").checked();
+    let mut site = SimulatedSite::new(&machine, work)
+        .expect("a workload")
+        .checked();
     let script = vec![
         None,
         None,
@@ -176,7 +180,7 @@ fn moves_share_the_store_and_the_links() {
     };
     let outside = || tarn_types::site::Where::Outside;
     let three = |m: &Machine| {
-        let mut site = Site::new(m, work(12 * GB)).expect("a workload");
+        let mut site = SimulatedSite::new(m, work(12 * GB)).expect("a workload");
         let script = vec![
             None,
             None,
@@ -230,7 +234,7 @@ fn jobs_come_as_they_are_submitted() {
         .job_at(of_b.clone(), after(1))
         .job_at(of_b, after(1))
         .done();
-    let mut site = Site::new(&machine(1), work).expect("a workload");
+    let mut site = SimulatedSite::new(&machine(1), work).expect("a workload");
     let script = vec![
         None,
         None,
@@ -265,7 +269,9 @@ fn a_script_holds_the_nodes_of_its_first_job() {
     let mut next = job(1);
     next.continues = Some(JobId(0));
     let work = Work::default().job(job(3)).job(next).done();
-    let mut site = Site::new(&machine(3), work).expect("a workload").checked();
+    let mut site = SimulatedSite::new(&machine(3), work)
+        .expect("a workload")
+        .checked();
     let script = vec![
         None,
         None,
@@ -291,7 +297,7 @@ fn true_sizes_are_told_at_the_end() {
         .item(10 * GB, false, false)
         .job(with_data(job(1), &[], &[0]));
     work.0.items[0].bytes = 30 * GB;
-    let mut site = Site::new(&machine(1), work.done())
+    let mut site = SimulatedSite::new(&machine(1), work.done())
         .expect("a workload")
         .checked();
     let script = vec![
@@ -317,7 +323,7 @@ fn true_sizes_are_told_at_the_end() {
 #[test]
 fn nodes_sleep_wake_and_reboot() {
     let work = Work::default().job(job(2)).done();
-    let mut site = Site::new(&machine(2), work)
+    let mut site = SimulatedSite::new(&machine(2), work)
         .expect("a workload")
         .with_spans()
         .checked();
@@ -371,7 +377,7 @@ fn a_lost_node_takes_everything_with_it() {
         .done();
     let mut m = machine(1);
     m.islands[0].kind.tiers[0].capacity = 1000 * GB;
-    let mut site = Site::new(&m, work)
+    let mut site = SimulatedSite::new(&m, work)
         .expect("a workload")
         .with_faults(faults)
         .checked();
@@ -416,7 +422,7 @@ fn what_fails_is_decided_by_the_seed() {
     };
     let outside = || tarn_types::site::Where::Outside;
     let once = || {
-        let site = Site::new(&machine(2), work()).expect("a workload");
+        let site = SimulatedSite::new(&machine(2), work()).expect("a workload");
         let mut site = site.with_faults(faults).checked();
         let script = vec![
             None,
@@ -450,7 +456,7 @@ fn what_is_slow_becomes_fast_again() {
     let work = Work::default()
         .item(100 * GB, true, false)
         .job(with_data(job(1), &[0], &[]));
-    let site = Site::new(&machine(1), work.done()).expect("a workload");
+    let site = SimulatedSite::new(&machine(1), work.done()).expect("a workload");
     let mut site = site.with_faults(faults);
     let outside = tarn_types::site::Where::Outside;
     let script = vec![None, Some(moves(1, 0, 100 * GB, outside, on(&[0]))), None];
@@ -474,7 +480,9 @@ fn taking_a_job_out_takes_out_what_waits_for_it() {
         .job_at(job(1), Submit::After(JobId(0)))
         .job(job(1))
         .done();
-    let mut site = Site::new(&machine(1), work).expect("a workload").checked();
+    let mut site = SimulatedSite::new(&machine(1), work)
+        .expect("a workload")
+        .checked();
     let refuse = SiteAction::Refuse {
         job: JobId(0),
         lacks: "it asks for 9 nodes".into(),
@@ -506,7 +514,7 @@ fn timers_come_when_asked_for_but_not_for_ever() {
     let work = Work::default()
         .job_at(job(1), Submit::At(10 * SECOND))
         .done();
-    let mut site = Site::new(&machine(1), work).expect("a workload");
+    let mut site = SimulatedSite::new(&machine(1), work).expect("a workload");
     let first = site.next(Some(4 * SECOND)).expect("goes on");
     assert_eq!(first, Some((4 * SECOND, SiteEvent::Timer)));
     let past = site.next(Some(SECOND)).expect("goes on");
@@ -534,7 +542,7 @@ fn a_workload_that_contradicts_itself_is_refused() {
         Work::default().job_at(job(1), Submit::After(JobId(7))),
     ];
     for (number, work) in cases.into_iter().enumerate() {
-        let error = Site::new(&machine(1), work.done()).err();
+        let error = SimulatedSite::new(&machine(1), work.done()).err();
         let text = error.map(|e| e.to_string()).unwrap_or_default();
         assert!(
             text.starts_with("workload: job j0"),

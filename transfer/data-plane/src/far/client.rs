@@ -1,7 +1,7 @@
 //! The node that uses it.
 
 use super::result;
-use crate::rma::{Lane, Way};
+use crate::rma::{Lane, RmaDirection};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -12,8 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tarn_proto::storage::{Answer, Ask, MAX_PIECE, Offer, Verb};
-use tarn_ring::{Failure, Span, Started, Storage, Ticket};
+use tarn_proto::storage::{MAX_PIECE, Offer, StorageReply, StorageRequest, Verb};
+use tarn_ring::{MemorySpan, Storage, StorageRequestError, SubmitOutcome, Ticket};
 use tarn_stream::{Wire, keep_alive};
 
 /// Bytes of requests that are made ready to be sent.
@@ -29,10 +29,10 @@ const STILL: u32 = 10;
 
 /// What is asked of the other node, or is to be.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
-    ask: Ask,
+struct RemoteStorageRequest {
+    ask: StorageRequest,
     /// Where its bytes are, or are to go.
-    span: Option<Span>,
+    span: Option<MemorySpan>,
     /// The request that ends with this one.
     ends: Option<Ticket>,
 }
@@ -40,7 +40,7 @@ struct Piece {
 /// Storage memory of another node, in the hands of one queue pair. Each has a stream of its own, and perhaps a window that it reads and
 /// writes by; when one of them is lost, all that was under way ends with `Lost`, and whatever is asked for later.
 #[derive(Debug)]
-pub struct Far {
+pub struct RemoteStorage {
     lane: Option<Lane>,
     /// An eventfd, told when the lane has something to tell, and an epoll descriptor that has that, the stream, and the lane's own.
     event: Option<[OwnedFd; 2]>,
@@ -51,9 +51,9 @@ pub struct Far {
     size: Arc<AtomicU64>,
     persistent: bool,
     /// Not made ready yet.
-    waiting: VecDeque<Piece>,
+    waiting: VecDeque<RemoteStorageRequest>,
     /// Made ready, or sent: answered in this order.
-    asked: VecDeque<Piece>,
+    asked: VecDeque<RemoteStorageRequest>,
     out: Vec<u8>,
     sent: usize,
     buffer: Vec<u8>,
@@ -61,17 +61,17 @@ pub struct Far {
     /// Bytes of the first answer's that are still to come: where in its span.
     filling: Option<Filling>,
     /// Of the pieces of the request that is being answered.
-    result: Result<u64, Failure>,
+    result: Result<u64, StorageRequestError>,
     lost: bool,
 }
 
 /// The bytes of an answer, which come.
 #[derive(Debug, Clone, Copy)]
 struct Filling {
-    rest: Span,
+    rest: MemorySpan,
 }
 
-impl Far {
+impl RemoteStorage {
     /// On a stream that the other node has given over, to a partition of so many bytes; whoever learns that there are more says so there.
     ///
     /// # Errors
@@ -123,10 +123,11 @@ impl Far {
     }
 
     fn offered(&mut self) -> io::Result<Option<Offer>> {
-        let mut answer = [0; Answer::BYTES];
-        self.wire.write_all(&Ask::of(Verb::Window).encode())?;
+        let mut answer = [0; StorageReply::BYTES];
+        self.wire
+            .write_all(&StorageRequest::of(Verb::Window).encode())?;
         self.wire.read_exact(&mut answer)?;
-        let Ok(length) = result(Answer::decode(answer)) else {
+        let Ok(length) = result(StorageReply::decode(answer)) else {
             return Ok(None);
         };
         let invalid = |text: String| io::Error::new(ErrorKind::InvalidData, text);
@@ -140,7 +141,13 @@ impl Far {
     }
 
     /// Begins to read or write by the window, if that can be; `None` where the stream is to be asked.
-    fn by_lane(&mut self, way: Way, at: u64, span: Span, ticket: Ticket) -> Option<Started> {
+    fn begin_by_window(
+        &mut self,
+        way: RmaDirection,
+        at: u64,
+        span: MemorySpan,
+        ticket: Ticket,
+    ) -> Option<SubmitOutcome> {
         let lane = self
             .lane
             .as_mut()
@@ -149,7 +156,7 @@ impl Far {
             // It is told when ends are taken.
             self.lost = true;
         }
-        Some(Started::Pending)
+        Some(SubmitOutcome::Pending)
     }
 
     /// The stream is there, however long nothing is asked on it; where nothing ends by the lane, the node is asked whether its window is good.
@@ -164,8 +171,8 @@ impl Far {
         };
         if self.seen.1 >= STILL {
             self.seen.1 = 0;
-            self.waiting.push_back(Piece {
-                ask: Ask::of(Verb::Window),
+            self.waiting.push_back(RemoteStorageRequest {
+                ask: StorageRequest::of(Verb::Window),
                 span: None,
                 ends: None,
             });
@@ -178,33 +185,38 @@ impl Far {
     }
 
     /// Asks for something in pieces.
-    fn ask(&mut self, ask: Ask, span: Option<Span>, ticket: Ticket) -> Started {
+    fn ask(
+        &mut self,
+        ask: StorageRequest,
+        span: Option<MemorySpan>,
+        ticket: Ticket,
+    ) -> SubmitOutcome {
         if self.lost {
-            return Started::Done(Err(Failure::Lost));
+            return SubmitOutcome::Done(Err(StorageRequestError::Lost));
         }
         let Some(span) = span else {
-            self.waiting.push_back(Piece {
+            self.waiting.push_back(RemoteStorageRequest {
                 ask,
                 span: None,
                 ends: Some(ticket),
             });
-            return Started::Pending;
+            return SubmitOutcome::Pending;
         };
         let (mut at, mut rest) = (ask.at, span);
         loop {
             let (piece, more) = rest.split(MAX_PIECE);
-            let ask = Ask {
+            let ask = StorageRequest {
                 at,
                 length: piece.len() as u32,
                 ..ask
             };
-            self.waiting.push_back(Piece {
+            self.waiting.push_back(RemoteStorageRequest {
                 ask,
                 span: Some(piece),
                 ends: (more.len() == 0).then_some(ticket),
             });
             if more.len() == 0 {
-                return Started::Pending;
+                return SubmitOutcome::Pending;
             }
             (at, rest) = (at + piece.len() as u64, more);
         }
@@ -246,7 +258,10 @@ impl Far {
     }
 
     /// Goes on with all that is under way.
-    fn take_ends(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) -> io::Result<()> {
+    fn take_ends(
+        &mut self,
+        ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>),
+    ) -> io::Result<()> {
         if let Some(lane) = &mut self.lane {
             lane.reap(&mut |ticket, bytes| ended(ticket, Ok(bytes)))?;
             if self.asked.is_empty() && self.waiting.is_empty() && !lane.is_idle() {
@@ -258,7 +273,10 @@ impl Far {
     }
 
     /// Takes what has come.
-    fn pull(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) -> io::Result<()> {
+    fn pull(
+        &mut self,
+        ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>),
+    ) -> io::Result<()> {
         while !self.asked.is_empty() {
             self.take(ended)?;
             if self.asked.is_empty() {
@@ -280,7 +298,10 @@ impl Far {
     }
 
     /// Takes the answers that are in the buffer.
-    fn take(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) -> io::Result<()> {
+    fn take(
+        &mut self,
+        ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>),
+    ) -> io::Result<()> {
         loop {
             let unread = &self.buffer[self.unread.clone()];
             if let Some(Filling { rest }) = self.filling {
@@ -294,14 +315,14 @@ impl Far {
                 self.end(ended);
                 continue;
             }
-            let Some((head, _)) = unread.split_first_chunk::<{ Answer::BYTES }>() else {
+            let Some((head, _)) = unread.split_first_chunk::<{ StorageReply::BYTES }>() else {
                 return Ok(());
             };
             let Some(piece) = self.asked.front() else {
                 return Ok(());
             };
-            let answer = Answer::decode(*head);
-            self.unread.start += Answer::BYTES;
+            let answer = StorageReply::decode(*head);
+            self.unread.start += StorageReply::BYTES;
             let result = result(answer);
             let reads = piece.ask.verb == Verb::Read && result.is_ok();
             let fits = match (piece.ask.verb, result) {
@@ -330,8 +351,8 @@ impl Far {
     }
 
     /// The first piece has ended.
-    fn end(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
-        if let Some(Piece {
+    fn end(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>)) {
+        if let Some(RemoteStorageRequest {
             ends: Some(ticket), ..
         }) = self.asked.pop_front()
         {
@@ -340,7 +361,7 @@ impl Far {
     }
 
     /// The stream is gone, and all that was under way with it.
-    fn lose(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
+    fn lose(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>)) {
         self.lost = true;
         let _ = self.wire.socket().shutdown(std::net::Shutdown::Both);
         if let Some([_, poll]) = self.event.take() {
@@ -351,21 +372,21 @@ impl Far {
         let all = all.filter_map(|piece| piece.ends);
         let lane = self.lane.take().map_or_else(Vec::new, Lane::lose);
         for ticket in all.chain(lane) {
-            ended(ticket, Err(Failure::Lost));
+            ended(ticket, Err(StorageRequestError::Lost));
         }
     }
 }
 
-fn ask(verb: Verb, at: u64, operand: u64, expected: u64) -> Ask {
-    Ask {
+fn ask(verb: Verb, at: u64, operand: u64, expected: u64) -> StorageRequest {
+    StorageRequest {
         at,
         operand,
         expected,
-        ..Ask::of(verb)
+        ..StorageRequest::of(verb)
     }
 }
 
-impl Storage for Far {
+impl Storage for RemoteStorage {
     fn size(&mut self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }
@@ -374,12 +395,18 @@ impl Storage for Far {
         self.persistent
     }
 
-    fn read(&mut self, at: u64, to: Span, ticket: Ticket) -> Started {
-        let begun = self.by_lane(Way::Read, at, to, ticket);
+    fn read(&mut self, at: u64, to: MemorySpan, ticket: Ticket) -> SubmitOutcome {
+        let begun = self.begin_by_window(RmaDirection::Read, at, to, ticket);
         begun.unwrap_or_else(|| self.ask(ask(Verb::Read, at, 0, 0), Some(to), ticket))
     }
 
-    fn write(&mut self, at: u64, from: Span, persistent: bool, ticket: Ticket) -> Started {
+    fn write(
+        &mut self,
+        at: u64,
+        from: MemorySpan,
+        persistent: bool,
+        ticket: Ticket,
+    ) -> SubmitOutcome {
         let verb = match persistent {
             true => Verb::WritePersistent,
             false => Verb::Write,
@@ -387,25 +414,25 @@ impl Storage for Far {
         // Where nothing outlives a loss of power, there is nothing more to be done for that.
         let begun = match persistent && self.persistent {
             true => None,
-            false => self.by_lane(Way::Write, at, from, ticket),
+            false => self.begin_by_window(RmaDirection::Write, at, from, ticket),
         };
         begun.unwrap_or_else(|| self.ask(ask(verb, at, 0, 0), Some(from), ticket))
     }
 
-    fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> Started {
+    fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> SubmitOutcome {
         self.ask(ask(Verb::FetchAdd, at, add, 0), None, ticket)
     }
 
-    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> Started {
+    fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> SubmitOutcome {
         self.ask(ask(Verb::CompareSwap, at, new, expected), None, ticket)
     }
 
-    fn flush(&mut self, ticket: Ticket) -> Started {
+    fn flush(&mut self, ticket: Ticket) -> SubmitOutcome {
         self.ask(ask(Verb::Flush, 0, 0, 0), None, ticket)
     }
 
     /// What cannot be sent is found when ends are taken.
-    fn settle(&mut self) -> Result<(), Failure> {
+    fn settle(&mut self) -> Result<(), StorageRequestError> {
         if !self.lost {
             self.lost = self.push().is_err();
         }
@@ -418,7 +445,7 @@ impl Storage for Far {
         Ok(())
     }
 
-    fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
+    fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>)) {
         let went = match self.lost {
             true => Err(ErrorKind::ConnectionAborted.into()),
             false => self.take_ends(ended),

@@ -3,19 +3,21 @@
 mod client;
 mod server;
 
-pub use client::Far;
+pub use client::RemoteStorage;
 pub(crate) use server::serve;
 
-use tarn_proto::storage::Answer;
-use tarn_ring::Failure;
+use tarn_proto::storage::StorageReply;
+use tarn_ring::StorageRequestError;
 
 /// What an answer says.
 ///
 /// # Errors
 /// Why it was not done.
-pub fn result(answer: Answer) -> Result<u64, Failure> {
+pub fn result(answer: StorageReply) -> Result<u64, StorageRequestError> {
     match answer.code {
         0 => Ok(answer.value),
-        code => Err(Failure::of_code(i32::try_from(code).unwrap_or(0))),
+        code => Err(StorageRequestError::of_code(
+            i32::try_from(code).unwrap_or(0),
+        )),
     }
 }

@@ -1,12 +1,12 @@
 //! The node that has it: requests are read, done, and answered in order.
 
-use crate::rma::{Opened, Rma};
+use crate::rma::{Rma, ServedWindow};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::Duration;
-use tarn_proto::storage::{Answer, Ask, MAX_PIECE, Offer, Verb};
-use tarn_ring::{Failure, Target};
+use tarn_proto::storage::{MAX_PIECE, Offer, StorageReply, StorageRequest, Verb};
+use tarn_ring::{StorageRequestError, Target};
 use tarn_stream::{Incoming, Outgoing};
 
 /// Bytes of answers that are gathered while more requests have come already.
@@ -32,9 +32,9 @@ pub(crate) fn serve(
             Err(e) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&e.kind()) => continue,
             begun => begun.map(drop)?,
         }
-        let mut head = [0; Ask::BYTES];
+        let mut head = [0; StorageRequest::BYTES];
         requests.read_exact(&mut head)?;
-        let ask = Ask::decode(&head)
+        let ask = StorageRequest::decode(&head)
             .map_err(|m| io::Error::new(io::ErrorKind::InvalidData, m.to_string()))?;
         if matches!(ask.verb, Verb::Write | Verb::WritePersistent) {
             piece.resize(ask.length as usize, 0);
@@ -50,18 +50,18 @@ pub(crate) fn serve(
                 Some((opened, bytes)) => {
                     window = Some(opened);
                     let value = bytes.len() as u64;
-                    out.extend_from_slice(&Answer { code: 0, value }.encode());
+                    out.extend_from_slice(&StorageReply { code: 0, value }.encode());
                     out.extend_from_slice(&bytes);
                 }
                 None => done(&ask, &piece, target, &mut out),
             },
             (Verb::Window, _, Some(_)) => {
                 let code = whole(target).map_or_else(|why| why.code().unsigned_abs(), |()| 0);
-                out.extend_from_slice(&Answer { code, value: 0 }.encode());
+                out.extend_from_slice(&StorageReply { code, value: 0 }.encode());
             }
             _ => done(&ask, &piece, target, &mut out),
         }
-        let more = requests.buffer().len() >= Ask::BYTES;
+        let more = requests.buffer().len() >= StorageRequest::BYTES;
         if !more || out.len() >= GATHER {
             answers.send(&out, false)?;
             out.clear();
@@ -72,7 +72,7 @@ pub(crate) fn serve(
 }
 
 /// A window onto all of it, if there can be one.
-fn offer(rma: &Rma, socket: &TcpStream, target: &dyn Target) -> Option<(Opened, Vec<u8>)> {
+fn offer(rma: &Rma, socket: &TcpStream, target: &dyn Target) -> Option<(ServedWindow, Vec<u8>)> {
     let of = target.file()?;
     let domain = rma.domain(socket.local_addr().ok()?.ip())?;
     let stream = Some(socket.as_fd());
@@ -88,19 +88,21 @@ fn offer(rma: &Rma, socket: &TcpStream, target: &dyn Target) -> Option<(Opened, 
 }
 
 /// Whether what a window shows is still there: who reads what is not may wait for it for ever.
-fn whole(target: &dyn Target) -> Result<(), Failure> {
-    let of = target.file().ok_or(Failure::Io)?;
-    let size = rustix::fs::fstat(of.file).map_err(|_| Failure::Io)?.st_size;
+fn whole(target: &dyn Target) -> Result<(), StorageRequestError> {
+    let of = target.file().ok_or(StorageRequestError::Io)?;
+    let size = rustix::fs::fstat(of.file)
+        .map_err(|_| StorageRequestError::Io)?
+        .st_size;
     match u64::try_from(size).is_ok_and(|size| size >= of.from + of.size) {
         true => Ok(()),
-        false => Err(Failure::Corrupt),
+        false => Err(StorageRequestError::Corrupt),
     }
 }
 
 /// Does what is asked, and adds the answer.
-fn done(ask: &Ask, piece: &[u8], target: &mut dyn Target, out: &mut Vec<u8>) {
+fn done(ask: &StorageRequest, piece: &[u8], target: &mut dyn Target, out: &mut Vec<u8>) {
     let begin = out.len();
-    out.extend_from_slice(&[0; Answer::BYTES]);
+    out.extend_from_slice(&[0; StorageReply::BYTES]);
     let result = match ask.verb {
         Verb::Read => {
             let from = out.len();
@@ -119,21 +121,24 @@ fn done(ask: &Ask, piece: &[u8], target: &mut dyn Target, out: &mut Vec<u8>) {
             target.hold(alone).map(|()| 0)
         }
         // There is none.
-        Verb::Window => Err(Failure::Invalid),
+        Verb::Window => Err(StorageRequestError::Invalid),
     };
     let answer = match result {
-        Ok(value) => Answer { code: 0, value },
+        Ok(value) => StorageReply { code: 0, value },
         Err(why) => {
-            out.truncate(begin + Answer::BYTES);
-            Answer {
+            out.truncate(begin + StorageReply::BYTES);
+            StorageReply {
                 code: why.code().unsigned_abs(),
                 value: 0,
             }
         }
     };
-    out[begin..begin + Answer::BYTES].copy_from_slice(&answer.encode());
+    out[begin..begin + StorageReply::BYTES].copy_from_slice(&answer.encode());
 }
 
-fn written(ask: &Ask, result: Result<(), Failure>) -> Result<u64, Failure> {
+fn written(
+    ask: &StorageRequest,
+    result: Result<(), StorageRequestError>,
+) -> Result<u64, StorageRequestError> {
     result.map(|()| u64::from(ask.length))
 }

@@ -1,6 +1,6 @@
 //! Reads and writes of a window with nothing around them: what benchmarks stand beside.
 
-use super::shim::{Endpoint, Numbered, Opening, Shim, Way};
+use super::shim::{FileWindow, Numbered, RmaDirection, RmaEndpoint, Shim};
 use super::{on_stack, source};
 use std::io;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tarn_proto::data::Window;
 use tarn_proto::storage::Offer;
-use tarn_ring::Span;
+use tarn_ring::MemorySpan;
 
 /// A window onto a file, and its endpoint, which somebody has to have work.
 pub struct BareWindow {
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<RmaEndpoint>,
     offer: Offer,
-    _opening: Opening,
+    _opening: FileWindow,
 }
 
 impl BareWindow {
@@ -33,7 +33,7 @@ impl BareWindow {
     ) -> Result<Self, String> {
         let shim = Shim::load(library)?;
         let node = source(provider, at);
-        let endpoint = Arc::new(on_stack(|| Endpoint::open(&shim, provider, node))?);
+        let endpoint = Arc::new(on_stack(|| RmaEndpoint::open(&shim, provider, node))?);
         let failed = |e: io::Error| format!("no window onto the file: {e}");
         endpoint.guard().map_err(failed)?;
         let opened = endpoint.window(file, (0, size), (true, None), 1);
@@ -69,13 +69,13 @@ impl BareWindow {
 }
 
 /// Reads and writes of such a window.
-pub struct Bare {
+pub struct RawWindowClient {
     endpoint: Numbered,
     peer: u64,
     at: (u64, u64),
 }
 
-impl Bare {
+impl RawWindowClient {
     /// To a window, from an address of this host.
     ///
     /// # Errors
@@ -96,8 +96,12 @@ impl Bare {
     ///
     /// # Errors
     /// When one fails.
-    pub fn run(&mut self, write: bool, places: &[u64], spans: &[Span]) -> io::Result<()> {
-        let way = if write { Way::Write } else { Way::Read };
+    pub fn run(&mut self, write: bool, places: &[u64], spans: &[MemorySpan]) -> io::Result<()> {
+        let way = if write {
+            RmaDirection::Write
+        } else {
+            RmaDirection::Read
+        };
         let mut free: Vec<u32> = (0..spans.len() as u32).collect();
         let mut places = places.iter().peekable();
         while places.peek().is_some() || free.len() < spans.len() {

@@ -1,6 +1,6 @@
 //! A window onto storage memory of another node, used by one thread with an endpoint of its own.
 
-use super::shim::{Numbered, Shim, Way};
+use super::shim::{Numbered, RmaDirection, Shim};
 use super::{on_stack, source};
 use std::collections::VecDeque;
 use std::io;
@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tarn_proto::storage::Offer;
-use tarn_ring::{Span, Ticket};
+use tarn_ring::{MemorySpan, Ticket};
 
 /// Bytes of one request, at most: what providers take at once.
 const MAX_BYTES: usize = 1 << 30;
@@ -22,10 +22,10 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What could not be begun yet.
 #[derive(Clone, Copy)]
-struct Waiting {
-    way: Way,
+struct QueuedRmaRequest {
+    way: RmaDirection,
     at: u64,
-    span: Span,
+    span: MemorySpan,
     ticket: Ticket,
 }
 
@@ -34,21 +34,21 @@ pub(crate) struct Lane {
     endpoint: Numbered,
     peer: u64,
     offer: Offer,
-    waiting: VecDeque<Waiting>,
-    under_way: UnderWay,
+    waiting: VecDeque<QueuedRmaRequest>,
+    under_way: InFlightBytes,
     failed: Vec<Ticket>,
 }
 
 /// Bytes of what is under way, by ticket: those are small numbers.
 #[derive(Default)]
-struct UnderWay {
+struct InFlightBytes {
     bytes: Vec<u64>,
     count: usize,
     /// That are not any more.
     ended: u64,
 }
 
-impl UnderWay {
+impl InFlightBytes {
     fn insert(&mut self, ticket: Ticket, bytes: u64) {
         let at = ticket as usize;
         if at >= self.bytes.len() {
@@ -102,18 +102,18 @@ impl Lane {
             peer,
             offer,
             waiting: VecDeque::new(),
-            under_way: UnderWay::default(),
+            under_way: InFlightBytes::default(),
             failed: Vec::new(),
         })
     }
 
     /// Whether a request can go this way.
-    pub(crate) fn takes(&self, way: Way, at: u64, span: Span) -> bool {
+    pub(crate) fn takes(&self, way: RmaDirection, at: u64, span: MemorySpan) -> bool {
         let end = at.checked_add(span.len() as u64);
         // A word is to be whole for others, whatever a provider does.
         (WORD + 1..=MAX_BYTES).contains(&span.len())
             && end.is_some_and(|end| end <= self.offer.size)
-            && (way == Way::Read || self.offer.writable)
+            && (way == RmaDirection::Read || self.offer.writable)
     }
 
     /// Begins a request, at once or later.
@@ -122,12 +122,12 @@ impl Lane {
     /// When nothing can be asked of the peer any more.
     pub(crate) fn begin(
         &mut self,
-        way: Way,
+        way: RmaDirection,
         at: u64,
-        span: Span,
+        span: MemorySpan,
         ticket: Ticket,
     ) -> io::Result<()> {
-        let waiting = Waiting {
+        let waiting = QueuedRmaRequest {
             way,
             at,
             span,
@@ -140,7 +140,7 @@ impl Lane {
         Ok(())
     }
 
-    fn try_begin(&self, it: Waiting) -> io::Result<bool> {
+    fn try_begin(&self, it: QueuedRmaRequest) -> io::Result<bool> {
         let window = &self.offer.window;
         // Providers may count from anywhere, and wrap around.
         let at = (window.from.wrapping_add(it.at), window.key);

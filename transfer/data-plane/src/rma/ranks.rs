@@ -2,8 +2,8 @@
 //!
 //! Progress is made only while a rank says so: a program that computes has no thread here.
 
-use super::shim::Flight;
-use super::{AGAIN, AHEAD, BLOCK, Domain, LOOK, Reading, Rma, Side, Way};
+use super::shim::RmaOperation;
+use super::{AGAIN, AHEAD, BLOCK, Domain, EndpointRole, LOOK, Rma, RmaDirection, WindowReader};
 use crate::lock;
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_ports::{Hold, OneSided, Open};
+use tarn_ports::{ExposedExtent, KeepAliveGuard, OneSided};
 use tarn_proto::storage::Offer;
 
 /// Buffers of [`BLOCK`] bytes that are kept: what four threads have under way.
@@ -32,10 +32,10 @@ impl Rma {
             let text = format!("its window has {} bytes, and not {end}", offer.size);
             return Err(io::Error::other(text));
         }
-        Ok((self.at(here, Side::Asks)?, offer))
+        Ok((self.at(here, EndpointRole::Asks)?, offer))
     }
 
-    fn at(&self, here: IpAddr, side: Side) -> io::Result<Arc<Domain>> {
+    fn at(&self, here: IpAddr, side: EndpointRole) -> io::Result<Arc<Domain>> {
         self.domain_at(here, side).map_err(io::Error::other)
     }
 
@@ -62,7 +62,7 @@ impl Rma {
         let window = &offer.window;
         let peer = domain.peer(&window.name)?;
         let mut pieces = (at..).step_by(BLOCK).zip(bytes.chunks(BLOCK)).peekable();
-        let mut flights: VecDeque<Arc<Flight>> = VecDeque::new();
+        let mut flights: VecDeque<Arc<RmaOperation>> = VecDeque::new();
         while pieces.peek().is_some() || !flights.is_empty() {
             while let Some((at, piece)) = pieces.peek().filter(|_| flights.len() < AHEAD) {
                 // Its own memory: the program's may be gone, or another's, before a write that was given up has ended.
@@ -71,7 +71,7 @@ impl Rma {
                 buffer.extend_from_slice(piece);
                 let place = (window.from.wrapping_add(*at), window.key);
                 let endpoint = &domain.endpoint;
-                match endpoint.begin(Way::Write, peer, place, buffer, piece.len()) {
+                match endpoint.begin(RmaDirection::Write, peer, place, buffer, piece.len()) {
                     Ok(flight) => flights.push_back(flight),
                     Err((buffer, e)) if e.kind() == io::ErrorKind::WouldBlock => {
                         self.keep(buffer);
@@ -122,11 +122,11 @@ impl OneSided for Rma {
         file: BorrowedFd<'_>,
         stretch: Range<u64>,
         writable: bool,
-    ) -> io::Result<Open> {
+    ) -> io::Result<ExposedExtent> {
         let size = stretch.end.saturating_sub(stretch.start);
         let stretch = (stretch.start, size);
         let (opening, window) =
-            self.at(here, Side::Shows)?
+            self.at(here, EndpointRole::Shows)?
                 .window(file, stretch, (writable, None))?;
         let offer = Offer {
             provider: self.provider.clone(),
@@ -137,8 +137,8 @@ impl OneSided for Rma {
         Ok((Box::new(opening), offer.encode().into()))
     }
 
-    fn attend(&self, here: IpAddr) -> io::Result<Hold> {
-        Ok(Box::new(self.at(here, Side::Shows)?.user()?))
+    fn attend(&self, here: IpAddr) -> io::Result<KeepAliveGuard> {
+        Ok(Box::new(self.at(here, EndpointRole::Shows)?.user()?))
     }
 
     fn write(
@@ -166,7 +166,7 @@ impl OneSided for Rma {
         let (domain, offer) = self.towards(here, words, size)?;
         self.moved(&domain, || {
             let spare = (0..=AHEAD).map(|_| self.buffer()).collect();
-            let mut reading = Reading::new(&domain, &offer.window, size, spare)?;
+            let mut reading = WindowReader::new(&domain, &offer.window, size, spare)?;
             let mut there = 0;
             while there < into.len() {
                 match reading.read(&mut into[there..]) {

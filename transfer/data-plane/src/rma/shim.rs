@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 use tarn_proto::data::MAX_NAME;
-use tarn_ring::{Memory, Span};
-use tarn_sys::fault::{Fault, Signal};
+use tarn_ring::{MemorySpan, ProgramMemory};
+use tarn_sys::fault::{MemoryFault, Signal};
 
 /// `TF_VERSION`.
 const VERSION: c_int = 3;
@@ -28,12 +28,12 @@ const DONE: usize = 16;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Done {
+struct RmaCompletion {
     context: *mut c_void,
     error: c_int,
 }
 
-impl Done {
+impl RmaCompletion {
     const NONE: Self = Self {
         context: std::ptr::null_mut(),
         error: 0,
@@ -84,7 +84,7 @@ functions! {
     write: c"tf_write" (Tf, u64, *const c_void, usize, u64, u64, *mut c_void) -> c_int;
     descriptor: c"tf_descriptor" (Tf) -> c_int;
     may_sleep: c"tf_may_sleep" (Tf) -> c_int;
-    progress: c"tf_progress" (Tf, c_int, *mut Done, usize) -> c_int;
+    progress: c"tf_progress" (Tf, c_int, *mut RmaCompletion, usize) -> c_int;
     stop: c"tf_stop" (Tf);
     close: c"tf_close" (Tf);
 }
@@ -93,7 +93,7 @@ functions! {
 static DEALS: [AtomicUsize; LIBRARIES] = [const { AtomicUsize::new(0) }; LIBRARIES];
 
 /// Deals with a fault in a window, whichever library has it.
-fn deal(fault: &Fault<'_>) -> bool {
+fn deal(fault: &MemoryFault<'_>) -> bool {
     let all = DEALS.iter().map(|deal| deal.load(Ordering::SeqCst));
     all.take_while(|deal| *deal != 0).any(|deal| {
         // SAFETY: a `tf_deal`, which may be called in a handler.
@@ -153,7 +153,7 @@ impl Shim {
 }
 
 /// An endpoint of this process.
-pub(super) struct Endpoint {
+pub(super) struct RmaEndpoint {
     shim: Arc<Shim>,
     tf: Tf,
     is_shm: bool,
@@ -163,11 +163,11 @@ pub(super) struct Endpoint {
 
 // SAFETY: the shim's functions may be called by several threads at once but for `stop` and `close`: `stop` is called with the
 // lock held for writing, `close` by the last owner.
-unsafe impl Send for Endpoint {}
+unsafe impl Send for RmaEndpoint {}
 // SAFETY: see above.
-unsafe impl Sync for Endpoint {}
+unsafe impl Sync for RmaEndpoint {}
 
-impl Endpoint {
+impl RmaEndpoint {
     /// # Errors
     /// What cannot be opened.
     pub(super) fn open(
@@ -253,7 +253,7 @@ impl Endpoint {
         (offset, len): (u64, u64),
         (writable, stream): (bool, Option<BorrowedFd<'_>>),
         wanted: u64,
-    ) -> io::Result<(Opening, u64, u64)> {
+    ) -> io::Result<(FileWindow, u64, u64)> {
         let _open = self.opened()?;
         let (mut raw, mut from, mut key) = (std::ptr::null_mut(), 0, 0);
         // SAFETY: the descriptor is open during the call; the rest are numbers and places for results.
@@ -273,7 +273,7 @@ impl Endpoint {
         };
         checked(rc)?;
         let endpoint = Arc::clone(self);
-        Ok((Opening { endpoint, raw }, from, key))
+        Ok((FileWindow { endpoint, raw }, from, key))
     }
 
     /// Begins to read `len` bytes of a peer's window into a buffer, or to write them from there.
@@ -282,20 +282,20 @@ impl Endpoint {
     /// `WouldBlock`: not now. The buffer comes back.
     pub(super) fn begin(
         &self,
-        way: Way,
+        way: RmaDirection,
         peer: u64,
         (from, key): (u64, u64),
         mut buffer: Vec<u8>,
         len: usize,
-    ) -> Result<Arc<Flight>, (Vec<u8>, io::Error)> {
+    ) -> Result<Arc<RmaOperation>, (Vec<u8>, io::Error)> {
         let open = match self.opened() {
             Ok(open) => open,
             Err(e) => return Err((buffer, e)),
         };
         let len = len.min(buffer.len());
         let start = buffer.as_mut_ptr().cast();
-        let flight = Arc::new(Flight {
-            state: Mutex::new(State::Flying(buffer)),
+        let flight = Arc::new(RmaOperation {
+            state: Mutex::new(RmaOperationState::Flying(buffer)),
             over: Condvar::new(),
         });
         let context = Arc::into_raw(Arc::clone(&flight));
@@ -305,27 +305,31 @@ impl Endpoint {
         // endpoint says that it is over, and until then the endpoint holds the flight by `context`.
         let rc = match way {
             // SAFETY: see above.
-            Way::Read => unsafe { (shim.read)(tf, peer, start, len, from, key, context) },
+            RmaDirection::Read => unsafe { (shim.read)(tf, peer, start, len, from, key, context) },
             // SAFETY: see above.
-            Way::Write => unsafe { (shim.write)(tf, peer, start, len, from, key, context) },
+            RmaDirection::Write => unsafe {
+                (shim.write)(tf, peer, start, len, from, key, context)
+            },
         };
         drop(open);
         match checked(rc) {
             Ok(_) => Ok(flight),
             Err(e) => {
                 // SAFETY: from `into_raw` above, and the endpoint has not taken it.
-                drop(unsafe { Arc::from_raw(context.cast_const().cast::<Flight>()) });
-                let state = std::mem::replace(&mut *lock(&flight.state), State::Taken);
+                drop(unsafe { Arc::from_raw(context.cast_const().cast::<RmaOperation>()) });
+                let state = std::mem::replace(&mut *lock(&flight.state), RmaOperationState::Taken);
                 match state {
-                    State::Flying(buffer) | State::Over(buffer, _) => Err((buffer, e)),
-                    State::Taken => Err((Vec::new(), e)),
+                    RmaOperationState::Flying(buffer) | RmaOperationState::Over(buffer, _) => {
+                        Err((buffer, e))
+                    }
+                    RmaOperationState::Taken => Err((Vec::new(), e)),
                 }
             }
         }
     }
 
     /// Lets the endpoint do its work until something is over, at most so long; what is over.
-    fn poll(&self, timeout: Duration, done: &mut [Done; DONE]) -> io::Result<usize> {
+    fn poll(&self, timeout: Duration, done: &mut [RmaCompletion; DONE]) -> io::Result<usize> {
         let _open = self.opened()?;
         let millis = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
         // SAFETY: at most `DONE` elements are written.
@@ -335,12 +339,12 @@ impl Endpoint {
 
     /// Lets the endpoint do its work until some reads are over, at most so long.
     pub(super) fn progress(&self, timeout: Duration) -> io::Result<()> {
-        let mut done = [Done::NONE; DONE];
+        let mut done = [RmaCompletion::NONE; DONE];
         let count = self.poll(timeout, &mut done)?;
         for done in done.iter().take(count).filter(|d| !d.context.is_null()) {
             // SAFETY: from `into_raw` in `begin`, as only a `Numbered` gives other contexts, which keeps its endpoint for itself; the
             // endpoint gives each back once.
-            let flight = unsafe { Arc::from_raw(done.context.cast_const().cast::<Flight>()) };
+            let flight = unsafe { Arc::from_raw(done.context.cast_const().cast::<RmaOperation>()) };
             flight.end(done.error);
         }
         Ok(())
@@ -356,7 +360,7 @@ impl Endpoint {
     }
 }
 
-impl Drop for Endpoint {
+impl Drop for RmaEndpoint {
     fn drop(&mut self) {
         // SAFETY: nobody else has it, and windows hold it.
         unsafe { (self.shim.close)(self.tf) };
@@ -364,24 +368,24 @@ impl Drop for Endpoint {
 }
 
 /// A window onto a file of this node, open until it is dropped.
-pub(super) struct Opening {
-    endpoint: Arc<Endpoint>,
+pub(super) struct FileWindow {
+    endpoint: Arc<RmaEndpoint>,
     raw: Raw,
 }
 
 // SAFETY: it is a handle for one call of the shim, which may come from any thread.
-unsafe impl Send for Opening {}
+unsafe impl Send for FileWindow {}
 // SAFETY: nothing can be done with a reference to it.
-unsafe impl Sync for Opening {}
+unsafe impl Sync for FileWindow {}
 
-impl Drop for Opening {
+impl Drop for FileWindow {
     fn drop(&mut self) {
         // SAFETY: it was opened and not closed; the endpoint is still there.
         unsafe { (self.endpoint.shim.window_close)(self.raw) };
     }
 }
 
-enum State {
+enum RmaOperationState {
     Flying(Vec<u8>),
     /// 0, or what went wrong.
     Over(Vec<u8>, c_int),
@@ -390,7 +394,7 @@ enum State {
 
 /// An endpoint for one thread, which numbers what it asks for, and moves bytes between memory that it was lent and windows.
 pub(super) struct Numbered {
-    endpoint: Endpoint,
+    endpoint: RmaEndpoint,
     /// What is read to try a peer.
     trial: Box<[u8; TRIAL]>,
 }
@@ -404,7 +408,7 @@ impl Numbered {
         node: Option<IpAddr>,
     ) -> Result<Self, String> {
         Ok(Self {
-            endpoint: Endpoint::open(shim, provider, node)?,
+            endpoint: RmaEndpoint::open(shim, provider, node)?,
             trial: Box::new([0; TRIAL]),
         })
     }
@@ -428,13 +432,13 @@ impl Numbered {
         let length = size.min(TRIAL as u64);
         let start = NonNull::from(&mut *self.trial).cast();
         // SAFETY: it lies there for as long as this does, whose endpoint is stopped before, or until it is leaked.
-        let memory = unsafe { Memory::new(start, TRIAL, true) };
+        let memory = unsafe { ProgramMemory::new(start, TRIAL, true) };
         let span = memory.span(start.addr().get() as u64, length);
         let span = span.ok_or(io::ErrorKind::InvalidInput)?;
         let until = Instant::now() + timeout;
         let (mut begun, mut over) = (false, None);
         while over.is_none() && Instant::now() < until {
-            begun = begun || self.begin(Way::Read, peer, at, span, 0)?;
+            begun = begun || self.begin(RmaDirection::Read, peer, at, span, 0)?;
             self.ended(|_, result| over = Some(result))?;
             std::thread::yield_now();
         }
@@ -450,10 +454,10 @@ impl Numbered {
     /// number, or this was dropped.
     pub(super) fn begin(
         &self,
-        way: Way,
+        way: RmaDirection,
         peer: u64,
         (from, key): (u64, u64),
-        span: Span,
+        span: MemorySpan,
         number: u32,
     ) -> io::Result<bool> {
         let _open = self.endpoint.opened()?;
@@ -463,9 +467,13 @@ impl Numbered {
         let (start, length) = (span.start().cast::<c_void>(), span.len());
         let rc = match way {
             // SAFETY: the span's memory is there until its request has ended, which whoever has made its `Memory` promises.
-            Way::Read => unsafe { (shim.read)(tf, peer, start, length, from, key, context) },
+            RmaDirection::Read => unsafe {
+                (shim.read)(tf, peer, start, length, from, key, context)
+            },
             // SAFETY: as above.
-            Way::Write => unsafe { (shim.write)(tf, peer, start, length, from, key, context) },
+            RmaDirection::Write => unsafe {
+                (shim.write)(tf, peer, start, length, from, key, context)
+            },
         };
         match checked(rc) {
             Ok(_) => Ok(true),
@@ -495,7 +503,7 @@ impl Numbered {
     /// # Errors
     /// When the endpoint cannot be used any more.
     pub(super) fn ended(&self, mut tell: impl FnMut(u32, io::Result<()>)) -> io::Result<()> {
-        let mut done = [Done::NONE; DONE];
+        let mut done = [RmaCompletion::NONE; DONE];
         loop {
             let count = self.endpoint.poll(Duration::ZERO, &mut done)?;
             for done in done.iter().take(count).filter(|d| !d.context.is_null()) {
@@ -514,7 +522,7 @@ impl Numbered {
 
 /// Where bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum RmaDirection {
     /// From the window.
     Read,
     /// To it.
@@ -522,23 +530,25 @@ pub(crate) enum Way {
 }
 
 /// A read or write under way. One that never ends keeps its memory.
-pub(super) struct Flight {
-    state: Mutex<State>,
+pub(super) struct RmaOperation {
+    state: Mutex<RmaOperationState>,
     over: Condvar,
 }
 
-impl Flight {
+impl RmaOperation {
     fn end(&self, error: c_int) {
         let mut state = lock(&self.state);
-        if let State::Flying(landing) = std::mem::replace(&mut *state, State::Taken) {
-            *state = State::Over(landing, error);
+        if let RmaOperationState::Flying(landing) =
+            std::mem::replace(&mut *state, RmaOperationState::Taken)
+        {
+            *state = RmaOperationState::Over(landing, error);
         }
         self.over.notify_all();
     }
 
     /// Waits; its buffer, and whether it was done. `None`: not yet.
     pub(super) fn wait(&self, timeout: Duration) -> Option<(Vec<u8>, io::Result<()>)> {
-        let flying = |s: &mut State| matches!(s, State::Flying(_));
+        let flying = |s: &mut RmaOperationState| matches!(s, RmaOperationState::Flying(_));
         let waited = self
             .over
             .wait_timeout_while(lock(&self.state), timeout, flying);
@@ -546,9 +556,11 @@ impl Flight {
         if late.timed_out() {
             return None;
         }
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Over(landing, 0) => Some((landing, Ok(()))),
-            State::Over(landing, e) => Some((landing, Err(io::Error::from_raw_os_error(e)))),
+        match std::mem::replace(&mut *state, RmaOperationState::Taken) {
+            RmaOperationState::Over(landing, 0) => Some((landing, Ok(()))),
+            RmaOperationState::Over(landing, e) => {
+                Some((landing, Err(io::Error::from_raw_os_error(e))))
+            }
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tarn_data_plane::{Client, Limits, Timeouts};
+use tarn_data_plane::{DataClient, DataClientTimeouts, Limits};
 use tarn_mover::Trees;
 use tarn_ports::{Control, Mover};
 use tarn_types::event::FailureKind;
@@ -41,14 +41,14 @@ fn forward(mut server: TcpStream, mut client: TcpStream, left: &AtomicI64, then:
     let _ = server.shutdown(Shutdown::Both);
 }
 
-fn through(ends: &Ends, good: i64, then: Then, stall: Duration) -> Arc<Client> {
+fn through(ends: &Ends, good: i64, then: Then, stall: Duration) -> Arc<DataClient> {
     let left = AtomicI64::new(good);
     let back = move |server, client| forward(server, client, &left, then);
-    Arc::new(Client {
+    Arc::new(DataClient {
         address: wire(ends.server.address(), back),
-        timeout: Timeouts {
+        timeout: DataClientTimeouts {
             stall,
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
         ..client_of(&ends.server)
     })
@@ -189,11 +189,11 @@ fn a_full_server_says_so_and_everybody_gets_a_turn() {
         ..Limits::default()
     });
     large_and_small(&ends);
-    let patient = Arc::new(Client {
-        timeout: Timeouts {
+    let patient = Arc::new(DataClient {
+        timeout: DataClientTimeouts {
             // All four of them, on a machine that has much else to do.
             busy: Duration::from_secs(300),
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
         ..client_of(&ends.server)
     });
@@ -211,10 +211,10 @@ fn a_full_server_says_so_and_everybody_gets_a_turn() {
     });
     assert_eq!(done.into_inner(), 4);
     // With no timeout for it, it is an error that says what it is.
-    let hasty = Client {
-        timeout: Timeouts {
+    let hasty = DataClient {
+        timeout: DataClientTimeouts {
             busy: Duration::ZERO,
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
         ..client_of(&ends.server)
     };

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tarn_data_plane::{
-    Called, Client, Key, Limits, Part, Refusal, Registry, RunId, Served, Server, Tree, Way,
+    Called, ContentTransport, DataClient, DataServer, Key, Limits, Registry, RegistryError, RunId,
+    Served, ServedFileExtent, Tree,
 };
 use tarn_ports::{Control, PeerTree, Piece};
 use tarn_proto::data::MAX_REQUEST;
@@ -18,7 +19,7 @@ const MESSAGES: RunId = [9; 16];
 
 /// Answers calls with what was said, serves one stretch of a file.
 struct Echo {
-    part: Option<Part>,
+    part: Option<ServedFileExtent>,
     cancelled: AtomicBool,
 }
 
@@ -31,20 +32,20 @@ impl Registry for Echo {
         *run == MESSAGES
     }
 
-    fn tree(&self, _: &RunId, _: &Tree) -> Result<Served, Refusal> {
+    fn tree(&self, _: &RunId, _: &Tree) -> Result<Served, RegistryError> {
         let part = self.part.clone().map(Served::Part);
-        part.ok_or_else(|| Refusal("nothing".into()))
+        part.ok_or_else(|| RegistryError("nothing".into()))
     }
 
-    fn call(&self, _: &RunId, body: &[u8], control: &Control) -> Result<Called, Refusal> {
+    fn call(&self, _: &RunId, body: &[u8], control: &Control) -> Result<Called, RegistryError> {
         match body {
-            b"no" => Err(Refusal("not that".into())),
+            b"no" => Err(RegistryError("not that".into())),
             b"for ever" => {
                 while !control.cancelled() {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 self.cancelled.store(true, Ordering::Relaxed);
-                Err(Refusal("given up".into()))
+                Err(RegistryError("given up".into()))
             }
             b"slow" => {
                 std::thread::sleep(Duration::from_millis(4500));
@@ -55,25 +56,25 @@ impl Registry for Echo {
     }
 }
 
-fn echo(part: Option<Part>) -> (Arc<Echo>, Server) {
+fn echo(part: Option<ServedFileExtent>) -> (Arc<Echo>, DataServer) {
     echo_with(part, Limits::default())
 }
 
-fn echo_with(part: Option<Part>, limits: Limits) -> (Arc<Echo>, Server) {
+fn echo_with(part: Option<ServedFileExtent>, limits: Limits) -> (Arc<Echo>, DataServer) {
     let registry = Arc::new(Echo {
         part,
         cancelled: AtomicBool::new(false),
     });
-    let server = Server::start(
+    let server = DataServer::start(
         "127.0.0.1:0",
         Arc::clone(&registry) as _,
         limits,
-        Way::Clear,
+        ContentTransport::Clear,
     );
     (registry, server.unwrap())
 }
 
-fn patient(server: &Server, stall: Duration) -> Client {
+fn patient(server: &DataServer, stall: Duration) -> DataClient {
     let mut client = client_of(server);
     client.timeout.stall = stall;
     client
@@ -140,9 +141,9 @@ fn a_line_is_kept_for_calls() {
 }
 
 /// A wire that changes one byte of a direction, if told which.
-fn wire(server: &Server, there: Option<usize>, back: Option<usize>) -> Client {
+fn wire(server: &DataServer, there: Option<usize>, back: Option<usize>) -> DataClient {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let client = Client {
+    let client = DataClient {
         address: listener.local_addr().unwrap(),
         ..client_of(server)
     };
@@ -200,7 +201,7 @@ fn a_stretch_of_an_open_file_is_a_tree_of_one_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
     std::fs::write(&path, b"0123456789").unwrap();
-    let part = Part {
+    let part = ServedFileExtent {
         fd: Arc::new(std::fs::File::open(&path).unwrap().into()),
         name: b"file".as_slice().into(),
         offset: 2,
@@ -235,12 +236,12 @@ fn messages_and_content_do_not_take_each_other_s_places() {
     let (_, server) = echo_with(None, limits);
     let mut bulk = patient(&server, Duration::from_secs(30));
     bulk.timeout.busy = Duration::ZERO;
-    let messages = Client {
+    let messages = DataClient {
         run: MESSAGES,
         ..bulk.clone()
     };
     let control = Control::default();
-    let is_busy = |client: &Client| {
+    let is_busy = |client: &DataClient| {
         let why = client.line(&control).expect_err("all places are taken");
         assert!(why.failure.message.contains("busy"), "{why}");
     };

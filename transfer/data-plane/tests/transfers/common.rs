@@ -6,7 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tarn_data_plane::{Client, Key, Limits, ReplicaRegistry, RunId, Server, Timeouts, Tree, Way};
+use tarn_data_plane::{
+    ContentTransport, DataClient, DataClientTimeouts, DataServer, Key, Limits, ReplicaRegistry,
+    RunId, Tree,
+};
 use tarn_mover::Trees;
 use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, PeerTree};
 use tarn_types::manifest::Manifest;
@@ -25,8 +28,8 @@ pub(crate) struct Ends {
     pub(crate) from: PathBuf,
     pub(crate) to: PathBuf,
     pub(crate) replica_registry: Arc<ReplicaRegistry>,
-    pub(crate) server: Server,
-    pub(crate) client: Arc<Client>,
+    pub(crate) server: DataServer,
+    pub(crate) client: Arc<DataClient>,
 }
 
 pub(crate) fn replica_registry() -> Arc<ReplicaRegistry> {
@@ -35,19 +38,19 @@ pub(crate) fn replica_registry() -> Arc<ReplicaRegistry> {
     Arc::new(replica_registry)
 }
 
-pub(crate) fn client_of(server: &Server) -> Client {
-    Client {
+pub(crate) fn client_of(server: &DataServer) -> DataClient {
+    DataClient {
         node: "n1".into(),
         address: server.address(),
         others: Vec::new(),
         run: RUN,
         key: KEY,
-        timeout: Timeouts {
+        timeout: DataClientTimeouts {
             stall: Duration::from_secs(20),
             crowded: Duration::from_secs(2),
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
-        way: Way::Clear,
+        way: ContentTransport::Clear,
     }
 }
 
@@ -80,17 +83,18 @@ impl Ends {
     }
 
     pub(crate) fn with(limits: Limits) -> Self {
-        Self::by(limits, Way::Clear)
+        Self::by(limits, ContentTransport::Clear)
     }
 
     /// Of a server that gives content so.
-    pub(crate) fn by(limits: Limits, way: Way) -> Self {
+    pub(crate) fn by(limits: Limits, way: ContentTransport) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
         std::fs::create_dir(&from).unwrap();
         let replica_registry = replica_registry();
         replica_registry.offer(&RUN, tree(), &from).unwrap();
-        let server = Server::start("127.0.0.1:0", replica_registry.clone(), limits, way).unwrap();
+        let server =
+            DataServer::start("127.0.0.1:0", replica_registry.clone(), limits, way).unwrap();
         let client = Arc::new(client_of(&server));
         Self {
             dir,
@@ -125,7 +129,7 @@ pub(crate) fn digest(root: &Path) -> Manifest {
     Trees::new().digest(root, &Control::default()).unwrap()
 }
 
-pub(crate) fn remote(client: &Arc<Client>, manifest: Manifest) -> CopySource {
+pub(crate) fn remote(client: &Arc<DataClient>, manifest: Manifest) -> CopySource {
     let peer: Arc<dyn PeerTree> = Arc::new(client.tree(tree()));
     CopySource {
         peer: Some(peer),

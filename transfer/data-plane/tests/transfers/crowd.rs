@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tarn_data_plane::{Client, Limits, Timeouts};
+use tarn_data_plane::{DataClient, DataClientTimeouts, Limits};
 
 /// A crowd that is there when this returns, and in which there is always somebody new until it is dropped.
 struct Crowd {
@@ -52,10 +52,10 @@ fn a_transfer_goes_on_while_a_thousand_strangers_are_silent() {
     }
     let _crowd = crowd(ends.server.address(), 1000);
     // Without places of its own a peer would wait for all of them to be given up: 5 s for every 128.
-    let patient = Arc::new(Client {
-        timeout: Timeouts {
+    let patient = Arc::new(DataClient {
+        timeout: DataClientTimeouts {
             crowded: Duration::from_secs(10),
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
         ..client_of(&ends.server)
     });
@@ -88,10 +88,10 @@ fn strangers_leave_proven_streams_alone() {
         stream.read(&mut [0]).unwrap();
     }
     // All places are taken by those that have proven themselves: that is another answer than silence.
-    let hasty = Client {
-        timeout: Timeouts {
+    let hasty = DataClient {
+        timeout: DataClientTimeouts {
             busy: Duration::ZERO,
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
         ..client_of(&ends.server)
     };

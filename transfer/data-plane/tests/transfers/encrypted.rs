@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tarn_data_plane::{Arriving, Client, Limits, Server, Way};
+use tarn_data_plane::{Arriving, ContentTransport, DataClient, DataServer, Limits};
 use tarn_mover::Trees;
 use tarn_ports::{Arrivals, Control, CopyJob, Mover};
 use tarn_types::event::FailureKind;
@@ -33,8 +33,8 @@ fn key(of: u8) -> Arc<DataKey> {
 struct Vault {
     dir: tempfile::TempDir,
     manifest: Manifest,
-    server: Server,
-    client: Arc<Client>,
+    server: DataServer,
+    client: Arc<DataClient>,
 }
 
 impl Vault {
@@ -74,7 +74,7 @@ impl Vault {
         self.from(&self.client, to, sealed)
     }
 
-    fn from(&self, client: &Arc<Client>, to: &str, sealed: bool) -> CopyJob {
+    fn from(&self, client: &Arc<DataClient>, to: &str, sealed: bool) -> CopyJob {
         let mut source = remote(client, self.manifest.clone());
         source.sealed = Some(key(1));
         CopyJob {
@@ -98,14 +98,14 @@ fn seal(plain: &Path, sealed: &Path) {
     copy(&job).unwrap();
 }
 
-fn serve(sealed: &Path) -> (Server, Arc<Client>) {
+fn serve(sealed: &Path) -> (DataServer, Arc<DataClient>) {
     let replica_registry = replica_registry();
     replica_registry.offer(&RUN, tree(), sealed).unwrap();
-    let server = Server::start(
+    let server = DataServer::start(
         "127.0.0.1:0",
         replica_registry,
         Limits::default(),
-        Way::Clear,
+        ContentTransport::Clear,
     )
     .unwrap();
     let client = Arc::new(client_of(&server));
@@ -145,11 +145,11 @@ fn a_sealed_tree_is_served_onward_while_it_arrives() {
         let arriving = Arc::new(Arriving::new());
         let replica_registry = replica_registry();
         replica_registry.offer_arriving(&RUN, tree(), Arc::clone(&arriving));
-        let server = Server::start(
+        let server = DataServer::start(
             "127.0.0.1:0",
             replica_registry,
             Limits::default(),
-            Way::Clear,
+            ContentTransport::Clear,
         )
         .unwrap();
         let client = Arc::new(client_of(&server));

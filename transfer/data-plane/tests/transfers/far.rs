@@ -9,13 +9,13 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_data_plane::{
-    Called, Client, Far, Key, Limits, MakeTarget, Refusal, Registry, RunId, Served, Server, Tree,
-    Way, Wire,
+    Called, ContentTransport, DataClient, DataServer, Key, Limits, MakeTarget, Registry,
+    RegistryError, RemoteStorage, RunId, Served, Tree, Wire,
 };
 use tarn_ports::Control;
-use tarn_proto::storage::{Answer, Ask, Verb};
+use tarn_proto::storage::{StorageReply, StorageRequest, Verb};
 use tarn_queue::{Options, Queue};
-use tarn_ring::{Failure, Flags, Level, Memory, Op, Sqe, Target};
+use tarn_ring::{Flags, Level, Op, ProgramMemory, Sqe, StorageRequestError, Target};
 
 pub(crate) const SIZE: usize = 6 << 20;
 
@@ -28,13 +28,13 @@ impl Bytes {
         does(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn range(&self, at: u64, length: usize) -> Result<std::ops::Range<usize>, Failure> {
-        let at = usize::try_from(at).map_err(|_| Failure::Invalid)?;
+    fn range(&self, at: u64, length: usize) -> Result<std::ops::Range<usize>, StorageRequestError> {
+        let at = usize::try_from(at).map_err(|_| StorageRequestError::Invalid)?;
         let end = at.checked_add(length).filter(|end| *end <= SIZE);
-        end.map(|end| at..end).ok_or(Failure::Invalid)
+        end.map(|end| at..end).ok_or(StorageRequestError::Invalid)
     }
 
-    fn word(&self, at: u64, new: impl FnOnce(u64) -> u64) -> Result<u64, Failure> {
+    fn word(&self, at: u64, new: impl FnOnce(u64) -> u64) -> Result<u64, StorageRequestError> {
         let range = self.range(at, 8)?;
         Ok(self.with(|(bytes, _)| {
             let word: [u8; 8] = bytes[range.clone()].try_into().unwrap();
@@ -50,13 +50,13 @@ impl Target for Bytes {
         SIZE as u64
     }
 
-    fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
+    fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), StorageRequestError> {
         let range = self.range(at, to.len())?;
         self.with(|(bytes, _)| to.copy_from_slice(&bytes[range]));
         Ok(())
     }
 
-    fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), Failure> {
+    fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), StorageRequestError> {
         let range = self.range(at, from.len())?;
         self.with(|(bytes, flushed)| {
             bytes[range].copy_from_slice(from);
@@ -65,19 +65,24 @@ impl Target for Bytes {
         Ok(())
     }
 
-    fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, Failure> {
+    fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, StorageRequestError> {
         self.word(at, |was| was.wrapping_add(add))
     }
 
-    fn compare_swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64, Failure> {
+    fn compare_swap(
+        &mut self,
+        at: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64, StorageRequestError> {
         self.word(at, |was| if was == expected { new } else { was })
     }
 
-    fn hold(&mut self, alone: Option<bool>) -> Result<(), Failure> {
-        alone.map_or(Ok(()), |_| Err(Failure::Busy))
+    fn hold(&mut self, alone: Option<bool>) -> Result<(), StorageRequestError> {
+        alone.map_or(Ok(()), |_| Err(StorageRequestError::Busy))
     }
 
-    fn flush(&mut self) -> Result<(), Failure> {
+    fn flush(&mut self) -> Result<(), StorageRequestError> {
         self.with(|(_, flushed)| *flushed += 1);
         Ok(())
     }
@@ -91,25 +96,25 @@ impl<T: Target + Clone + Send + Sync + 'static> Registry for Lender<T> {
         (*run == RUN).then_some(KEY)
     }
 
-    fn tree(&self, _: &RunId, _: &Tree) -> Result<Served, Refusal> {
-        Err(Refusal("nothing".into()))
+    fn tree(&self, _: &RunId, _: &Tree) -> Result<Served, RegistryError> {
+        Err(RegistryError("nothing".into()))
     }
 
-    fn call(&self, _: &RunId, body: &[u8], _: &Control) -> Result<Called, Refusal> {
+    fn call(&self, _: &RunId, body: &[u8], _: &Control) -> Result<Called, RegistryError> {
         let target = self.0.clone();
         let make: MakeTarget = Box::new(move |_| Ok(Box::new(target)));
         match body {
             b"lend" => Ok(Called::Storage(b"lent".to_vec(), make)),
-            _ => Err(Refusal("it is not that".into())),
+            _ => Err(RegistryError("it is not that".into())),
         }
     }
 }
 
-fn lender(storages: usize) -> (Bytes, Server) {
-    lender_by(storages, Way::Clear)
+fn lender(storages: usize) -> (Bytes, DataServer) {
+    lender_by(storages, ContentTransport::Clear)
 }
 
-fn lender_by(storages: usize, way: Way) -> (Bytes, Server) {
+fn lender_by(storages: usize, way: ContentTransport) -> (Bytes, DataServer) {
     let bytes = Bytes::default();
     bytes.with(|(bytes, _)| bytes.resize(SIZE, 0));
     let limits = Limits {
@@ -117,15 +122,15 @@ fn lender_by(storages: usize, way: Way) -> (Bytes, Server) {
         ..Limits::default()
     };
     let registry = Arc::new(Lender(bytes.clone()));
-    let server = Server::start("127.0.0.1:0", registry, limits, way);
+    let server = DataServer::start("127.0.0.1:0", registry, limits, way);
     (bytes, server.unwrap())
 }
 
-pub(crate) fn lent(server: &Server) -> Result<Wire, String> {
+pub(crate) fn lent(server: &DataServer) -> Result<Wire, String> {
     lent_to(&client_of(server))
 }
 
-fn lent_to(client: &Client) -> Result<Wire, String> {
+fn lent_to(client: &DataClient) -> Result<Wire, String> {
     let control = Control::default();
     let mut line = client.line(&control).unwrap();
     let said = client.call_on(&mut line, b"lend", &control);
@@ -137,7 +142,7 @@ fn lent_to(client: &Client) -> Result<Wire, String> {
 
 /// A queue pair to it.
 pub(crate) struct Hands {
-    pub(crate) queue: Queue<Far>,
+    pub(crate) queue: Queue<RemoteStorage>,
     pub(crate) cells: &'static [Cell<u8>],
     memory: u32,
     region: u32,
@@ -145,15 +150,15 @@ pub(crate) struct Hands {
 
 impl Hands {
     fn on(wire: Wire) -> Self {
-        Self::with(Far::new(wire, Arc::new((SIZE as u64).into()), true).unwrap())
+        Self::with(RemoteStorage::new(wire, Arc::new((SIZE as u64).into()), true).unwrap())
     }
 
-    pub(crate) fn with(far: Far) -> Self {
+    pub(crate) fn with(far: RemoteStorage) -> Self {
         Self::by(far, Options::default())
     }
 
     /// What is to be persistent need not be.
-    pub(crate) fn accepting(far: Far) -> Self {
+    pub(crate) fn accepting(far: RemoteStorage) -> Self {
         let options = Options {
             volatile: true,
             ..Options::default()
@@ -161,11 +166,11 @@ impl Hands {
         Self::by(far, options)
     }
 
-    fn by(far: Far, options: Options) -> Self {
+    fn by(far: RemoteStorage, options: Options) -> Self {
         let mut queue = Queue::new(64, options).unwrap();
         let cells = Box::leak(vec![Cell::new(0); SIZE].into_boxed_slice());
         Self {
-            memory: queue.register_memory(Memory::of(cells)).unwrap(),
+            memory: queue.register_memory(ProgramMemory::of(cells)).unwrap(),
             region: queue.register_new(far, 0, SIZE as u64, true).unwrap().0,
             queue,
             cells,
@@ -211,17 +216,17 @@ impl Hands {
 
 #[test]
 fn large_and_small_requests_words_and_flushes_are_done_there() {
-    done_there(Way::Clear);
+    done_there(ContentTransport::Clear);
 }
 
 #[test]
 fn they_are_over_a_sealed_stream_too() {
-    done_there(Way::Sealed);
+    done_there(ContentTransport::Sealed);
 }
 
-fn done_there(way: Way) {
+fn done_there(way: ContentTransport) {
     let (bytes, server) = lender_by(8, way.clone());
-    let is_sealed = matches!(way, Way::Sealed);
+    let is_sealed = matches!(way, ContentTransport::Sealed);
     // The other end has not asked for it.
     let wire = lent(&server).unwrap();
     assert_eq!(wire.is_sealed(), is_sealed);
@@ -275,8 +280,8 @@ proptest! {
         sealed in any::<bool>(),
     ) {
         let (bytes, server) = lender(8);
-        let way = if sealed { Way::Sealed } else { Way::Clear };
-        let client = Client { way, ..client_of(&server) };
+        let way = if sealed { ContentTransport::Sealed } else { ContentTransport::Clear };
+        let client = DataClient { way, ..client_of(&server) };
         let mut hands = Hands::on(lent_to(&client).unwrap());
         let mut model = vec![0; SIZE];
         for (kind, at, length, seed) in requests {
@@ -318,7 +323,7 @@ fn what_the_other_node_refuses_is_told_and_the_rest_goes_on() {
     let (_, server) = lender(8);
     let mut hands = Hands::on(lent(&server).unwrap());
     // It has become smaller there, say: nobody here could know.
-    let far = Far::new(
+    let far = RemoteStorage::new(
         lent(&server).unwrap(),
         Arc::new((2 * SIZE as u64).into()),
         true,
@@ -333,7 +338,7 @@ fn what_the_other_node_refuses_is_told_and_the_rest_goes_on() {
         ..hands.request(Op::Read, 0, 0)
     };
     hands.post(bad);
-    assert_eq!(hands.ends(), [(Failure::Invalid.code(), 0)]);
+    assert_eq!(hands.ends(), [(StorageRequestError::Invalid.code(), 0)]);
     hands.post(Sqe { offset: 0, ..bad });
     assert_eq!(hands.ends(), [(0, 100)]);
 }
@@ -354,7 +359,7 @@ fn streams_are_given_over_up_to_a_bound_and_no_longer_than_they_are_open() {
         raw.is_some()
     });
     let mut raw = raw.unwrap();
-    raw.write_all(&[77; Ask::BYTES]).unwrap();
+    raw.write_all(&[77; StorageRequest::BYTES]).unwrap();
     assert_eq!(raw.read(&mut [0; 10]).unwrap(), 0);
 }
 
@@ -366,32 +371,36 @@ fn answers_are_not_held_back_by_what_is_still_to_come() {
     raw.socket()
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
-    let write = Ask {
+    let write = StorageRequest {
         length: 100,
-        ..Ask::of(Verb::Write)
+        ..StorageRequest::of(Verb::Write)
     };
-    let both = [&Ask::of(Verb::Size).encode()[..], &write.encode(), &[1; 50]];
+    let both = [
+        &StorageRequest::of(Verb::Size).encode()[..],
+        &write.encode(),
+        &[1; 50],
+    ];
     raw.write_all(&both.concat()).unwrap();
-    let mut answer = [0; Answer::BYTES];
+    let mut answer = [0; StorageReply::BYTES];
     raw.read_exact(&mut answer).unwrap();
-    assert_eq!(Answer::decode(answer).value, SIZE as u64);
+    assert_eq!(StorageReply::decode(answer).value, SIZE as u64);
     raw.write_all(&[1; 50]).unwrap();
     raw.read_exact(&mut answer).unwrap();
-    assert_eq!(Answer::decode(answer).value, 100);
+    assert_eq!(StorageReply::decode(answer).value, 100);
 }
 
 #[test]
 fn a_peer_that_dies_in_the_middle_ends_all_that_was_under_way() {
-    ends_with_its_peer(Way::Clear);
-    ends_with_its_peer(Way::Sealed);
+    ends_with_its_peer(ContentTransport::Clear);
+    ends_with_its_peer(ContentTransport::Sealed);
 }
 
-fn ends_with_its_peer(way: Way) {
+fn ends_with_its_peer(way: ContentTransport) {
     let (_, server) = lender_by(8, way);
     let mut hands = Hands::on(lent(&server).unwrap());
     hands.post(hands.request(Op::Write, 0, 100));
     assert_eq!(hands.ends(), [(0, 100)]);
-    let lost = Failure::Lost.code();
+    let lost = StorageRequestError::Lost.code();
     for number in 0..10 {
         let request = hands.request(Op::Write, number, 5_000_000);
         assert!(hands.queue.rings().prepare(request));
@@ -416,14 +425,17 @@ fn half_an_answer_is_none_and_an_answer_of_another_length_too() {
         let mut hands = Hands::on(Wire::new(stream, None).unwrap());
         hands.post(hands.request(Op::Read, 0, 100));
         hands.post(hands.request(Op::Read, 0, 100));
-        let mut asked = [0; 2 * Ask::BYTES];
+        let mut asked = [0; 2 * StorageRequest::BYTES];
         peer.read_exact(&mut asked).unwrap();
-        let answer = |value| Answer { code: 0, value }.encode();
+        let answer = |value| StorageReply { code: 0, value }.encode();
         peer.write_all(&answer(100)).unwrap();
         peer.write_all(&[7; 100]).unwrap();
         peer.write_all(&answer(second)).unwrap();
         peer.write_all(&vec![8; length]).unwrap();
         peer.shutdown(Shutdown::Both).unwrap();
-        assert_eq!(hands.ends(), [(0, 100), (Failure::Lost.code(), 0)]);
+        assert_eq!(
+            hands.ends(),
+            [(0, 100), (StorageRequestError::Lost.code(), 0)]
+        );
     }
 }

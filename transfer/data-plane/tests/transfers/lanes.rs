@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tarn_data_plane::{Far, LIBRARY, Limits, Rma, Server, Way};
-use tarn_ring::{Exposed, Failure, Level, Op, Sqe, Target};
+use tarn_data_plane::{ContentTransport, DataServer, LIBRARY, Limits, RemoteStorage, Rma};
+use tarn_ring::{Exposed, Level, Op, Sqe, StorageRequestError, Target};
 
 const TCP: &str = "tcp;ofi_rxm";
 
@@ -57,17 +57,21 @@ impl Target for Filed {
         SIZE as u64
     }
 
-    fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
+    fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), StorageRequestError> {
         self.count();
-        self.file.read_exact_at(to, at).map_err(|_| Failure::Io)
+        self.file
+            .read_exact_at(to, at)
+            .map_err(|_| StorageRequestError::Io)
     }
 
-    fn write(&mut self, at: u64, from: &[u8], _: bool) -> Result<(), Failure> {
+    fn write(&mut self, at: u64, from: &[u8], _: bool) -> Result<(), StorageRequestError> {
         self.count();
-        self.file.write_all_at(from, at).map_err(|_| Failure::Io)
+        self.file
+            .write_all_at(from, at)
+            .map_err(|_| StorageRequestError::Io)
     }
 
-    fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, Failure> {
+    fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, StorageRequestError> {
         let mut word = [0; 8];
         self.read(at, &mut word)?;
         let was = u64::from_le_bytes(word);
@@ -75,15 +79,15 @@ impl Target for Filed {
         Ok(was)
     }
 
-    fn compare_swap(&mut self, _: u64, _: u64, _: u64) -> Result<u64, Failure> {
-        Err(Failure::Invalid)
+    fn compare_swap(&mut self, _: u64, _: u64, _: u64) -> Result<u64, StorageRequestError> {
+        Err(StorageRequestError::Invalid)
     }
 
-    fn hold(&mut self, _: Option<bool>) -> Result<(), Failure> {
-        Err(Failure::Busy)
+    fn hold(&mut self, _: Option<bool>) -> Result<(), StorageRequestError> {
+        Err(StorageRequestError::Busy)
     }
 
-    fn flush(&mut self) -> Result<(), Failure> {
+    fn flush(&mut self) -> Result<(), StorageRequestError> {
         self.count();
         Ok(())
     }
@@ -102,7 +106,7 @@ impl Target for Filed {
 /// A node that lends it, and the library that is used at both ends.
 struct Bed {
     filed: Filed,
-    server: Server,
+    server: DataServer,
     library: PathBuf,
     provider: &'static str,
     _folder: tempfile::TempDir,
@@ -114,8 +118,8 @@ impl Bed {
         let library = library(folder.path())?;
         let filed = Filed::new(shown);
         let registry = Arc::new(Lender(filed.clone()));
-        let way = Way::Windows(Rma::load(&library, provider).unwrap());
-        let server = Server::start("127.0.0.1:0", registry, Limits::default(), way).unwrap();
+        let way = ContentTransport::Windows(Rma::load(&library, provider).unwrap());
+        let server = DataServer::start("127.0.0.1:0", registry, Limits::default(), way).unwrap();
         Some(Self {
             filed,
             server,
@@ -125,9 +129,9 @@ impl Bed {
         })
     }
 
-    fn far(&self, persistent: bool) -> Far {
+    fn far(&self, persistent: bool) -> RemoteStorage {
         let size = Arc::new((SIZE as u64).into());
-        Far::new(lent(&self.server).unwrap(), size, persistent).unwrap()
+        RemoteStorage::new(lent(&self.server).unwrap(), size, persistent).unwrap()
     }
 
     /// By a window.
@@ -301,7 +305,7 @@ fn a_peer_that_dies_ends_what_is_under_way_by_its_window() {
     drop(bed.server);
     let begun = Instant::now();
     // What is under way may still be done: nobody can know.
-    let lost = Failure::Lost.code();
+    let lost = StorageRequestError::Lost.code();
     for _ in 0..30 {
         hands.post(hands.request(Op::Read, 0, 3_000_000));
     }
@@ -331,7 +335,7 @@ fn a_file_that_is_cut_under_a_window_ends_its_stream_and_nothing_else() {
             assert_eq!(hands.ends(), [(0, length as u64)]);
             bed.filed.file.set_len(1 << 20).unwrap();
             let begun = Instant::now();
-            let lost = Failure::Lost.code();
+            let lost = StorageRequestError::Lost.code();
             while {
                 hands.post(hands.request(op, 2 << 20, length));
                 hands.ends() != [(lost, 0)]
@@ -414,7 +418,7 @@ fn who_sleeps_is_woken_by_what_ends_on_the_stream_or_by_the_window() {
     // A peer that is gone is told once, not for ever.
     drop(bed.server);
     hands.post(hands.request(Op::Flush, 0, 0));
-    assert_eq!(hands.ends(), [(Failure::Lost.code(), 0)]);
+    assert_eq!(hands.ends(), [(StorageRequestError::Lost.code(), 0)]);
     let _ = rustix::io::read(&event, &mut [0; 8]);
     assert!(!is_ready(0));
 }

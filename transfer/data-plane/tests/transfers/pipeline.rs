@@ -4,7 +4,9 @@ use crate::common::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tarn_data_plane::{Arriving, Client, Limits, Server, Timeouts, Way};
+use tarn_data_plane::{
+    Arriving, ContentTransport, DataClient, DataClientTimeouts, DataServer, Limits,
+};
 use tarn_mover::Trees;
 use tarn_ports::{Arrivals, Control, Mover};
 use tarn_types::event::FailureKind;
@@ -12,19 +14,19 @@ use tarn_types::event::FailureKind;
 /// A node that copies from `source` and serves what it has of it.
 struct Hop {
     arriving: Arc<Arriving>,
-    server: Server,
-    client: Arc<Client>,
+    server: DataServer,
+    client: Arc<DataClient>,
 }
 
 fn hop() -> Hop {
     let arriving = Arc::new(Arriving::new());
     let replica_registry = replica_registry();
     replica_registry.offer_arriving(&RUN, tree(), Arc::clone(&arriving));
-    let server = Server::start(
+    let server = DataServer::start(
         "127.0.0.1:0",
         replica_registry,
         Limits::default(),
-        Way::Clear,
+        ContentTransport::Clear,
     )
     .unwrap();
     let client = Arc::new(client_of(&server));
@@ -174,10 +176,10 @@ fn who_waits_for_what_never_comes_gives_up() {
     let ends = Ends::new();
     ends.write("f", b"f");
     let hop = hop();
-    let impatient = Client {
-        timeout: Timeouts {
+    let impatient = DataClient {
+        timeout: DataClientTimeouts {
             arrival: Duration::from_millis(100),
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
         ..client_of(&hop.server)
     };

@@ -5,11 +5,11 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use tarn_data_plane::{Client, Probe, Tree};
+use tarn_data_plane::{DataClient, LinkProbe, Tree};
 use tarn_ports::{Control, PeerTree, Piece};
 use tarn_types::event::FailureKind;
 
-const SHORT: Probe = Probe {
+const SHORT: LinkProbe = LinkProbe {
     streams: 4,
     time: Duration::from_millis(200),
     most: 256 << 20,
@@ -41,10 +41,10 @@ fn limited(mut server: TcpStream, mut client: TcpStream, free: &Mutex<Instant>, 
     let _ = server.shutdown(Shutdown::Both);
 }
 
-fn through(ends: &Ends, rate: u64) -> Client {
+fn through(ends: &Ends, rate: u64) -> DataClient {
     let free = Mutex::new(Instant::now());
     let back = move |server, client| limited(server, client, &free, rate);
-    Client {
+    DataClient {
         address: wire(ends.server.address(), back),
         ..client_of(&ends.server)
     }
@@ -71,7 +71,7 @@ fn the_rate_of_a_wire_is_found() {
 #[test]
 fn a_probe_of_a_fast_link_ends_with_its_bytes() {
     let ends = Ends::new();
-    let probe = Probe {
+    let probe = LinkProbe {
         time: Duration::from_secs(30),
         most: 16 << 20,
         ..SHORT
@@ -94,7 +94,7 @@ fn a_probe_of_a_fast_link_ends_with_its_bytes() {
 #[test]
 fn who_does_not_answer_is_not_measured() {
     let ends = Ends::new();
-    let hasty = Probe {
+    let hasty = LinkProbe {
         timeout: Duration::from_millis(300),
         ..SHORT
     };
@@ -105,7 +105,7 @@ fn who_does_not_answer_is_not_measured() {
         "{error}"
     );
     assert!(began.elapsed() < Duration::from_secs(60));
-    let stranger = Client {
+    let stranger = DataClient {
         run: [1; 16],
         ..client_of(&ends.server)
     };
@@ -114,7 +114,7 @@ fn who_does_not_answer_is_not_measured() {
         FailureKind::Io,
         "the key is asked of who measures too"
     );
-    let gone = Client {
+    let gone = DataClient {
         address: TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()

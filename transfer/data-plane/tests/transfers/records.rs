@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tarn_data_plane::{Client, Limits, Timeouts, Way};
+use tarn_data_plane::{ContentTransport, DataClient, DataClientTimeouts, Limits};
 use tarn_mover::Trees;
 use tarn_ports::{Control, Mover};
 use tarn_stream::hello::{Hello, Welcome};
@@ -127,7 +127,7 @@ impl Between {
 }
 
 /// A client of `ends` all of whose streams go by who stands between.
-fn through(ends: &Ends, between: &Arc<Between>) -> Arc<Client> {
+fn through(ends: &Ends, between: &Arc<Between>) -> Arc<DataClient> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let to = ends.server.address();
@@ -149,13 +149,13 @@ fn through(ends: &Ends, between: &Arc<Between>) -> Arc<Client> {
             }
         }
     });
-    Arc::new(Client {
+    Arc::new(DataClient {
         address,
-        way: Way::Sealed,
-        timeout: Timeouts {
+        way: ContentTransport::Sealed,
+        timeout: DataClientTimeouts {
             stall: Duration::from_secs(3),
             crowded: Duration::from_millis(500),
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
         ..client_of(&ends.server)
     })
@@ -184,7 +184,7 @@ fn between(attack: Option<Attack>, (way, place): (usize, usize), earlier: Gone) 
 /// Nothing but the stream's own proof could find it: the content has no hashes here.
 #[test]
 fn attack_records_that_are_swapped_repeated_left_out_or_of_elsewhere_change_nothing() {
-    let ends = Ends::by(Limits::default(), Way::Sealed);
+    let ends = Ends::by(Limits::default(), ContentTransport::Sealed);
     ends.write("f", &bytes(2 << 20, 1));
     for n in 0..200 {
         ends.write(&format!("small-{n}"), &bytes(100 + n, 5));

@@ -8,7 +8,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tarn_data_plane::{Client, LIBRARY, Limits, Rma, Server, Timeouts, Way};
+use tarn_data_plane::{
+    ContentTransport, DataClient, DataClientTimeouts, DataServer, LIBRARY, Limits, Rma,
+};
 use tarn_ports::{Control, PeerTree, Piece};
 use tarn_types::event::FailureKind;
 
@@ -28,17 +30,19 @@ pub(crate) fn library(folder: &Path) -> Option<PathBuf> {
 /// Two ends with an endpoint each, as two nodes have.
 struct Both {
     ends: Ends,
-    server: Server,
-    client: Arc<Client>,
+    server: DataServer,
+    client: Arc<DataClient>,
 }
 
 fn both(provider: &str) -> Option<Both> {
     let ends = Ends::new();
     let library = library(ends.dir.path())?;
-    let [ours, theirs] = [(); 2].map(|()| Way::Windows(Rma::load(&library, provider).unwrap()));
+    let [ours, theirs] =
+        [(); 2].map(|()| ContentTransport::Windows(Rma::load(&library, provider).unwrap()));
     let at = "127.0.0.1:0";
-    let server = Server::start(at, ends.replica_registry.clone(), Limits::default(), ours).unwrap();
-    let client = Client {
+    let server =
+        DataServer::start(at, ends.replica_registry.clone(), Limits::default(), ours).unwrap();
+    let client = DataClient {
         way: theirs,
         ..client_of(&server)
     };
@@ -130,10 +134,10 @@ fn a_file_that_is_cut_under_a_window_is_found_out() {
     for provider in ["sockets", "tcp;ofi_rxm", "shm"] {
         let Some(both) = both(provider) else { return };
         let ends = &both.ends;
-        let hasty = Arc::new(Client {
-            timeout: Timeouts {
+        let hasty = Arc::new(DataClient {
+            timeout: DataClientTimeouts {
                 stall: Duration::from_secs(8),
-                ..Timeouts::default()
+                ..DataClientTimeouts::default()
             },
             way: both.client.way.clone(),
             ..client_of(&both.server)
@@ -191,11 +195,11 @@ fn what_does_not_work_is_given_up() {
     ends.write("f", &bytes(20 << 20, 1));
     // It looks for the windows of one provider with another.
     let library = library(ends.dir.path()).unwrap();
-    let client = Arc::new(Client {
-        way: Way::Windows(Rma::load(&library, "sockets").unwrap()),
-        timeout: Timeouts {
+    let client = Arc::new(DataClient {
+        way: ContentTransport::Windows(Rma::load(&library, "sockets").unwrap()),
+        timeout: DataClientTimeouts {
             stall: Duration::from_secs(8),
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
         ..client_of(&both.server)
     });
@@ -282,7 +286,7 @@ fn heads(sent: &[u8]) -> Vec<usize> {
 fn liar(
     both: &Both,
     lie: impl Fn(&mut [u8]) + Send + Sync + 'static,
-) -> (Arc<Client>, Arc<AtomicUsize>) {
+) -> (Arc<DataClient>, Arc<AtomicUsize>) {
     let lied = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&lied);
     let back = move |mut server: TcpStream, mut client: TcpStream| {
@@ -299,12 +303,12 @@ fn liar(
         let _ = client.shutdown(Shutdown::Both);
         let _ = server.shutdown(Shutdown::Both);
     };
-    let client = Client {
+    let client = DataClient {
         address: wire(both.server.address(), back),
         way: both.client.way.clone(),
-        timeout: Timeouts {
+        timeout: DataClientTimeouts {
             stall: Duration::from_secs(8),
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
         ..client_of(&both.server)
     };

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tarn_data_plane::{Client, Limits, Probe, Timeouts, Way};
+use tarn_data_plane::{ContentTransport, DataClient, DataClientTimeouts, Limits, LinkProbe};
 use tarn_ports::{Control, MoverError};
 use tarn_stream::hello::{CLEAR, Hello, SEALED, Welcome};
 
@@ -32,9 +32,9 @@ fn pass(mut from: TcpStream, mut to: TcpStream, way: usize, seen: &Seen, change:
 /// A client of `ends` whose bytes go by somebody who sees all of them, and may change some; 0 is the way to the server.
 fn through(
     ends: &Ends,
-    way: Way,
+    way: ContentTransport,
     change: impl Fn(usize, &mut Vec<u8>) + Send + Sync + 'static,
-) -> (Arc<Client>, Seen) {
+) -> (Arc<DataClient>, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let to = ends.server.address();
@@ -56,13 +56,13 @@ fn through(
             }
         }
     });
-    let client = Client {
+    let client = DataClient {
         address,
         way,
-        timeout: Timeouts {
+        timeout: DataClientTimeouts {
             stall: Duration::from_secs(3),
             crowded: Duration::from_millis(500),
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
         ..client_of(&ends.server)
     };
@@ -82,18 +82,19 @@ fn has(all: &[u8], part: &[u8]) -> bool {
     all.windows(part.len()).any(|w| w == part)
 }
 
-fn fetch(ends: &Ends, client: &Arc<Client>) -> Result<(), MoverError> {
+fn fetch(ends: &Ends, client: &Arc<DataClient>) -> Result<(), MoverError> {
     copy(&job(vec![remote(client, ends.manifest())], &ends.to)).map(drop)
 }
 
 #[test]
 fn nothing_of_a_sealed_stream_is_to_be_seen_and_one_end_is_enough() {
-    let ways = [Way::Clear, Way::Sealed];
+    let ways = [ContentTransport::Clear, ContentTransport::Sealed];
     for (server, client) in ways
         .iter()
         .flat_map(|s| ways.iter().map(move |c| (s.clone(), c.clone())))
     {
-        let sealed = matches!(server, Way::Sealed) || matches!(client, Way::Sealed);
+        let sealed = matches!(server, ContentTransport::Sealed)
+            || matches!(client, ContentTransport::Sealed);
         let ends = Ends::by(Limits::default(), server);
         fill(&ends);
         let (client, seen) = through(&ends, client, |_, _| {});
@@ -111,10 +112,10 @@ fn nothing_of_a_sealed_stream_is_to_be_seen_and_one_end_is_enough() {
 
 #[test]
 fn every_stream_has_keys_of_its_own() {
-    let ends = Ends::by(Limits::default(), Way::Sealed);
+    let ends = Ends::by(Limits::default(), ContentTransport::Sealed);
     ends.write("f", &bytes(300, 1));
     let answers = [(); 2].map(|()| {
-        let (client, seen) = through(&ends, Way::Clear, |_, _| {});
+        let (client, seen) = through(&ends, ContentTransport::Clear, |_, _| {});
         fetch(&ends, &client).unwrap();
         std::fs::remove_dir_all(&ends.to).unwrap();
         let seen = seen.lock().unwrap();
@@ -147,7 +148,7 @@ fn at(
 
 #[test]
 fn attack_a_sealed_stream_that_is_changed_ends_and_tells_nothing() {
-    let ends = Ends::by(Limits::default(), Way::Sealed);
+    let ends = Ends::by(Limits::default(), ContentTransport::Sealed);
     ends.write("f", &bytes(3 << 20, 1));
     // Without a hash, nothing but the stream's own proof could find it.
     let mut manifest = ends.manifest();
@@ -173,7 +174,7 @@ fn attack_a_sealed_stream_that_is_changed_ends_and_tells_nothing() {
                 2 => piece.insert(at, piece[at] ^ 0x80),
                 _ => piece.truncate(at),
             });
-            let (client, _) = through(&ends, Way::Clear, change);
+            let (client, _) = through(&ends, ContentTransport::Clear, change);
             let job = job(vec![remote(&client, manifest.clone())], &ends.to);
             let error = copy(&job).unwrap_err();
             assert!(!ends.to.exists(), "{place}, {kind}");
@@ -196,12 +197,12 @@ fn attack_nobody_is_talked_out_of_a_sealed_stream() {
                 piece[at..at + 2].copy_from_slice(&CLEAR.to_le_bytes());
             }
         };
-        let (client, seen) = through(&ends, Way::Sealed, change);
+        let (client, seen) = through(&ends, ContentTransport::Sealed, change);
         fetch(&ends, &client).unwrap_err();
         assert!(!has(&seen.lock().unwrap()[0], b"key"));
     }
     // Who only speaks the older version is sent away.
-    let ends = Ends::by(Limits::default(), Way::Sealed);
+    let ends = Ends::by(Limits::default(), ContentTransport::Sealed);
     let mut old = TcpStream::connect(ends.server.address()).unwrap();
     let hello = Hello {
         lowest: CLEAR,
@@ -221,7 +222,7 @@ fn attack_nobody_is_talked_out_of_a_sealed_stream() {
 #[test]
 fn attack_a_nonce_that_is_no_public_key_is_refused() {
     use hmac::{Hmac, KeyInit, Mac};
-    let ends = Ends::by(Limits::default(), Way::Sealed);
+    let ends = Ends::by(Limits::default(), ContentTransport::Sealed);
     let mut stream = TcpStream::connect(ends.server.address()).unwrap();
     let hello = Hello {
         lowest: SEALED,
@@ -246,8 +247,8 @@ fn attack_a_nonce_that_is_no_public_key_is_refused() {
 
 #[test]
 fn a_link_is_measured_as_it_is_used() {
-    let ends = Ends::by(Limits::default(), Way::Sealed);
-    let probe = Probe {
+    let ends = Ends::by(Limits::default(), ContentTransport::Sealed);
+    let probe = LinkProbe {
         streams: 2,
         time: Duration::from_millis(300),
         most: 8 << 20,

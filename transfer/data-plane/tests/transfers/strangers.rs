@@ -5,13 +5,13 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_data_plane::{Client, Key, Limits, Timeouts};
+use tarn_data_plane::{DataClient, DataClientTimeouts, Key, Limits};
 use tarn_ports::{Control, PeerTree, Piece};
-use tarn_proto::data::{Answer, Builder, MAX_REQUEST, Status, Tree};
+use tarn_proto::data::{Builder, MAX_REQUEST, ReadReplyHeader, ReadStatus, Tree};
 use tarn_stream::hello::{CLEAR, Hello, Verdict, Welcome};
 use tarn_types::event::FailureKind;
 
-fn error_of(client: Client) -> String {
+fn error_of(client: DataClient) -> String {
     let client = Arc::new(client);
     let tree = client.tree(tree());
     let error = tree.open(&Control::default()).err().unwrap();
@@ -34,12 +34,12 @@ pub(crate) fn until(mut what: impl FnMut() -> bool) {
 #[test]
 fn attack_a_wrong_key_and_an_unknown_run_are_refused_at_both_ends() {
     let ends = Ends::new();
-    let wrong = Client {
+    let wrong = DataClient {
         key: Key([1; 32]),
         ..client_of(&ends.server)
     };
     assert!(error_of(wrong).contains("does not know the key"));
-    let unknown = Client {
+    let unknown = DataClient {
         run: [1; 16],
         ..client_of(&ends.server)
     };
@@ -76,7 +76,7 @@ fn attack_a_replayed_handshake_is_worth_nothing() {
         client.write_all(&last).unwrap();
         (first, third)
     });
-    let honest = Arc::new(Client {
+    let honest = Arc::new(DataClient {
         address,
         ..client_of(&ends.server)
     });
@@ -143,7 +143,7 @@ fn another_version_is_told_and_refused() {
         socket.write_all(&mac.finalize().into_bytes()).unwrap();
     });
     assert!(
-        error_of(Client {
+        error_of(DataClient {
             address,
             ..client_of(&ends.server)
         })
@@ -153,7 +153,7 @@ fn another_version_is_told_and_refused() {
 }
 
 /// What a liar does once the client trusts it: an honest server's handshake, and then these bytes.
-fn liar(ends: &Ends, lie: Vec<u8>, then_close: bool) -> Arc<Client> {
+fn liar(ends: &Ends, lie: Vec<u8>, then_close: bool) -> Arc<DataClient> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let to = ends.server.address();
@@ -174,11 +174,11 @@ fn liar(ends: &Ends, lie: Vec<u8>, then_close: bool) -> Arc<Client> {
             }
         }
     });
-    Arc::new(Client {
+    Arc::new(DataClient {
         address,
-        timeout: Timeouts {
+        timeout: DataClientTimeouts {
             stall: Duration::from_secs(3),
-            ..Timeouts::default()
+            ..DataClientTimeouts::default()
         },
         ..client_of(&ends.server)
     })
@@ -189,7 +189,7 @@ fn attack_lies_are_found_out() {
     let ends = Ends::new();
     ends.write("f", b"0123456789");
     let answer = |request, item, status, len| {
-        Answer {
+        ReadReplyHeader {
             request,
             item,
             status,
@@ -199,7 +199,7 @@ fn attack_lies_are_found_out() {
         .to_vec()
     };
     let content =
-        |len: u64, bytes: &[u8]| [answer(0, 0, Status::Content, len), bytes.to_vec()].concat();
+        |len: u64, bytes: &[u8]| [answer(0, 0, ReadStatus::Content, len), bytes.to_vec()].concat();
     let cases: Vec<(&str, Vec<u8>, bool, FailureKind, &str)> = vec![
         (
             "longer",
@@ -224,14 +224,14 @@ fn attack_lies_are_found_out() {
         ),
         (
             "another item",
-            answer(0, 1, Status::Content, 10),
+            answer(0, 1, ReadStatus::Content, 10),
             false,
             FailureKind::Io,
             "another request",
         ),
         (
             "another request",
-            answer(9, 0, Status::Content, 10),
+            answer(9, 0, ReadStatus::Content, 10),
             false,
             FailureKind::Io,
             "another request",
@@ -268,7 +268,7 @@ fn attack_lies_are_found_out() {
         (
             "long text",
             [
-                answer(0, 0, Status::Gone, 0)[..9].to_vec(),
+                answer(0, 0, ReadStatus::Gone, 0)[..9].to_vec(),
                 u64::MAX.to_le_bytes().to_vec(),
             ]
             .concat(),
@@ -278,7 +278,7 @@ fn attack_lies_are_found_out() {
         ),
         (
             "gone",
-            [answer(0, 0, Status::Gone, 3), b"\x1b[2".to_vec()].concat(),
+            [answer(0, 0, ReadStatus::Gone, 3), b"\x1b[2".to_vec()].concat(),
             false,
             FailureKind::SourceChanged,
             "not there any more",
@@ -349,7 +349,10 @@ fn attack_garbage_and_silence_cost_a_server_nothing_but_time() {
     request.push(b"f", 0, 1).unwrap();
     let request = request.finish();
     let ready = Verdict::Ready.encode();
-    assert_eq!(good(&request).len(), ready.len() + Answer::BYTES + 1);
+    assert_eq!(
+        good(&request).len(),
+        ready.len() + ReadReplyHeader::BYTES + 1
+    );
     assert_eq!(good(b""), ready);
     assert_eq!(good(&request[..request.len() - 1]), ready);
     assert_eq!(good(&(MAX_REQUEST as u32 + 1).to_le_bytes()), ready);
@@ -371,7 +374,7 @@ fn attack_nothing_beyond_what_is_offered_is_served() {
         rustix::fs::Mode::RWXU,
     )
     .unwrap();
-    let read = |client: &Arc<Client>, tree: Tree, path: &[u8]| {
+    let read = |client: &Arc<DataClient>, tree: Tree, path: &[u8]| {
         let tree = client.tree(tree);
         let control = Control::default();
         let mut stream = tree.open(&control).unwrap();
@@ -415,7 +418,7 @@ fn attack_nothing_beyond_what_is_offered_is_served() {
     }
     // Another run has its own key, and not these trees.
     ends.replica_registry.admit([8; 16], Key([8; 32]));
-    let other = Arc::new(Client {
+    let other = Arc::new(DataClient {
         run: [8; 16],
         key: Key([8; 32]),
         ..client_of(&ends.server)

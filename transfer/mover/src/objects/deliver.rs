@@ -1,23 +1,23 @@
 //! Putting trees into a store. A store has no renames: objects are replaced one by one, each whole or absent, what the tree no
 //! longer has is removed after them, and tarn's own manifest is the last.
 
-use super::listing::Listing;
+use super::listing::TreeListing;
 use super::owned::{HASH, OWNER, PROBE, There, exists, object, of_owner, owned, owned_object};
-use super::reading::Reader;
-use super::upload::{Meant, Note, Noted};
-use super::{HELD, Place, STREAMS, chunks_of, hash_of, marker, together, upload};
+use super::reading::PeerSourceReader;
+use super::upload::{Meant, UploadNote, UploadNoteEtag};
+use super::{HELD, STREAMS, StoreLocation, chunks_of, hash_of, marker, together, upload};
 use crate::content::{self, CHUNK, ChunkHash};
 use crate::error::{Result, corrupt, show};
 use crate::gather::{conflict, name_of};
 use crate::queue::lock;
 use crate::throttle::Limiter;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tarn_ports::{
-    Control, CopyReport, CopySource, Delivery, Found, MoverError, Over, Refused, Replaces, Tags,
-    Upload,
+    Control, CopyReport, CopySource, DeliveryJob, MoverError, ObjectMetadata, ObjectStoreError,
+    Over, Replaces, Tags, Upload,
 };
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
@@ -39,8 +39,8 @@ const TIME: &str = "mtime";
 
 /// Puts trees into a store. `digest` reads one whose manifest is not known.
 pub(crate) fn deliver(
-    place: &Place<'_>,
-    job: &Delivery,
+    place: &StoreLocation<'_>,
+    job: &DeliveryJob,
     sources: &[CopySource],
     limiter: Option<Arc<Limiter>>,
     digest: &dyn Fn(&CopySource) -> Result<Manifest>,
@@ -51,8 +51,8 @@ pub(crate) fn deliver(
         .map(|s| s.manifest.clone().map_or_else(|| digest(s), Ok))
         .collect::<Result<_>>()?;
     let trees = sources.iter().enumerate();
-    let trees: Vec<Tree<'_>> = trees
-        .map(|(at, source)| Tree::of(source).map_err(|e| e.of_source(at)))
+    let trees: Vec<SourceTree<'_>> = trees
+        .map(|(at, source)| SourceTree::of(source).map_err(|e| e.of_source(at)))
         .collect::<Result<_>>()?;
     let mut manifests: Vec<Manifest> = trees.iter().zip(known).map(wanted).collect();
     let merged =
@@ -63,11 +63,11 @@ pub(crate) fn deliver(
             let path = only_file(&merged, &place.at)?;
             let there = owned_object(place, who, control)?;
             let there = there.map(|there| (path, there));
-            (Listing::default(), there.into_iter().collect())
+            (TreeListing::default(), there.into_iter().collect())
         }
         false => owned(place, who, control)?,
     };
-    let putting = Putting {
+    let putting = TreeDelivery {
         place,
         job,
         control,
@@ -81,9 +81,9 @@ pub(crate) fn deliver(
     let files = putting.files(&merged)?;
     let noted = match job.single || listing.upload.is_some() {
         true => upload::noted(place, &job.owner, job.over == Over::All, control)?,
-        false => Noted::Nothing,
+        false => UploadNote::Nothing,
     };
-    if matches!(noted, Noted::Theirs) {
+    if matches!(noted, UploadNote::Theirs) {
         return Err(exists(&place.note()?));
     }
     // From here on the tree is not what its manifest says.
@@ -136,7 +136,7 @@ fn only_file(merged: &Manifest, at: &ObjectUrl) -> Result<Box<[u8]>> {
     }
 }
 
-fn wanted((tree, manifest): (&Tree<'_>, Manifest)) -> Manifest {
+fn wanted((tree, manifest): (&SourceTree<'_>, Manifest)) -> Manifest {
     let entries = manifest.entries.into_iter();
     Manifest {
         entries: entries.filter(|e| tree.wants(&e.path)).collect(),
@@ -168,7 +168,7 @@ fn tags(owner: &str, hash: Option<Hash>, mtime: i64) -> Tags {
 }
 
 /// What an object may take the place of, where this one was seen: nothing of others, unless the delivery replaces whatever is there.
-fn replaces<'a>(job: &Delivery, seen: Option<&'a str>) -> Replaces<'a> {
+fn replaces<'a>(job: &DeliveryJob, seen: Option<&'a str>) -> Replaces<'a> {
     match (job.over, seen) {
         (Over::All, _) => Replaces::Anything,
         (_, Some(etag)) => Replaces::Only(etag),
@@ -185,7 +185,7 @@ fn part_len(size: u64) -> u64 {
 
 /// What a delivery has done.
 #[derive(Default)]
-struct Done {
+struct DeliveryProgress {
     /// ETag and hash of each object, by path.
     put: BTreeMap<Box<[u8]>, (String, Hash)>,
     bytes: u64,
@@ -193,7 +193,7 @@ struct Done {
 }
 
 /// A file to be put.
-pub(super) struct File<'a> {
+pub(super) struct DeliveryFile<'a> {
     pub(super) path: &'a [u8],
     at: ObjectUrl,
     /// The first source that has it.
@@ -204,22 +204,22 @@ pub(super) struct File<'a> {
 }
 
 /// A delivery.
-pub(super) struct Putting<'a> {
-    place: &'a Place<'a>,
-    job: &'a Delivery,
+pub(super) struct TreeDelivery<'a> {
+    place: &'a StoreLocation<'a>,
+    job: &'a DeliveryJob,
     pub(super) control: &'a Control,
     limiter: Option<Arc<Limiter>>,
-    pub(super) trees: &'a [Tree<'a>],
+    pub(super) trees: &'a [SourceTree<'a>],
     manifests: &'a [Manifest],
     there: &'a BTreeMap<Box<[u8]>, There>,
     /// The note of an upload that is there.
-    note: Mutex<Option<Note>>,
-    done: Mutex<Done>,
+    note: Mutex<Option<UploadNoteEtag>>,
+    done: Mutex<DeliveryProgress>,
 }
 
-impl<'a> Putting<'a> {
+impl<'a> TreeDelivery<'a> {
     /// The files of the tree, all of whose names must be keys, before the first is put.
-    fn files(&self, merged: &'a Manifest) -> Result<Vec<File<'a>>> {
+    fn files(&self, merged: &'a Manifest) -> Result<Vec<DeliveryFile<'a>>> {
         let mut files = Vec::new();
         for Entry {
             path, kind, mtime, ..
@@ -248,7 +248,7 @@ impl<'a> Putting<'a> {
                 return Err(MoverError::new(FailureKind::Io, text));
             }
             let tree = self.manifests.iter().position(|m| m.find(path).is_some());
-            files.push(File {
+            files.push(DeliveryFile {
                 path,
                 at,
                 tree: tree.unwrap_or_default(),
@@ -262,9 +262,10 @@ impl<'a> Putting<'a> {
 
     /// Puts the large files one by one, the parts of each together, then the small ones together. First what a killed delivery had
     /// under way, as there is one note.
-    fn all(&self, files: &[File<'_>], noted: Noted) -> Result<()> {
-        let (large, small): (Vec<&File<'_>>, Vec<_>) = files.iter().partition(|f| f.size > PART);
-        if let Noted::Killed(begun, meant, note) = noted {
+    fn all(&self, files: &[DeliveryFile<'_>], noted: UploadNote) -> Result<()> {
+        let (large, small): (Vec<&DeliveryFile<'_>>, Vec<_>) =
+            files.iter().partition(|f| f.size > PART);
+        if let UploadNote::Killed(begun, meant, note) = noted {
             *lock(&self.note) = Some(note);
             let file = large.iter().find(|f| f.at == begun.at);
             let went_on = match file.zip(meant) {
@@ -285,7 +286,7 @@ impl<'a> Putting<'a> {
             &small,
             STREAMS,
             self.control,
-            Reader::default,
+            PeerSourceReader::default,
             |reader, file| match self.is_there(file)? {
                 true => Ok(()),
                 false => self.put_small(reader, file),
@@ -294,7 +295,7 @@ impl<'a> Putting<'a> {
     }
 
     /// Whether the object is what it is to be, by an earlier delivery.
-    fn is_there(&self, file: &File<'_>) -> Result<bool> {
+    fn is_there(&self, file: &DeliveryFile<'_>) -> Result<bool> {
         let there = self.there.get(file.path);
         let Some((there, is)) = there
             .filter(|there| there.size == file.size)
@@ -319,7 +320,7 @@ impl<'a> Putting<'a> {
     }
 
     /// An object is there, of which so many bytes were before this delivery.
-    fn finished(&self, file: &File<'_>, etag: String, hash: Hash, resumed: u64) {
+    fn finished(&self, file: &DeliveryFile<'_>, etag: String, hash: Hash, resumed: u64) {
         let mut done = lock(&self.done);
         done.put.insert(file.path.into(), (etag, hash));
         done.resumed += resumed;
@@ -341,7 +342,7 @@ impl<'a> Putting<'a> {
             .map_or(Ok(()), |l| l.file(self.control))
     }
 
-    fn put_small(&self, reader: &mut Reader<'a>, file: &File<'_>) -> Result<()> {
+    fn put_small(&self, reader: &mut PeerSourceReader<'a>, file: &DeliveryFile<'_>) -> Result<()> {
         self.begins()?;
         let bytes = self.read(reader, file, 0, file.size)?;
         let hash = content::file(&chunks_of(&bytes));
@@ -358,12 +359,12 @@ impl<'a> Putting<'a> {
     }
 
     /// What a file's object may take the place of.
-    fn replaces(&self, file: &File<'_>) -> Replaces<'_> {
+    fn replaces(&self, file: &DeliveryFile<'_>) -> Replaces<'_> {
         let seen = self.there.get(file.path);
         replaces(self.job, seen.map(|there| &*there.etag))
     }
 
-    fn put_large(&self, file: &File<'_>) -> Result<()> {
+    fn put_large(&self, file: &DeliveryFile<'_>) -> Result<()> {
         // It is kept with the object from the beginning.
         let hash = self.hash_of(file)?;
         let tags = tags(&self.job.owner, Some(hash), file.mtime);
@@ -374,7 +375,7 @@ impl<'a> Putting<'a> {
             let noted = self.note(&begun, (hash, file.mtime));
             noted.inspect_err(|_| self.give_up(&begun))?;
             match self.send(file, &begun, hash, &BTreeMap::new()) {
-                Err(e) if e.refused == Some(Refused::RestartUpload) && left > 0 => {}
+                Err(e) if e.refused == Some(ObjectStoreError::RestartUpload) && left > 0 => {}
                 other => return other,
             }
         }
@@ -406,7 +407,7 @@ impl<'a> Putting<'a> {
 
     /// Goes on with an upload of a file that was to become this; whether it did. Where the file has changed since, or the upload is
     /// gone, or the object is whole already, it did not.
-    fn went_on(&self, file: &File<'_>, begun: &Upload, meant: Meant) -> Result<bool> {
+    fn went_on(&self, file: &DeliveryFile<'_>, begun: &Upload, meant: Meant) -> Result<bool> {
         if self.is_there(file)? || meant != (self.hash_of(file)?, file.mtime) {
             return Ok(false);
         }
@@ -414,20 +415,20 @@ impl<'a> Putting<'a> {
             return Ok(false);
         };
         match self.send(file, begun, meant.0, &there) {
-            Err(e) if e.refused == Some(Refused::RestartUpload) => Ok(false),
+            Err(e) if e.refused == Some(ObjectStoreError::RestartUpload) => Ok(false),
             sent => sent.map(|()| true),
         }
     }
 
     /// The hash of what a file is to be.
-    fn hash_of(&self, file: &File<'_>) -> Result<Hash> {
+    fn hash_of(&self, file: &DeliveryFile<'_>) -> Result<Hash> {
         file.hash.map_or_else(|| self.read_for_hash(file), Ok)
     }
 
     /// Sends the parts of an upload that are not there, and makes the object of all.
     fn send(
         &self,
-        file: &File<'_>,
+        file: &DeliveryFile<'_>,
         begun: &Upload,
         hash: Hash,
         there: &BTreeMap<u16, String>,
@@ -459,7 +460,7 @@ impl<'a> Putting<'a> {
     /// The ETags of all parts, and how many bytes were there. Of what is there each part is compared with the file's bytes.
     fn send_parts(
         &self,
-        file: &File<'_>,
+        file: &DeliveryFile<'_>,
         upload: &Upload,
         hash: Hash,
         there: &BTreeMap<u16, String>,
@@ -474,7 +475,7 @@ impl<'a> Putting<'a> {
             &parts,
             threads,
             self.control,
-            Reader::default,
+            PeerSourceReader::default,
             |reader, part| {
                 let start = part * len;
                 let bytes = self.read(reader, file, start, len.min(file.size - start))?;
@@ -506,8 +507,8 @@ impl<'a> Putting<'a> {
         }
     }
 
-    fn read_for_hash(&self, file: &File<'_>) -> Result<Hash> {
-        let (mut reader, mut at) = (Reader::default(), 0);
+    fn read_for_hash(&self, file: &DeliveryFile<'_>) -> Result<Hash> {
+        let (mut reader, mut at) = (PeerSourceReader::default(), 0);
         hash_of(file.size, self.control, |buffer| {
             let bytes = self.read(&mut reader, file, at, buffer.len() as u64)?;
             buffer.copy_from_slice(&bytes);
@@ -516,12 +517,12 @@ impl<'a> Putting<'a> {
         })
     }
 
-    fn damaged(&self, file: &File<'_>) -> MoverError {
+    fn damaged(&self, file: &DeliveryFile<'_>) -> MoverError {
         let path = self.trees[file.tree].show(file.path);
         corrupt(&path, "does not match its hash").of_source(file.tree)
     }
 
-    fn as_promised(&self, file: &File<'_>, hash: Hash) -> Result<()> {
+    fn as_promised(&self, file: &DeliveryFile<'_>, hash: Hash) -> Result<()> {
         match file.hash.is_none_or(|promised| promised == hash) {
             true => Ok(()),
             false => Err(self.damaged(file)),
@@ -529,7 +530,7 @@ impl<'a> Putting<'a> {
     }
 
     /// An upload in parts has become the object that was meant.
-    fn is_whole(&self, file: &File<'_>, hash: Hash) -> Result<()> {
+    fn is_whole(&self, file: &DeliveryFile<'_>, hash: Hash) -> Result<()> {
         self.made(file, hash)?.map(drop).ok_or_else(|| {
             let text = format!(
                 "{} is not what was just put there; somebody else writes there too",
@@ -540,9 +541,9 @@ impl<'a> Putting<'a> {
     }
 
     /// The ETag of the object, if it is what an upload in parts was to become.
-    fn made(&self, file: &File<'_>, hash: Hash) -> Result<Option<String>> {
+    fn made(&self, file: &DeliveryFile<'_>, hash: Hash) -> Result<Option<String>> {
         let found = self.place.store.look(&file.at, self.control)?;
-        let same = |f: &Found| {
+        let same = |f: &ObjectMetadata| {
             let is = of_owner(f, &self.job.owner).flatten();
             f.size == file.size && is == Some(hash)
         };
@@ -550,7 +551,13 @@ impl<'a> Putting<'a> {
     }
 
     /// An object that was put: read again if that was asked for.
-    fn checked(&self, file: &File<'_>, etag: String, hash: Hash, resumed: u64) -> Result<()> {
+    fn checked(
+        &self,
+        file: &DeliveryFile<'_>,
+        etag: String,
+        hash: Hash,
+        resumed: u64,
+    ) -> Result<()> {
         let read = self.read_back(file, &etag, hash);
         if read
             .as_ref()
@@ -564,7 +571,7 @@ impl<'a> Putting<'a> {
         Ok(())
     }
 
-    fn read_back(&self, file: &File<'_>, etag: &str, hash: Hash) -> Result<()> {
+    fn read_back(&self, file: &DeliveryFile<'_>, etag: &str, hash: Hash) -> Result<()> {
         if self.job.verify != Verify::Readback || file.size == 0 {
             return Ok(());
         }

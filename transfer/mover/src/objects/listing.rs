@@ -1,12 +1,12 @@
 //! What a tree of a store holds: keys become paths.
 
-use super::marker::{self, Said};
+use super::marker::{self, MarkerEntries};
 use super::owned::PROBE;
 use super::upload;
 use crate::error::{Result, show};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
-use tarn_ports::{Found, MoverError, ObjectStore, Refused, Watch};
+use tarn_ports::{MoverError, ObjectMetadata, ObjectStore, ObjectStoreError, Watch};
 use tarn_types::bounds::MAX_ENTRIES;
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
@@ -21,17 +21,17 @@ const SECOND: i64 = 1_000_000_000;
 
 /// What lies below a tree's prefix.
 #[derive(Default)]
-pub(crate) struct Listing {
+pub(crate) struct TreeListing {
     /// The objects, by path.
-    pub(crate) objects: BTreeMap<Box<[u8]>, Found>,
+    pub(crate) objects: BTreeMap<Box<[u8]>, ObjectMetadata>,
     /// Folders that are objects whose keys end with `/`, without bytes.
     pub(crate) folders: Vec<Box<[u8]>>,
     /// tarn's own manifest.
-    pub(crate) marker: Option<Found>,
+    pub(crate) marker: Option<ObjectMetadata>,
     /// What it says.
-    pub(crate) said: Said,
+    pub(crate) said: MarkerEntries,
     /// The note of an upload that a delivery has under way, or had when it was killed.
-    pub(crate) upload: Option<Found>,
+    pub(crate) upload: Option<ObjectMetadata>,
 }
 
 /// Lists a tree, or one object.
@@ -45,7 +45,7 @@ pub(crate) fn list(store: &dyn ObjectStore, at: &ObjectUrl, watch: &dyn Watch) -
             failed(format!(
                 "there is no object {at}; name a tree of objects with a `/` at its end: {at}/"
             ))
-            .refused(Refused::Missing)
+            .refused(ObjectStoreError::Missing)
         })?;
         return Ok(Manifest {
             entries: vec![plain(name, &found)],
@@ -85,7 +85,7 @@ fn nothing(at: &ObjectUrl) -> MoverError {
     failed(format!(
         "there is nothing at {at}; check its name, or put something there"
     ))
-    .refused(Refused::Missing)
+    .refused(ObjectStoreError::Missing)
 }
 
 /// Everything below a prefix, whatever it is.
@@ -93,8 +93,8 @@ pub(crate) fn listed(
     store: &dyn ObjectStore,
     at: &ObjectUrl,
     watch: &dyn Watch,
-) -> Result<Listing> {
-    let mut listing = Listing::default();
+) -> Result<TreeListing> {
+    let mut listing = TreeListing::default();
     let mut count = 0usize;
     store.list(at, watch, &mut |found| {
         count += 1;
@@ -111,8 +111,8 @@ pub(crate) fn listed(
     Ok(listing)
 }
 
-impl Listing {
-    fn add(&mut self, at: &ObjectUrl, found: Found) -> Result<()> {
+impl TreeListing {
+    fn add(&mut self, at: &ObjectUrl, found: ObjectMetadata) -> Result<()> {
         let path = found.key.strip_prefix(&at.key).ok_or_else(|| {
             failed(format!(
                 "the store lists `{}` for {at}, which does not contain it",
@@ -142,7 +142,7 @@ impl Listing {
     }
 
     /// What tarn has put as this object, if it still is that.
-    pub(crate) fn known(&self, path: &[u8], found: &Found) -> Option<&Entry> {
+    pub(crate) fn known(&self, path: &[u8], found: &ObjectMetadata) -> Option<&Entry> {
         let (entry, etag) = self.said.get(path)?;
         let same = matches!(entry.kind, EntryKind::File { size, .. } if size == found.size);
         (same && *etag == found.etag).then_some(entry)
@@ -214,7 +214,7 @@ fn folder(path: &[u8], mtime: i64) -> Entry {
 
 /// A file of which its object alone tells. Its time is the object's to the second; the fraction is made of the ETag, so that what
 /// compares sizes and times tells apart what ETags do.
-fn plain(path: &[u8], found: &Found) -> Entry {
+fn plain(path: &[u8], found: &ObjectMetadata) -> Entry {
     Entry {
         path: path.into(),
         kind: EntryKind::File {

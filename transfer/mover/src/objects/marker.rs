@@ -3,7 +3,7 @@
 
 use crate::error::Result;
 use std::collections::BTreeMap;
-use tarn_ports::{Found, MoverError, ObjectStore, Watch};
+use tarn_ports::{MoverError, ObjectMetadata, ObjectStore, Watch};
 use tarn_types::event::FailureKind;
 use tarn_types::manifest::{Entry, EntryKind, Manifest, Xattr};
 use tarn_types::object::ObjectUrl;
@@ -18,7 +18,7 @@ const MODE: u32 = 0o777;
 const MAX_BYTES: u64 = 1 << 30;
 
 /// What it says of each path; of a file with its object's ETag.
-pub(crate) type Said = BTreeMap<Box<[u8]>, (Entry, String)>;
+pub(crate) type MarkerEntries = BTreeMap<Box<[u8]>, (Entry, String)>;
 
 /// What a tree's manifest in the store is to be, of this tree and the objects' ETags.
 pub(crate) fn write(tree: &Manifest, etag: impl Fn(&[u8]) -> Option<String>) -> Vec<u8> {
@@ -56,9 +56,9 @@ fn users(xattrs: &[Xattr]) -> Vec<Xattr> {
 pub(crate) fn read(
     store: &dyn ObjectStore,
     tree: &ObjectUrl,
-    found: &Found,
+    found: &ObjectMetadata,
     watch: &dyn Watch,
-) -> Result<Said> {
+) -> Result<MarkerEntries> {
     let at = tree.object(found.key.clone());
     let damaged = |why: String| {
         let text = format!(

@@ -1,12 +1,12 @@
 //! What lies where a tree, or an object, is to be put, and whose it is: each object says its owner.
 
-use super::listing::{Listing, listed};
-use super::{Place, STREAMS, marker, together, upload};
+use super::listing::{TreeListing, listed};
+use super::{STREAMS, StoreLocation, marker, together, upload};
 use crate::error::{Result, show};
 use crate::queue::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use tarn_ports::{Control, Found, MoverError, Over, Replaces, Tags};
+use tarn_ports::{Control, MoverError, ObjectMetadata, Over, Replaces, Tags};
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::EntryKind;
@@ -28,13 +28,13 @@ pub(super) struct There {
 }
 
 /// What lies below a prefix, and of each object what is known.
-pub(super) type Owned = (Listing, BTreeMap<Box<[u8]>, There>);
+pub(super) type Owned = (TreeListing, BTreeMap<Box<[u8]>, There>);
 
 /// Who delivers, and what makes way.
-pub(super) type Who<'a> = (&'a str, Over);
+pub(super) type DeliveryOwner<'a> = (&'a str, Over);
 
 /// Whether a tree may be put there.
-pub(crate) fn check(place: &Place<'_>, owner: &str, control: &Control) -> Result<()> {
+pub(crate) fn check(place: &StoreLocation<'_>, owner: &str, control: &Control) -> Result<()> {
     if place.at.key.is_empty() {
         let text = format!(
             "{} is a whole bucket: name a prefix in it, such as {0}result/",
@@ -50,7 +50,7 @@ pub(crate) fn check(place: &Place<'_>, owner: &str, control: &Control) -> Result
 }
 
 /// Of an object that this owner has put: the hash of its content, if it says that.
-pub(super) fn of_owner(found: &Found, owner: &str) -> Option<Option<Hash>> {
+pub(super) fn of_owner(found: &ObjectMetadata, owner: &str) -> Option<Option<Hash>> {
     let tag = |name: &str| Some(found.tags.iter().find(|t| t.0 == name)?.1.as_str());
     (tag(OWNER) == Some(owner)).then(|| tag(HASH).and_then(|h| h.parse().ok()))
 }
@@ -62,8 +62,8 @@ pub(super) fn exists(at: &ObjectUrl) -> MoverError {
 
 /// The object that is there, which must make way for this owner's.
 pub(super) fn owned_object(
-    place: &Place<'_>,
-    (owner, over): Who<'_>,
+    place: &StoreLocation<'_>,
+    (owner, over): DeliveryOwner<'_>,
     control: &Control,
 ) -> Result<Option<There>> {
     let Some(found) = place.store.look(&place.at, control)? else {
@@ -87,7 +87,11 @@ pub(super) fn owned_object(
 }
 
 /// All that is there, which must make way for this owner's.
-pub(super) fn owned(place: &Place<'_>, (owner, over): Who<'_>, control: &Control) -> Result<Owned> {
+pub(super) fn owned(
+    place: &StoreLocation<'_>,
+    (owner, over): DeliveryOwner<'_>,
+    control: &Control,
+) -> Result<Owned> {
     let mut listing = listed(&**place.store, &place.at, control)?;
     let strange = |path: &[u8]| match over {
         Over::Unfinished => exists(&place.at),
@@ -167,7 +171,7 @@ pub(super) fn owned(place: &Place<'_>, (owner, over): Who<'_>, control: &Control
     Ok((listing, there))
 }
 
-pub(super) fn object(place: &Place<'_>, path: &[u8]) -> Result<ObjectUrl> {
+pub(super) fn object(place: &StoreLocation<'_>, path: &[u8]) -> Result<ObjectUrl> {
     place.at.at(path).map_err(|why| {
         let text = format!(
             "`{}` cannot be put into {}: {why}; a key with the prefix has at most {MAX_KEY_BYTES} bytes: rename it",

@@ -1,14 +1,14 @@
 //! Reading what is put into a store: files of folders, of peers and of other stores, sealed ones too.
 
 use super::chunks_of;
-use super::deliver::{File, PART, Putting};
+use super::deliver::{DeliveryFile, PART, TreeDelivery};
 use super::source::ObjectTree;
 use crate::content::{self, CHUNK, PIECE};
-use crate::error::{Result, Side, failed, show};
+use crate::error::{ErrorSide, Result, failed, show};
 use crate::file::read_full;
-use crate::meta::Status;
-use crate::sealed::{self, BUFFER, Broken};
-use crate::tree::Origin;
+use crate::meta::FileStatus;
+use crate::sealed::{self, BUFFER, SealedReadError};
+use crate::tree::TreeOrigin;
 use rustix::fd::OwnedFd;
 use tarn_ports::{Control, PeerStream, PeerTree, Piece};
 use tarn_seal::SealError;
@@ -16,19 +16,19 @@ use tarn_seal::file::{FileCipher, HEADER, TRAILER, stretch};
 use tarn_types::hash::Hash;
 use tarn_types::key::DataKey;
 
-impl<'a> Putting<'a> {
+impl<'a> TreeDelivery<'a> {
     /// Bytes of a file of a source.
     pub(super) fn read(
         &self,
-        reader: &mut Reader<'a>,
-        file: &File<'_>,
+        reader: &mut PeerSourceReader<'a>,
+        file: &DeliveryFile<'_>,
         from: u64,
         len: u64,
     ) -> Result<Vec<u8>> {
         let tree = &self.trees[file.tree];
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
         let read = match &tree.origin {
-            Origin::Peer(peer) => {
+            TreeOrigin::Peer(peer) => {
                 let kept = reader.stream.take().filter(|(at, _)| *at == file.tree);
                 let mut stream = match kept {
                     Some((_, stream)) => stream,
@@ -45,10 +45,10 @@ impl<'a> Putting<'a> {
                 reader.stream = Some((file.tree, stream));
                 read
             }
-            Origin::Folder(root) => {
+            TreeOrigin::Folder(root) => {
                 self.read_file(file, root.file(tree.relative(file.path)), from, &mut bytes)
             }
-            Origin::Single { holder, name } => {
+            TreeOrigin::Single { holder, name } => {
                 self.read_file(file, holder.file(name), from, &mut bytes)
             }
         };
@@ -57,20 +57,20 @@ impl<'a> Putting<'a> {
 
     fn read_file(
         &self,
-        file: &File<'_>,
+        file: &DeliveryFile<'_>,
         opened: std::result::Result<OwnedFd, rustix::io::Errno>,
         from: u64,
         bytes: &mut [u8],
     ) -> Result<()> {
         let tree = &self.trees[file.tree];
         let path = tree.show(file.path);
-        let unreadable = |e| failed(Side::Source, "read", &path, e);
+        let unreadable = |e| failed(ErrorSide::Source, "read", &path, e);
         let short = || crate::error::changed(&path, "is not as long as it was");
         let fd = opened.map_err(unreadable)?;
-        let status = Status::of(&fd).map_err(unreadable)?;
+        let status = FileStatus::of(&fd).map_err(unreadable)?;
         let broken = |e| match e {
-            Broken::Io(e) => unreadable(e),
-            Broken::Seal(e) => sealed::refused(&path, e),
+            SealedReadError::Io(e) => unreadable(e),
+            SealedReadError::Seal(e) => sealed::refused(&path, e),
         };
         match &tree.sealed {
             Some(key) => {
@@ -91,7 +91,7 @@ impl<'a> Putting<'a> {
 
 /// What a thread reads sources with: its stream to a peer, by tree.
 #[derive(Default)]
-pub(super) struct Reader<'a> {
+pub(super) struct PeerSourceReader<'a> {
     stream: Option<(usize, Box<dyn PeerStream + 'a>)>,
 }
 
@@ -189,7 +189,7 @@ fn read_sealed(
     cipher: &FileCipher,
     from: u64,
     bytes: &mut [u8],
-) -> std::result::Result<(), Broken> {
+) -> std::result::Result<(), SealedReadError> {
     let mut buffer = vec![0; BUFFER];
     for (at, piece) in bytes.chunks_mut(PIECE).enumerate() {
         let len = sealed::read(fd, cipher, from / PIECE as u64 + at as u64, &mut buffer)?;

@@ -1,7 +1,7 @@
 //! A tree of a store, as one that is fetched.
 
 use super::listing::made_of;
-use super::{Place, hash_of};
+use super::{StoreLocation, hash_of};
 use crate::error::{Result, show};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub(crate) struct ObjectTree {
 }
 
 impl ObjectTree {
-    pub(crate) fn new(place: &Place<'_>, manifest: Manifest) -> Self {
+    pub(crate) fn new(place: &StoreLocation<'_>, manifest: Manifest) -> Self {
         Self {
             store: Arc::clone(place.store),
             at: place.at.clone(),
@@ -98,7 +98,7 @@ impl PeerTree for ObjectTree {
     }
 
     fn open<'a>(&'a self, watch: &'a dyn Watch) -> Result<Box<dyn PeerStream + 'a>> {
-        Ok(Box::new(Stream {
+        Ok(Box::new(ObjectTreeStream {
             tree: self,
             watch,
             wanted: VecDeque::new(),
@@ -112,7 +112,7 @@ impl PeerTree for ObjectTree {
 }
 
 /// A thread's requests to a store.
-struct Stream<'a> {
+struct ObjectTreeStream<'a> {
     tree: &'a ObjectTree,
     watch: &'a dyn Watch,
     /// What is to be read, in order.
@@ -121,7 +121,7 @@ struct Stream<'a> {
     open: Option<(Box<dyn ObjectBody + 'a>, u64)>,
 }
 
-impl PeerStream for Stream<'_> {
+impl PeerStream for ObjectTreeStream<'_> {
     fn ask(&mut self, pieces: &[Piece<'_>]) -> Result<()> {
         for piece in pieces {
             let range = piece.offset..piece.offset + piece.len;

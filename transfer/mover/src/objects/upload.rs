@@ -1,7 +1,7 @@
 //! The upload that a delivery has under way, noted in the tree itself: who comes after a delivery that was killed goes on with it or
 //! ends it, and nobody else's. docs/reference/formats.md has the text.
 
-use super::Place;
+use super::StoreLocation;
 use super::owned::of_owner;
 use crate::error::Result;
 use tarn_ports::{Control, MoverError, Replaces, Tags, Upload};
@@ -20,25 +20,25 @@ const MAX_BYTES: u64 = 64 << 10;
 pub(crate) type Meant = (Hash, i64);
 
 /// What is noted.
-pub(crate) enum Noted {
+pub(crate) enum UploadNote {
     Nothing,
     /// Of somebody else, who may still be at it.
     Theirs,
     /// It was killed, and is to be ended or, where it is known what it was to become, gone on with.
-    Killed(Upload, Option<Meant>, Note),
+    Killed(Upload, Option<Meant>, UploadNoteEtag),
 }
 
 /// A note that is there: its ETag, as somebody else's may take its place.
-pub(crate) type Note = String;
+pub(crate) type UploadNoteEtag = String;
 
 /// Notes an upload that has begun, in the place of `replaces`.
 pub(crate) fn note(
-    place: &Place<'_>,
+    place: &StoreLocation<'_>,
     upload: &Upload,
     (hash, mtime): Meant,
     (tags, replaces): (&Tags, Replaces<'_>),
     control: &Control,
-) -> Result<Note> {
+) -> Result<UploadNoteEtag> {
     let (key, id) = (&upload.at.key, &upload.id);
     let text = format!("{HEAD}\n{key}\n{id}\n{hash}\n{mtime}\n");
     let at = place.note()?;
@@ -48,12 +48,16 @@ pub(crate) fn note(
 }
 
 /// Takes the note away: what it named has ended.
-pub(crate) fn forget(place: &Place<'_>, note: &Note, control: &Control) -> Result<()> {
+pub(crate) fn forget(
+    place: &StoreLocation<'_>,
+    note: &UploadNoteEtag,
+    control: &Control,
+) -> Result<()> {
     place.store.remove(&place.note()?, Some(note), control)
 }
 
 /// Whether a delivery of this owner has something under way, or had when it was killed.
-pub(crate) fn is_noted(place: &Place<'_>, owner: &str, control: &Control) -> Result<bool> {
+pub(crate) fn is_noted(place: &StoreLocation<'_>, owner: &str, control: &Control) -> Result<bool> {
     let found = place.store.look(&place.note()?, control)?;
     Ok(found.is_some_and(|found| of_owner(&found, owner).is_some()))
 }
@@ -61,21 +65,21 @@ pub(crate) fn is_noted(place: &Place<'_>, owner: &str, control: &Control) -> Res
 /// What a killed delivery of this owner had under way, or of `anybody`: nobody else would end it, and its parts are paid for. What is
 /// of another owner is not gone on with.
 pub(crate) fn noted(
-    place: &Place<'_>,
+    place: &StoreLocation<'_>,
     owner: &str,
     anybody: bool,
     control: &Control,
-) -> Result<Noted> {
+) -> Result<UploadNote> {
     // Where the key has no room for a note there is none.
     let Ok(at) = place.note() else {
-        return Ok(Noted::Nothing);
+        return Ok(UploadNote::Nothing);
     };
     let Some(found) = place.store.look(&at, control)? else {
-        return Ok(Noted::Nothing);
+        return Ok(UploadNote::Nothing);
     };
     let own = of_owner(&found, owner).is_some();
     if !own && !anybody {
-        return Ok(Noted::Theirs);
+        return Ok(UploadNote::Theirs);
     }
     let damaged = || {
         let text = format!(
@@ -94,21 +98,25 @@ pub(crate) fn noted(
     body.fill(&mut bytes)?;
     drop(body);
     let (upload, meant) = read(place, &bytes).ok_or_else(damaged)?;
-    Ok(Noted::Killed(upload, meant.filter(|_| own), found.etag))
+    Ok(UploadNote::Killed(
+        upload,
+        meant.filter(|_| own),
+        found.etag,
+    ))
 }
 
 /// Ends an upload that was noted.
 pub(crate) fn end(
-    place: &Place<'_>,
+    place: &StoreLocation<'_>,
     upload: &Upload,
-    note: &Note,
+    note: &UploadNoteEtag,
     control: &Control,
 ) -> Result<()> {
     place.store.abort(upload, control)?;
     forget(place, note, control)
 }
 
-fn read(place: &Place<'_>, bytes: &[u8]) -> Option<(Upload, Option<Meant>)> {
+fn read(place: &StoreLocation<'_>, bytes: &[u8]) -> Option<(Upload, Option<Meant>)> {
     let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
     let (key, id, meant) = match text.split('\n').collect::<Vec<_>>()[..] {
         [OLD_HEAD, key, id] => (key, id, None),

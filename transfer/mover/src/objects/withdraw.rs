@@ -1,14 +1,14 @@
 //! Taking back what a delivery that does not go on has left in a store.
 
 use super::owned::of_owner;
-use super::upload::Noted;
-use super::{Place, STREAMS, marker, together, upload};
+use super::upload::UploadNote;
+use super::{STREAMS, StoreLocation, marker, together, upload};
 use crate::error::Result;
-use tarn_ports::{Control, MoverError, Refused};
+use tarn_ports::{Control, MoverError, ObjectStoreError};
 use tarn_types::object::ObjectUrl;
 
 /// Whether what lies there is a delivery of this owner's that came to its end.
-pub(crate) fn is_whole(place: &Place<'_>, owner: &str, control: &Control) -> Result<bool> {
+pub(crate) fn is_whole(place: &StoreLocation<'_>, owner: &str, control: &Control) -> Result<bool> {
     let last = match place.at.is_tree() {
         true => place.own(marker::NAME)?,
         false => place.at.clone(),
@@ -20,7 +20,7 @@ pub(crate) fn is_whole(place: &Place<'_>, owner: &str, control: &Control) -> Res
 /// Ends the upload that an unfinished delivery of this owner had under way, and removes what it has left, if `objects`: of the tree, or
 /// of the one object. An upload that cannot be ended keeps its note, and nothing else.
 pub(crate) fn withdraw(
-    place: &Place<'_>,
+    place: &StoreLocation<'_>,
     owner: &str,
     objects: bool,
     control: &Control,
@@ -32,15 +32,15 @@ pub(crate) fn withdraw(
     ended
 }
 
-fn end_upload(place: &Place<'_>, owner: &str, control: &Control) -> Result<()> {
+fn end_upload(place: &StoreLocation<'_>, owner: &str, control: &Control) -> Result<()> {
     match upload::noted(place, owner, false, control)? {
-        Noted::Killed(begun, _, note) => upload::end(place, &begun, &note, control),
+        UploadNote::Killed(begun, _, note) => upload::end(place, &begun, &note, control),
         _ => Ok(()),
     }
 }
 
 fn remove_objects(
-    place: &Place<'_>,
+    place: &StoreLocation<'_>,
     owner: &str,
     with_note: bool,
     control: &Control,
@@ -49,7 +49,7 @@ fn remove_objects(
         Some(found) if of_owner(&found, owner).is_some() => {
             let removed = place.store.remove(at, Some(&found.etag), control);
             // What somebody else has put there meanwhile is none of it.
-            let taken = |e: &MoverError| e.refused == Some(Refused::Occupied);
+            let taken = |e: &MoverError| e.refused == Some(ObjectStoreError::Occupied);
             removed.or_else(|e| if taken(&e) { Ok(()) } else { Err(e) })
         }
         _ => Ok(()),

@@ -4,7 +4,7 @@ use crate::common::*;
 use std::os::unix::fs::PermissionsExt;
 use tarn_mover::Trees;
 use tarn_ports::Mover;
-use tarn_types::workflow::Partition;
+use tarn_types::workflow::VersionPartitioning;
 
 #[test]
 fn read_only_folders_can_be_copied_divided_and_removed() {
@@ -25,7 +25,7 @@ fn read_only_folders_can_be_copied_divided_and_removed() {
     let mover = Trees::new();
     let manifest = copy(&from, &to).unwrap().manifests.remove(0);
     assert_eq!(model(&from), model(&to));
-    let parts = dir.parts(&manifest, Partition::Ranks).unwrap();
+    let parts = dir.parts(&manifest, VersionPartitioning::Ranks).unwrap();
     split(&from, &parts).unwrap();
     mover.remove(&to).unwrap();
     assert!(!to.exists());
@@ -42,7 +42,7 @@ fn an_interrupted_division_is_finished() {
     }
     let mover = Trees::new();
     let manifest = mover.digest(&from, &quiet()).unwrap();
-    let parts = dir.parts(&manifest, Partition::Ranks).unwrap();
+    let parts = dir.parts(&manifest, VersionPartitioning::Ranks).unwrap();
     // What was moved before the interruption.
     std::fs::create_dir_all(dir.at("part1.splitting/shared")).unwrap();
     std::fs::rename(from.join("h"), dir.at("part1.splitting/h")).unwrap();

@@ -14,7 +14,7 @@ use tarn_types::manifest::Manifest;
 use tarn_types::merge::{PartitionError, partition};
 use tarn_types::part::Verify;
 use tarn_types::pattern::ScatterRule;
-use tarn_types::workflow::Partition;
+use tarn_types::workflow::VersionPartitioning;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
@@ -209,7 +209,11 @@ impl Scratch {
         self.0.join(name)
     }
     /// The parts of a tree, with a folder to come for each.
-    pub fn parts(&self, tree: &Manifest, how: Partition) -> Result<Parts, PartitionError> {
+    pub fn parts(
+        &self,
+        tree: &Manifest,
+        how: VersionPartitioning,
+    ) -> Result<Parts, PartitionError> {
         let rule = ScatterRule::new("processor{rank}").unwrap();
         let parts = partition(tree, how, Some(&rule))?.into_iter().enumerate();
         Ok(parts

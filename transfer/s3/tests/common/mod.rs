@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use tarn_ports::{Control, Found, ObjectStore, Replaces, Tags, Upload};
-use tarn_s3::Client;
+use tarn_ports::{Control, ObjectMetadata, ObjectStore, Replaces, Tags, Upload};
+use tarn_s3::S3Client;
 use tarn_types::object::ObjectUrl;
 
 pub(crate) const KEY: &str = "test:tester";
@@ -69,7 +69,7 @@ pub(crate) fn client(endpoint: &str, key: &str, secret: &str) -> Arc<dyn ObjectS
         let found = vars.iter().find(|(n, _)| *n == name);
         found.map(|(_, value)| value.into())
     };
-    Client::new(var).shared()
+    S3Client::new(var).shared()
 }
 
 fn bucket(name: &str) -> rusty_s3::Bucket {
@@ -126,7 +126,7 @@ impl Bucket {
         self.all(prefix).into_iter().map(|f| f.key).collect()
     }
 
-    pub(crate) fn all(&self, prefix: &str) -> Vec<Found> {
+    pub(crate) fn all(&self, prefix: &str) -> Vec<ObjectMetadata> {
         let mut all = Vec::new();
         let listed = self
             .store

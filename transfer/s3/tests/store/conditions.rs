@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tarn_ports::{Control, MoverError, ObjectStore, Refused, Replaces, Tags};
+use tarn_ports::{Control, MoverError, ObjectStore, ObjectStoreError, Replaces, Tags};
 use tarn_types::event::FailureKind;
 use tarn_types::object::ObjectUrl;
 
@@ -46,7 +46,7 @@ fn tree(folder: &Path, size: usize) {
 
 fn is_theirs(error: &MoverError, key: &str) {
     assert_eq!(error.failure.kind, FailureKind::Conflict, "{error}");
-    assert_eq!(error.refused, Some(Refused::Occupied), "{error}");
+    assert_eq!(error.refused, Some(ObjectStoreError::Occupied), "{error}");
     let says = error.to_string();
     assert!(
         says.contains(key) && says.contains("somebody else has put"),

@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tarn_ports::{Control, CopySource, Delivery, Mover, Over, Replaces};
+use tarn_ports::{Control, CopySource, DeliveryJob, Mover, Over, Replaces};
 use tarn_types::event::FailureKind;
 use tarn_types::part::Verify;
 
@@ -307,7 +307,7 @@ fn what_fails_in_the_middle_leaves_no_half_object_and_goes_on_from_there() {
     assert!(other.to_string().contains("`.tarn-upload`"), "{other}");
     proxy.set(|_, _| Act::Pass);
     let manifest = Some(trees.digest(&from, &Control::default()).unwrap());
-    let job = Delivery {
+    let job = DeliveryJob {
         sources: vec![CopySource {
             manifest,
             ..source(&from)
@@ -333,7 +333,7 @@ fn what_fails_in_the_middle_leaves_no_half_object_and_goes_on_from_there() {
 }
 
 /// Has an upload of a single object killed when all its parts but the second are there.
-fn killed(bucket: &Bucket, job: &Delivery) {
+fn killed(bucket: &Bucket, job: &DeliveryJob) {
     let refused = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let sent = Arc::new(AtomicUsize::new(0));
     let proxy = Proxy::new(move |request, _| {
@@ -362,7 +362,7 @@ fn an_upload_that_was_killed_goes_on_with_the_parts_that_are_there() {
     let bucket = Bucket::new("parts");
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("large");
-    let job = Delivery {
+    let job = DeliveryJob {
         sources: vec![CopySource {
             as_entry: Some("one".into()),
             ..source(&from)
@@ -378,7 +378,7 @@ fn an_upload_that_was_killed_goes_on_with_the_parts_that_are_there() {
     let control = Control::default();
     let part = 8 << 20;
     // Seen by the store, and the same upload.
-    let again = |job: &Delivery| {
+    let again = |job: &DeliveryJob| {
         let proxy = Proxy::new(|_, _| Act::Pass);
         let report = mover(proxy.client()).deliver(job, &control).unwrap();
         assert_eq!(bucket.keys("one"), ["one"]);
@@ -437,7 +437,7 @@ fn a_single_object_that_was_killed_when_it_was_whole_goes_on() {
     let from = dir.path().join("large");
     std::fs::write(&from, content(LARGE)).unwrap();
     let dest = url(&bucket, "one");
-    let job = |owner: &str, over| Delivery {
+    let job = |owner: &str, over| DeliveryJob {
         sources: vec![CopySource {
             as_entry: Some("one".into()),
             ..source(&from)

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_mover::Trees;
 use tarn_ports::{
-    Control, CopyJob, CopyReport, CopySource, Delivery, Mover, MoverError, ObjectStore, Over,
+    Control, CopyJob, CopyReport, CopySource, DeliveryJob, Mover, MoverError, ObjectStore, Over,
     PeerStream, PeerTree, Piece, Watch,
 };
 use tarn_types::event::FailureKind;
@@ -44,7 +44,7 @@ pub(crate) fn deliver(
     to: &Path,
     owner: &str,
 ) -> Result<CopyReport, MoverError> {
-    let job = Delivery {
+    let job = DeliveryJob {
         sources: vec![source(from)],
         dest: to.to_path_buf(),
         single: false,
@@ -484,7 +484,7 @@ fn sealed_trees_and_trees_of_other_stores_go_out_in_clear() {
         .manifests
         .remove(0);
     let is = manifest.hash();
-    let delivery = |from: CopySource, to: &str| Delivery {
+    let delivery = |from: CopySource, to: &str| DeliveryJob {
         sources: vec![from],
         dest: url(&bucket, to),
         single: false,

@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use tarn_ports::{Control, Mover};
-use tarn_s3::Client;
+use tarn_s3::S3Client;
 
 /// Speaks TLS before the store; the endpoint, and its certificate as text.
 fn before() -> (String, String) {
@@ -62,14 +62,14 @@ fn serve(stream: TcpStream, config: Arc<ServerConfig>, store: &str) -> std::io::
     tls.flush()
 }
 
-fn client(endpoint: &str, certificate: &Path) -> Arc<Client> {
+fn client(endpoint: &str, certificate: &Path) -> Arc<S3Client> {
     let vars = [
         ("AWS_ENDPOINT_URL", endpoint.to_owned()),
         ("AWS_ACCESS_KEY_ID", KEY.into()),
         ("AWS_SECRET_ACCESS_KEY", SECRET.into()),
         ("AWS_CA_BUNDLE", certificate.display().to_string()),
     ];
-    Arc::new(Client::new(move |name| {
+    Arc::new(S3Client::new(move |name| {
         Some(vars.iter().find(|(n, _)| *n == name)?.1.clone().into())
     }))
 }

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-use tarn_cluster::{Allocation, Config, EventQueue, Link, Linked, NoAnswer};
-use tarn_ports::{Nodes, Progress, World, WorldError};
-use tarn_proto::node::{self, Answer, Call, News, NodeConfig, Told};
-use tarn_types::action::{Action, Do, Held, Run};
+use tarn_cluster::{AllocationWorld, Config, EventQueue, NoAnswer, NodeLink, ReachableNode};
+use tarn_ports::{NodeWorld, Progress, World, WorldError};
+use tarn_proto::node::{self, NodeCommand, NodeConfig, NodeNotification, NodeReply, NodeRequest};
+use tarn_types::action::{Action, AttemptSpec, Do, NodeReplica};
 use tarn_types::cluster::{self, Cluster, Host, Tier};
-use tarn_types::event::{Ended, Event, Output, PriorInstance, Undeclared, Usage};
+use tarn_types::event::{AttemptOutcome, Event, Output, PriorInstance, Undeclared, Usage};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_types::nodes::{Cleaned, Staying};
@@ -25,9 +25,9 @@ use tarn_types::workflow::Workflow;
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// What a scripted node does with what it is told, beside noting it: news to be said, in order.
-pub(crate) type Acts = Arc<dyn Fn(NodeId, &Told) -> Vec<News> + Send + Sync>;
+pub(crate) type Acts = Arc<dyn Fn(NodeId, &NodeCommand) -> Vec<NodeNotification> + Send + Sync>;
 /// How it answers; `None`: as one that has nothing.
-pub(crate) type Answers = Arc<dyn Fn(NodeId, &Call) -> Option<Answer> + Send + Sync>;
+pub(crate) type Answers = Arc<dyn Fn(NodeId, &NodeRequest) -> Option<NodeReply> + Send + Sync>;
 
 /// Where a session puts what its node says.
 type Said = Box<dyn FnMut(Option<Vec<u8>>) + Send>;
@@ -38,8 +38,8 @@ pub(crate) type Sessions = Arc<Mutex<BTreeMap<(NodeId, u64), Arc<Session>>>>;
 /// One session with a scripted node.
 pub(crate) struct Session {
     node: NodeId,
-    pub(crate) told: Mutex<Vec<Told>>,
-    pub(crate) called: Mutex<Vec<Call>>,
+    pub(crate) told: Mutex<Vec<NodeCommand>>,
+    pub(crate) called: Mutex<Vec<NodeRequest>>,
     over: Mutex<Option<String>>,
     /// Takes nothing.
     stuck: Mutex<bool>,
@@ -50,14 +50,14 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn says(&self, news: News) {
+    pub(crate) fn says(&self, news: NodeNotification) {
         if self.over.lock().unwrap().is_none() {
             (self.news.lock().unwrap())(Some(node::encode(news).unwrap()));
         }
     }
 
     pub(crate) fn happens(&self, event: Event) {
-        self.says(News::Event(event));
+        self.says(NodeNotification::Event(event));
     }
 
     /// The node is gone.
@@ -84,7 +84,7 @@ impl Session {
         let orders = || {
             let told = self.told.lock().unwrap();
             let orders = told.iter().filter_map(|t| match t {
-                Told::Do(action) => Some(action.what.clone()),
+                NodeCommand::Do(action) => Some(action.what.clone()),
                 _ => None,
             });
             orders.collect::<Vec<_>>()
@@ -93,13 +93,13 @@ impl Session {
         orders()
     }
 
-    pub(crate) fn hears(&self, what: impl Fn(&Told) -> bool) {
+    pub(crate) fn hears(&self, what: impl Fn(&NodeCommand) -> bool) {
         until(|| self.told.lock().unwrap().iter().any(&what), "a message");
     }
 }
 
-impl Link for Session {
-    fn tell(&self, message: Vec<u8>) -> bool {
+impl NodeLink for Session {
+    fn send_command(&self, message: Vec<u8>) -> bool {
         let mut stuck = self.stuck.lock().unwrap();
         while *stuck && self.over().is_none() {
             stuck = self
@@ -114,7 +114,7 @@ impl Link for Session {
         if over.is_some() {
             return false;
         }
-        let told: Told = node::decode(&message).unwrap();
+        let told: NodeCommand = node::decode(&message).unwrap();
         let news = (self.acts)(self.node, &told);
         drop(over);
         self.told.lock().unwrap().push(told);
@@ -123,7 +123,7 @@ impl Link for Session {
     }
 
     fn call(&self, request: Vec<u8>, _: Option<Duration>) -> Result<Vec<u8>, NoAnswer> {
-        let call: Call = node::decode(&request).unwrap();
+        let call: NodeRequest = node::decode(&request).unwrap();
         let over = self.over.lock().unwrap();
         if let Some(why) = &*over {
             return Err(NoAnswer::Lost(why.clone()));
@@ -131,18 +131,18 @@ impl Link for Session {
         let answer = (self.answers)(self.node, &call);
         drop(over);
         let answer = answer.unwrap_or_else(|| match &call {
-            Call::Open(_) => Answer::Opened {
+            NodeRequest::Open(_) => NodeReply::Opened {
                 several: None,
                 shared: None,
                 images: None,
             },
-            Call::Inventory(wanted) => {
-                Answer::Found(wanted.iter().map(|(p, _, at)| (*p, at.clone())).collect())
+            NodeRequest::Inventory(wanted) => {
+                NodeReply::Found(wanted.iter().map(|(p, _, at)| (*p, at.clone())).collect())
             }
-            Call::Clean(_) => Answer::Cleaned(Cleaned::default()),
-            Call::Exist(folders) => Answer::There(vec![true; folders.len()]),
-            Call::Remove(_) | Call::Leave => Answer::Left(Vec::new()),
-            _ => Answer::Done,
+            NodeRequest::Clean(_) => NodeReply::Cleaned(Cleaned::default()),
+            NodeRequest::Exist(folders) => NodeReply::There(vec![true; folders.len()]),
+            NodeRequest::Remove(_) | NodeRequest::Leave => NodeReply::Left(Vec::new()),
+            _ => NodeReply::Done,
         });
         self.called.lock().unwrap().push(call);
         Ok(node::encode(answer).unwrap())
@@ -210,7 +210,7 @@ impl World for Home {
     }
 }
 
-impl Nodes for Home {
+impl NodeWorld for Home {
     fn multi_node(&self) -> Result<(), String> {
         Ok(())
     }
@@ -376,7 +376,7 @@ impl Script {
             all.lock()
                 .unwrap()
                 .insert((n, number), Arc::clone(&session));
-            Ok(Linked {
+            Ok(ReachableNode {
                 name: format!("node{}", n.0),
                 link: session,
                 data: (format!("node{}", n.0), 7000 + number as u16),
@@ -404,7 +404,7 @@ impl Script {
             data: (1, [0; 32]),
             keys: None,
         };
-        let opened = Allocation::open(Config {
+        let opened = AllocationWorld::open(Config {
             home: Box::new(home),
             node_config,
             links,
@@ -425,7 +425,7 @@ impl Script {
 
 /// An allocation with its scripted ends.
 pub(crate) struct Played {
-    pub(crate) world: Result<Box<Allocation>, WorldError>,
+    pub(crate) world: Result<Box<AllocationWorld>, WorldError>,
     pub(crate) home: Arc<Mutex<HomeState>>,
     pub(crate) sessions: Sessions,
     /// Nodes that cannot be reached anew.
@@ -433,7 +433,7 @@ pub(crate) struct Played {
 }
 
 impl Played {
-    pub(crate) fn world(&mut self) -> &mut Allocation {
+    pub(crate) fn world(&mut self) -> &mut AllocationWorld {
         self.world.as_mut().unwrap_or_else(|e| panic!("{e}"))
     }
 
@@ -534,17 +534,17 @@ pub(crate) fn transfer(id: u64, from: &[(u32, Place)], to: Place) -> Transfer {
     }
 }
 
-pub(crate) fn run(index: u32, nodes: &[u32], views: &[(u32, u32)]) -> Run {
+pub(crate) fn run(index: u32, nodes: &[u32], views: &[(u32, u32)]) -> AttemptSpec {
     let held = |n: u32| {
         let held = views.iter().filter(move |(_, on)| *on == n);
-        held.map(|(seq, on)| Held {
+        held.map(|(seq, on)| NodeReplica {
             part: part(*seq),
             key: info(*seq, 0).key,
             spot: spot(*on),
         })
         .collect()
     };
-    Run {
+    AttemptSpec {
         instance: instance(index),
         attempt: 1,
         item: None,
@@ -571,7 +571,7 @@ pub(crate) fn committed(id: InstanceId, attempt: u32, outputs: Vec<Output>) -> E
     Event::Ended {
         instance: id,
         attempt,
-        ended: Ended::Committed {
+        ended: AttemptOutcome::Committed {
             outputs,
             undeclared: Undeclared::default(),
         },

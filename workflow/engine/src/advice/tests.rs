@@ -1,8 +1,8 @@
 use super::*;
 use std::sync::Arc;
 use tarn_types::site::{
-    Input, Island, Item, Job, Mode, NodeKind, Power, Rates, Spread, Store, Submit, TierKind,
-    WorkItem, WorkJob,
+    Input, Island, Item, Job, Mode, NodeKind, NodePowerModel, Rates, Spread, Store, Submit,
+    TierKind, WorkItem, WorkJob,
 };
 
 const GB: u64 = 1_000_000_000;
@@ -24,7 +24,7 @@ fn machine() -> Machine {
         link: Rates::default(),
         mode: Mode::OneLevel,
         mode_change: None,
-        power: Power::default(),
+        power: NodePowerModel::default(),
         temperature: 0.0,
     };
     let island = Island {
@@ -87,7 +87,7 @@ fn item(name: &str, gigabytes: u64, outside: bool) -> WorkItem {
 
 /// `soon`, 40 GB, is written until 10 s and read from 20 s to 30 s; `late`, 400 GB from outside, is read until 10 s and
 /// again from 510 s; `once` is read once.
-fn told(prices: Option<Prices>) -> Advice {
+fn advise(prices: Option<Prices>) -> RetentionAdvice {
     let workload = Workload {
         jobs: vec![
             job(&[1, 2], &[0]),
@@ -112,16 +112,16 @@ fn told(prices: Option<Prices>) -> Advice {
 
 #[test]
 fn what_is_used_again_sooner_is_worth_more() {
-    let advice = told(None);
+    let advice = advise(None);
     assert_eq!(advice.reread, 440 * GB);
     // 4 x 100 GB of tier at 2 GB/s.
     assert_eq!(advice.break_even, Some(200 * SECOND));
-    let soon = Point {
+    let soon = RetentionPoint {
         within: 10 * SECOND,
         bytes_a_node: 10 * GB,
         local: 40.0 / 440.0,
     };
-    let all = Point {
+    let all = RetentionPoint {
         within: 500 * SECOND,
         bytes_a_node: 110 * GB,
         local: 1.0,
@@ -147,7 +147,7 @@ fn only_the_ratio_of_prices_counts() {
         external_byte_a_second: 1.2e-6 * factor,
     };
     for factor in [1.0, 0.001] {
-        let advice = told(Some(prices(factor)));
+        let advice = advise(Some(prices(factor)));
         assert_eq!(advice.break_even, Some(600 * SECOND));
         assert_eq!(advice.worth.map(|w| w.local), Some(1.0));
     }

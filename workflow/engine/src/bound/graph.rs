@@ -5,7 +5,7 @@ use tarn_types::site::{Job, JobId, Machine, Mode, NodeKind, Submit, WorkJob, Wor
 use tarn_types::units::Time;
 
 /// Jobs that can run, and the data between them. Numbers are positions in the workload.
-pub(super) struct Graph<'a> {
+pub(super) struct BoundJobGraph<'a> {
     pub(super) workload: &'a Workload,
     /// Each after those it waits for. Jobs that fit nowhere are not among them, nor what waits for them.
     pub(super) order: Vec<u32>,
@@ -17,14 +17,14 @@ pub(super) struct Graph<'a> {
 }
 
 /// Earliest times.
-pub(super) struct Times {
+pub(super) struct EarliestJobTimes {
     /// By job: when it has ended.
     pub(super) finish: Vec<Time>,
     /// By item: when a job that reads it is first submitted.
     pub(super) known: Vec<Time>,
 }
 
-impl<'a> Graph<'a> {
+impl<'a> BoundJobGraph<'a> {
     pub(super) fn new(machine: &Machine, workload: &'a Workload) -> Self {
         let mut producer = vec![None; workload.items.len()];
         for (number, job) in (0u32..).zip(&workload.jobs) {
@@ -106,9 +106,9 @@ impl<'a> Graph<'a> {
     }
 
     /// The earliest ends of all jobs, if `inputs_there` says when a job's inputs from outside can be there.
-    pub(super) fn finishes(&self, inputs_there: impl Fn(usize) -> Time) -> Times {
+    pub(super) fn finishes(&self, inputs_there: impl Fn(usize) -> Time) -> EarliestJobTimes {
         let jobs = &self.workload.jobs;
-        let mut times = Times {
+        let mut times = EarliestJobTimes {
             finish: vec![0; jobs.len()],
             known: vec![Time::MAX; self.readers.len()],
         };

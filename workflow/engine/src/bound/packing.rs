@@ -7,7 +7,7 @@ const STEPS: usize = 64;
 
 /// A piece of work.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Task {
+pub(super) struct PackingTask {
     /// It cannot begin before.
     pub(super) head: Time,
     /// What it takes of the resource: capacity times nanoseconds.
@@ -19,7 +19,7 @@ pub(super) struct Task {
 /// The least time at which all tasks and what follows them can have ended on a resource of this capacity (`None`: no
 /// limit): for all sets of tasks with heads of at least r and tails of at least q, r + work / capacity + q. (For one
 /// machine with preemption this is the optimum: Carlier 1982.)
-pub(super) fn least_end(tasks: &[Task], capacity: Option<u128>) -> Time {
+pub(super) fn least_end(tasks: &[PackingTask], capacity: Option<u128>) -> Time {
     let Some(capacity) = capacity.filter(|c| *c > 0) else {
         return 0;
     };
@@ -63,8 +63,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn task(head: u64, work: u128, tail: u64) -> Task {
-        Task { head, work, tail }
+    fn task(head: u64, work: u128, tail: u64) -> PackingTask {
+        PackingTask { head, work, tail }
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
         /// Steps by rank lose little and never claim more than all sets do.
         #[test]
         fn never_more_than_all_sets(tasks in prop::collection::vec((0u64..500, 1u128..50, 0u64..500), 1..200)) {
-            let tasks: Vec<Task> = tasks.into_iter().map(|(h, w, t)| task(h, w, t)).collect();
+            let tasks: Vec<PackingTask> = tasks.into_iter().map(|(h, w, t)| task(h, w, t)).collect();
             let mut exact = 0;
             for (r, q) in tasks.iter().flat_map(|a| tasks.iter().map(|b| (a.head, b.tail))) {
                 let set = tasks.iter().filter(|t| t.head >= r && t.tail >= q);

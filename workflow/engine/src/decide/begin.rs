@@ -1,7 +1,7 @@
 //! Before the first step: list the sources, refuse what can never fit. After a failure: say so, stop.
 
 use super::Decide;
-use crate::state::{Active, State, Stop};
+use crate::state::{EngineState, EngineTransfer, RunStopReason};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::action::{Do, Subject};
 use tarn_types::id::{DataId, InstanceId, StepId};
@@ -9,7 +9,7 @@ use tarn_types::reason::Reason;
 use tarn_types::units::Bytes;
 use tarn_types::workflow::{Distribution, Role};
 
-impl State {
+impl EngineState {
     fn awaits_list(&self, data: DataId) -> bool {
         self.data.version(data, 0).unbound > 0
     }
@@ -27,23 +27,23 @@ impl State {
 
 impl Decide<'_> {
     pub(super) fn begin(&mut self) {
-        self.tell_given_up();
+        self.report_given_up();
         self.take_back_outdated();
         match self.state.stop.clone() {
             None => self.list_sources(),
-            Some(Stop::Failed { about, message }) => {
+            Some(RunStopReason::Failed { about, message }) => {
                 self.note(about, Reason::Failed { message });
                 if about != Subject::Run {
                     self.note(Subject::Run, Reason::AfterFailure { about });
                 }
             }
-            Some(Stop::Incomplete) => {}
-            Some(Stop::Interrupted(signal)) => self.interrupt(signal),
+            Some(RunStopReason::Incomplete) => {}
+            Some(RunStopReason::Interrupted(signal)) => self.interrupt(signal),
         }
     }
 
     /// Tells what has failed for good, each once.
-    fn tell_given_up(&mut self) {
+    fn report_given_up(&mut self) {
         for (about, message) in self.state.given_up.untold.clone() {
             self.emit(Do::Note { about }, Reason::GaveUp { message });
         }
@@ -144,7 +144,7 @@ impl Decide<'_> {
     fn least_bytes(&self, step: usize) -> u64 {
         let w = &self.state.start.workflow;
         let s = &w.steps[step];
-        let whole = |u: &&tarn_types::workflow::Use| {
+        let whole = |u: &&tarn_types::workflow::DatasetUse| {
             u.entry.is_none() && u.distribution != Distribution::Scatter
         };
         let inputs = s.uses.iter().filter(|u| u.role != Role::Out).filter(whole);
@@ -194,7 +194,7 @@ impl Decide<'_> {
             }
         }
         let drains = self.state.drains;
-        let goes_on = |t: &Active| t.abandoned || (t.rescue && drains);
+        let goes_on = |t: &EngineTransfer| t.abandoned || (t.rescue && drains);
         let active = self.state.transfers.iter().filter(|(_, t)| !goes_on(t));
         for id in active.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.emit(Do::Abandon { id }, Reason::Interrupted { signal });
@@ -208,7 +208,7 @@ impl Decide<'_> {
                 continue;
             };
             let keeps = (self.state.partitions).keeps(&self.state.start.workflow, id.step);
-            let pending = instance.progress == crate::steps::Progress::Pending;
+            let pending = instance.progress == crate::steps::InstanceProgress::Pending;
             let waiting = pending && !instance.forced && !keeps;
             let prior = instance
                 .identity

@@ -1,8 +1,8 @@
 //! What is consumed: it stays as cache where it may, and makes way before anybody waits.
 
 use super::Decide;
-use crate::data::{Part, Replica, ReplicaState};
-use crate::state::State;
+use crate::data::{PartReplica, PartReplicaState, TrackedPart};
+use crate::state::EngineState;
 use tarn_types::action::Do;
 use tarn_types::id::TierRef;
 use tarn_types::part::{PartRef, Place};
@@ -11,7 +11,7 @@ use tarn_types::reason::Reason;
 use tarn_types::workflow::OnFailure;
 
 /// Whether a part that was given up is read, or delivered, after all.
-pub(super) fn is_wanted_again(state: &State, name: PartRef, part: &Part) -> bool {
+pub(super) fn is_wanted_again(state: &EngineState, name: PartRef, part: &TrackedPart) -> bool {
     let version = state.data.version(name.data, name.version);
     let w = &state.start.workflow;
     let has_dest = w.dataset(name.data).dest.is_some();
@@ -56,23 +56,23 @@ impl Decide<'_> {
     fn may_be_cached(
         &self,
         name: PartRef,
-        part: &Part,
+        part: &TrackedPart,
         at: &Place,
-        replica: Replica,
+        replica: PartReplica,
     ) -> Option<TierRef> {
         let Place::Node(spot) = at else { return None };
         let state = &*self.state;
         let w = &state.start.workflow;
-        let is_gone = |(place, r): (&Place, &Replica)| {
+        let is_gone = |(place, r): (&Place, &PartReplica)| {
             place == at
                 || *place == Place::Source
-                || matches!(r.state, ReplicaState::Leaving | ReplicaState::Bad)
+                || matches!(r.state, PartReplicaState::Leaving | PartReplicaState::Bad)
         };
         let may = state.start.options.cache > 0
             && state.start.allocation.is_none()
             && state.data_mode() == DataMode::Keep
             && state.stop.is_none()
-            && replica.state == ReplicaState::Present
+            && replica.state == PartReplicaState::Present
             && replica.pins == 0
             && !w.erase
             && !w.dataset(name.data).encrypt

@@ -1,8 +1,8 @@
 //! The end: all done, failed, or interrupted; and a guard against a run in which nothing can proceed.
 
 use super::Decide;
-use crate::data::ReplicaState;
-use crate::state::Stop;
+use crate::data::PartReplicaState;
+use crate::state::RunStopReason;
 use std::collections::BTreeMap;
 use tarn_types::action::{Do, Outcome, Subject};
 use tarn_types::id::{DataId, StepId};
@@ -24,25 +24,25 @@ impl Decide<'_> {
             && self.state.transfers.is_empty()
             && self.state.leaving == 0;
         match self.state.stop.clone() {
-            Some(Stop::Interrupted(signal)) if quiet => {
+            Some(RunStopReason::Interrupted(signal)) if quiet => {
                 if self.state.drains {
-                    self.tell_unrescued();
+                    self.report_unrescued();
                 }
-                self.tell_not_run(&Reason::Interrupted { signal });
+                self.report_not_run(&Reason::Interrupted { signal });
                 let outcome = Outcome::Interrupted(signal);
                 self.emit(Do::Finish { outcome }, Reason::Interrupted { signal });
             }
-            Some(Stop::Interrupted(_)) => {}
-            Some(Stop::Failed { about, message }) => {
+            Some(RunStopReason::Interrupted(_)) => {}
+            Some(RunStopReason::Failed { about, message }) => {
                 self.rescue();
                 if quiet && !self.rescuing() && self.state.transfers.is_empty() {
-                    self.tell_unrescued();
+                    self.report_unrescued();
                     let outcome = match self.refused() {
                         true => Outcome::Refused,
                         false => Outcome::Failed,
                     };
                     if outcome == Outcome::Failed {
-                        self.tell_not_run(&Reason::AfterFailure { about });
+                        self.report_not_run(&Reason::AfterFailure { about });
                     }
                     let why = match about {
                         Subject::Run => Reason::Failed { message },
@@ -51,10 +51,10 @@ impl Decide<'_> {
                     self.emit(Do::Finish { outcome }, why);
                 }
             }
-            Some(Stop::Incomplete) => {
+            Some(RunStopReason::Incomplete) => {
                 self.rescue();
                 if quiet && !self.rescuing() && self.state.transfers.is_empty() {
-                    self.tell_unrescued();
+                    self.report_unrescued();
                     let outcome = Outcome::Failed;
                     let why = self.incomplete(&self.state.not_run());
                     self.emit(Do::Finish { outcome }, why);
@@ -82,7 +82,7 @@ impl Decide<'_> {
 
     /// Tells of each step that has not run, or not with all of its instances, why: what failed that it needs, or why nothing new
     /// was started.
-    fn tell_not_run(&mut self, otherwise: &Reason) {
+    fn report_not_run(&mut self, otherwise: &Reason) {
         let needs = self.state.not_run();
         let blocked = self.state.instances_not_run();
         for step in (0..self.state.steps.all.len() as u32).map(StepId) {
@@ -165,7 +165,7 @@ impl Decide<'_> {
     pub(super) fn refused(&self) -> bool {
         let untouched = || self.state.steps.instances().all(|(_, i)| i.attempts == 0);
         let about = match &self.state.stop {
-            Some(Stop::Failed { about, .. }) => Some(*about),
+            Some(RunStopReason::Failed { about, .. }) => Some(*about),
             _ => None,
         };
         about == Some(Subject::Run) && self.state.next_transfer == 0 && untouched()
@@ -186,7 +186,7 @@ impl Decide<'_> {
                 .replicas
                 .iter()
                 .filter(|(p, _)| matches!(p, Place::Node(_) | Place::Drained));
-            let there = ours.filter(|(_, r)| r.state == ReplicaState::Present && r.pins == 0);
+            let there = ours.filter(|(_, r)| r.state == PartReplicaState::Present && r.pins == 0);
             going.extend(there.map(|(p, _)| (name, p.clone())));
         }
         for (name, at) in going {

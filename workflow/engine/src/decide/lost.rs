@@ -3,7 +3,7 @@
 
 use super::Decide;
 use super::sources::is_lost;
-use crate::steps::Progress;
+use crate::steps::InstanceProgress;
 use std::collections::BTreeMap;
 use tarn_types::action::{Do, Subject};
 use tarn_types::id::{DataId, InstanceId, TransferId};
@@ -59,10 +59,10 @@ impl Decide<'_> {
             let waits = instance.filter(|i| i.forced && self.made_whole(id));
             let why = Reason::OutputBack { data };
             match waits.map(|i| &i.progress) {
-                Some(Progress::Assigned(_)) => {
+                Some(InstanceProgress::Assigned(_)) => {
                     self.emit(Do::Unassign { instance: id }, why.clone());
                 }
-                Some(Progress::Pending | Progress::Failed) => {}
+                Some(InstanceProgress::Pending | InstanceProgress::Failed) => {}
                 _ => continue,
             }
             let about = Subject::Instance(id);

@@ -21,8 +21,8 @@ mod view;
 
 pub(crate) use sources::is_lost;
 
-use crate::state::{State, Stop};
-use place::Turn;
+use crate::state::{EngineState, RunStopReason};
+use place::PlacementRound;
 use std::collections::BTreeSet;
 use tarn_types::action::{Action, Do, Subject};
 use tarn_types::id::{InstanceId, NodeId};
@@ -31,14 +31,14 @@ use tarn_types::reason::Reason;
 use tarn_types::units::Time;
 
 /// Chooses what is to be done now.
-pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
+pub(crate) fn decide(state: &mut EngineState, actions: &mut Vec<Action>) {
     state.deadline = None;
     let mut d = Decide {
         state,
         actions,
         short_of_room: false,
         taken_back: false,
-        turn: Turn::default(),
+        turn: PlacementRound::default(),
     };
     loop {
         let before = d.actions.len();
@@ -51,7 +51,7 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
         d.leave_broken_chains();
         d.forget();
         d.discard();
-        let interrupted = matches!(d.state.stop, Some(Stop::Interrupted(_)));
+        let interrupted = matches!(d.state.stop, Some(RunStopReason::Interrupted(_)));
         // What leaves first makes room for what comes.
         if !interrupted {
             d.sort_strays();
@@ -87,14 +87,14 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
 }
 
 struct Decide<'a> {
-    state: &'a mut State,
+    state: &'a mut EngineState,
     actions: &'a mut Vec<Action>,
     /// In this round, somebody was found waiting for room.
     short_of_room: bool,
     /// Every assignment was taken back once.
     taken_back: bool,
     /// What the policy looks at in this round.
-    turn: Turn,
+    turn: PlacementRound,
 }
 
 impl Decide<'_> {

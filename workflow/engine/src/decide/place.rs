@@ -6,13 +6,13 @@ use super::sources::is_lost;
 use super::view::instance_of;
 use crate::ledger::Ledger;
 use crate::plan::policy;
-use crate::plan::queue::{Fit, Waiting};
+use crate::plan::queue::{Fit, QueuedJob};
 use crate::plan::view::{Candidate, SchedulerView};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use tarn_types::action::{Do, Subject};
 use tarn_types::bounds::STAGE_AHEAD;
-use tarn_types::energy::Rank;
+use tarn_types::energy::EnergyRank;
 use tarn_types::id::{InstanceId, NodeId, TierRef};
 use tarn_types::part::PartRef;
 use tarn_types::policy::Order;
@@ -30,7 +30,7 @@ const NAMED: usize = 8;
 
 /// What is known while the policy decides in one round.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct PlacementRound {
     /// What is left of nodes and hosts when all that has a place runs.
     pub(super) free: Ledger,
     /// Tiers on which somebody who goes first waits for room.
@@ -47,7 +47,7 @@ pub(super) struct Turn {
     lost: RefCell<BTreeSet<PartRef>>,
 }
 
-impl Turn {
+impl PlacementRound {
     /// Whether one more may be looked at.
     pub(super) fn looks(&self) -> bool {
         let before = self.looked_at.get();
@@ -73,10 +73,10 @@ impl Decide<'_> {
     }
 
     fn decide_places(&mut self, last_resort: bool) {
-        self.turn = Turn {
+        self.turn = PlacementRound {
             free: self.ledger_to_be(),
             last_resort,
-            ..Turn::default()
+            ..PlacementRound::default()
         };
         self.restart();
         let rule = policy::rule::<Self>(&self.state.start.options.policy);
@@ -134,7 +134,7 @@ impl Decide<'_> {
     }
 
     /// Of nodes that are equal otherwise, the one with the least of this goes first.
-    pub(super) fn draw(&self, node: NodeId) -> Rank {
+    pub(super) fn draw(&self, node: NodeId) -> EnergyRank {
         self.state.draws.get(node.at()).copied().unwrap_or_default()
     }
 
@@ -172,7 +172,7 @@ impl Decide<'_> {
         let mut spots = Vec::with_capacity(nodes.len());
         let mut reserve = u64::MAX;
         for (position, node) in nodes.iter().enumerate() {
-            let Some((spot, bytes)) = self.find_room(id, position, *node) else {
+            let Some((spot, bytes)) = self.find_tier_space(id, position, *node) else {
                 self.turn.roomless.insert(id);
                 return false;
             };
@@ -231,7 +231,7 @@ impl Decide<'_> {
 
     /// Says of the first that wait why they do, if there are cores that nobody has. Who has found no room knows it already.
     fn explain_waits(&mut self) {
-        let everything = Fit::room(u32::MAX, u32::MAX);
+        let everything = Fit::without_time_limit(u32::MAX, u32::MAX);
         if self.free().cores == 0 {
             return;
         }
@@ -257,7 +257,7 @@ impl Decide<'_> {
         }
     }
 
-    fn why_it_waits(&self, w: &Waiting, first: InstanceId) -> Option<Reason> {
+    fn why_it_waits(&self, w: &QueuedJob, first: InstanceId) -> Option<Reason> {
         let id = instance_of(w);
         if let Some(message) = self.never(id) {
             // Until nothing else can be done, a lost node may come back.

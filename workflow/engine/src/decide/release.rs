@@ -4,15 +4,15 @@
 
 use super::Decide;
 use super::rescue::version_to_rescue;
-use crate::data::{Part, Replica, ReplicaState, Version};
-use crate::state::{State, Stop};
+use crate::data::{PartReplica, PartReplicaState, TrackedPart, TrackedVersion};
+use crate::state::{EngineState, RunStopReason};
 use tarn_types::part::{PartMove, PartRef, Place, TransferKind, Verify};
 use tarn_types::policy::DataMode;
 use tarn_types::reason::Reason;
 use tarn_types::workflow::{Keep, OnFailure};
 
 /// Whether nobody will read a part any more and nothing asks to keep it.
-pub(super) fn unneeded(state: &State, name: PartRef, part: &Part) -> bool {
+pub(super) fn unneeded(state: &EngineState, name: PartRef, part: &TrackedPart) -> bool {
     let version = state.data.version(name.data, name.version);
     let w = &state.start.workflow;
     let dataset = w.dataset(name.data);
@@ -28,7 +28,7 @@ pub(super) fn unneeded(state: &State, name: PartRef, part: &Part) -> bool {
 /// Whether a rescue would still send a version out, if all that is being made of it is made ([`version_to_rescue`]). While the step that
 /// changes it has not committed, that is its pre-image. What is complete stays only once something has failed; what is not stays
 /// before that too, as an instance that fails later would leave nothing of the others.
-fn may_be_rescued(state: &State, name: PartRef) -> bool {
+fn may_be_rescued(state: &EngineState, name: PartRef) -> bool {
     let w = &state.start.workflow;
     let fails = state.stop.is_some() || !state.given_up.all.is_empty();
     let drains = w.dataset(name.data).on_failure == OnFailure::Drain;
@@ -38,11 +38,11 @@ fn may_be_rescued(state: &State, name: PartRef) -> bool {
         return false;
     }
     let versions = (1..=w.last_version(name.data)).map(|v| (v, state.data.version(name.data, v)));
-    let whole = |number, v: &Version| match v.sealed {
+    let whole = |number, v: &TrackedVersion| match v.sealed {
         true => v.delivered || v.thinned.is_empty(),
         false => number == name.version,
     };
-    let in_part = |v: &Version| v.thinned.len() < v.parts.len();
+    let in_part = |v: &TrackedVersion| v.thinned.len() < v.parts.len();
     version_to_rescue(versions, whole, in_part) == Some(name.version)
 }
 
@@ -71,11 +71,11 @@ impl Decide<'_> {
         };
         let removable = matches!(
             replica.state,
-            ReplicaState::Present | ReplicaState::Bad | ReplicaState::Cached
+            PartReplicaState::Present | PartReplicaState::Bad | PartReplicaState::Cached
         );
         if replica.is_others {
             // What is damaged is not read any more; who it belongs to removes it.
-            if replica.state == ReplicaState::Bad && replica.pins == 1 {
+            if replica.state == PartReplicaState::Bad && replica.pins == 1 {
                 self.evict(name, at, Reason::Damaged);
             }
             return;
@@ -83,7 +83,7 @@ impl Decide<'_> {
         if replica.pins > 0 || !removable || matches!(at, Place::Source | Place::External(_)) {
             return;
         }
-        if replica.state == ReplicaState::Cached {
+        if replica.state == PartReplicaState::Cached {
             // It may leave at any time: what is to be read is made, or comes, again.
             if super::cache::is_wanted_again(self.state, name, part) {
                 self.evict(name, at, Reason::OutputLost { data: name.data });
@@ -97,8 +97,14 @@ impl Decide<'_> {
         }
     }
 
-    fn leaves(&self, name: PartRef, part: &Part, at: &Place, replica: Replica) -> Option<Reason> {
-        if replica.state == ReplicaState::Bad {
+    fn leaves(
+        &self,
+        name: PartRef,
+        part: &TrackedPart,
+        at: &Place,
+        replica: PartReplica,
+    ) -> Option<Reason> {
+        if replica.state == PartReplicaState::Bad {
             return Some(Reason::Damaged);
         }
         // After a failure everything stays for `tarn resume`, but what is on its way out.
@@ -129,16 +135,16 @@ impl Decide<'_> {
         }
         let to_dest =
             w.dataset(name.data).dest.is_some() && w.last_version(name.data) == name.version;
-        let lies = |(at, r): (&Place, &Replica)| match at {
+        let lies = |(at, r): (&Place, &PartReplica)| match at {
             Place::Node(_) => false,
-            Place::External(_) => r.state != ReplicaState::Bad,
+            Place::External(_) => r.state != PartReplicaState::Bad,
             _ => true,
         };
         let outside = part.replicas.iter().any(lies);
         let stopping = match self.state.stop {
-            Some(Stop::Interrupted(_)) => true,
+            Some(RunStopReason::Interrupted(_)) => true,
             // As for what goes to a `dest`: one attempt is made, and the rest is for `tarn resume`.
-            Some(Stop::Failed { .. } | Stop::Incomplete) => part.failures > 0,
+            Some(RunStopReason::Failed { .. } | RunStopReason::Incomplete) => part.failures > 0,
             None => false,
         };
         let goes = unneeded(self.state, name, part) || self.is_remade(name);

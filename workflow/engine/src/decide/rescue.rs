@@ -1,8 +1,8 @@
 //! Rescue: what asks to be drained when the run fails, or is ended in order, goes out; or it is said that it does not.
 
 use super::Decide;
-use crate::data::{Part, Version};
-use crate::state::State;
+use crate::data::{TrackedPart, TrackedVersion};
+use crate::state::EngineState;
 use std::path::PathBuf;
 use tarn_types::action::{Do, Subject};
 use tarn_types::id::{DataId, InstanceId};
@@ -10,7 +10,7 @@ use tarn_types::part::Place;
 use tarn_types::reason::Reason;
 use tarn_types::workflow::{Keep, OnFailure};
 
-impl State {
+impl EngineState {
     /// Where a dataset is rescued to; `None` if there is no such place.
     pub(crate) fn rescue_place(&self, data: DataId) -> Option<Place> {
         let w = &self.start.workflow;
@@ -32,10 +32,10 @@ impl Decide<'_> {
             if dataset.on_failure != OnFailure::Drain {
                 continue;
             }
-            let there = |part: &Part| part.rescued_from().is_some();
-            let whole = |_, v: &Version| v.sealed && v.parts.values().all(there);
+            let there = |part: &TrackedPart| part.rescued_from().is_some();
+            let whole = |_, v: &TrackedVersion| v.sealed && v.parts.values().all(there);
             let ends = self.state.steps.running.is_empty();
-            let in_part = |v: &Version| ends && v.parts.values().any(there);
+            let in_part = |v: &TrackedVersion| ends && v.parts.values().any(there);
             let newest = version_to_rescue(self.versions(data), whole, in_part);
             let Some(newest) = newest else { continue };
             let Some(to) = self.state.rescue_place(data) else {
@@ -61,7 +61,7 @@ impl Decide<'_> {
 
     /// At the end of a run that rescues: says of each dataset that asks for it, and of which nothing, only an older version or only
     /// some parts went out, why.
-    pub(super) fn tell_unrescued(&mut self) {
+    pub(super) fn report_unrescued(&mut self) {
         for (data, dataset) in (0..)
             .map(DataId)
             .zip(self.state.start.workflow.data.clone())
@@ -83,14 +83,14 @@ impl Decide<'_> {
     }
 
     /// Whether a part was rescued.
-    fn is_copied(&self, data: DataId, part: &Part) -> bool {
+    fn is_copied(&self, data: DataId, part: &TrackedPart) -> bool {
         let place = self.state.rescue_place(data);
         part.present().any(|(at, _)| Some(at) == place.as_ref())
     }
 
     /// The newest version of a dataset that is stored outside: rescued, if only in part, or at its `dest`.
     fn newest_outside(&self, data: DataId) -> Option<u32> {
-        let is_outside = |v: &Version| {
+        let is_outside = |v: &TrackedVersion| {
             let mut parts = v.parts.values();
             v.delivered || v.rescued && parts.any(|p| self.is_copied(data, p))
         };
@@ -100,8 +100,9 @@ impl Decide<'_> {
 
     /// Why a version that is complete was not rescued, where an older one was.
     fn newer_is_lost(&self, data: DataId, outside: u32) -> Option<Reason> {
-        let is_newer =
-            |(number, v): &(u32, &Version)| *number > outside && v.sealed && !v.parts.is_empty();
+        let is_newer = |(number, v): &(u32, &TrackedVersion)| {
+            *number > outside && v.sealed && !v.parts.is_empty()
+        };
         let (number, newest) = self.versions(data).filter(is_newer).last()?;
         let message = format!(
             "version {outside} was copied, and version {number}, which is newer, was not: {}",
@@ -138,7 +139,7 @@ impl Decide<'_> {
     fn newer_parts(&self, data: DataId, outside: u32) -> String {
         let newer = self.versions(data).filter(|(n, _)| *n > outside);
         let left = newer.filter_map(|(number, version)| {
-            let there = |p: &&Part| p.rescued_from().is_some();
+            let there = |p: &&TrackedPart| p.rescued_from().is_some();
             match version.parts.values().filter(there).count() {
                 0 => None,
                 1 => Some(format!(", 1 part of version {number} is on the nodes")),
@@ -152,14 +153,14 @@ impl Decide<'_> {
         }
     }
 
-    fn versions(&self, data: DataId) -> impl Iterator<Item = (u32, &Version)> {
+    fn versions(&self, data: DataId) -> impl Iterator<Item = (u32, &TrackedVersion)> {
         let versions = 1..=self.state.start.workflow.last_version(data);
         versions.map(move |v| (v, self.state.data.version(data, v)))
     }
 
     /// Why nothing of a dataset was rescued; `None` if this run has made nothing of it.
     fn not_rescued(&self, data: DataId) -> Option<Reason> {
-        let made = |(number, version): &(u32, &Version)| {
+        let made = |(number, version): &(u32, &TrackedVersion)| {
             let producer = self.state.start.workflow.producer(data, *number);
             version.parts.keys().any(|key| {
                 let id = producer.map(|step| InstanceId { step, index: key.0 });
@@ -173,12 +174,12 @@ impl Decide<'_> {
     }
 
     /// Why a version of which all had been made, or a part, was not rescued.
-    fn why_lost(&self, data: DataId, version: &Version) -> String {
+    fn why_lost(&self, data: DataId, version: &TrackedVersion) -> String {
         if let Some(message) = &version.refusal {
             return message.clone();
         }
         let parts = version.parts.len();
-        let there = |p: &&Part| p.rescued_from().is_some();
+        let there = |p: &&TrackedPart| p.rescued_from().is_some();
         let holds = match version.parts.values().filter(there).count() {
             0 => "no node holds it any more".to_owned(),
             left => format!("the nodes hold only {left} of its {parts} parts"),
@@ -203,9 +204,9 @@ impl Decide<'_> {
 /// Which of a dataset's versions a rescue copies: the newest whole one; where none is whole, what is left of the newest that was complete
 /// once; where none was, what there is of the newest.
 pub(super) fn version_to_rescue<'a>(
-    versions: impl Iterator<Item = (u32, &'a Version)>,
-    is_whole: impl Fn(u32, &Version) -> bool,
-    has_part: impl Fn(&Version) -> bool,
+    versions: impl Iterator<Item = (u32, &'a TrackedVersion)>,
+    is_whole: impl Fn(u32, &TrackedVersion) -> bool,
+    has_part: impl Fn(&TrackedVersion) -> bool,
 ) -> Option<u32> {
     let ranked = versions.filter_map(|(number, version)| {
         let rank = match version.sealed {

@@ -1,7 +1,7 @@
 //! Steps that go on from their checkpoints: they are started again where those are, until they commit.
 
 use super::Decide;
-use crate::steps::{Instance, Progress};
+use crate::steps::{InstanceProgress, StepInstance};
 use std::cmp::Reverse;
 use tarn_types::action::{Do, Subject};
 use tarn_types::cluster::Node;
@@ -57,7 +57,8 @@ impl Decide<'_> {
     /// The nodes that have the checkpoints of an instance that waits for a place, if none of them is lost: those that it ran on, or the
     /// one with its newest image.
     fn its_nodes(&self, id: InstanceId) -> Option<Vec<NodeId>> {
-        let waits = |i: &&Instance| i.progress == Progress::Pending && !i.kept.spots.is_empty();
+        let waits =
+            |i: &&StepInstance| i.progress == InstanceProgress::Pending && !i.kept.spots.is_empty();
         let instance = self.state.steps.instance(id).filter(waits)?;
         if let Some((at, _)) = instance.kept.images.best(instance.ran_on.first().copied()) {
             return Some(vec![at.node]);
@@ -75,7 +76,7 @@ impl Decide<'_> {
         let kept = self.state.steps.kept.iter().copied();
         for id in kept.collect::<Vec<_>>() {
             let instance = self.state.steps.instance(id);
-            let running = instance.filter(|i| matches!(i.progress, Progress::Running(_)));
+            let running = instance.filter(|i| matches!(i.progress, InstanceProgress::Running(_)));
             let waiting = running.filter(|i| i.kept.images.copying.is_none());
             let Some((i, (image, from, bytes))) =
                 waiting.and_then(|i| Some((i, i.kept.images.taken?)))

@@ -2,7 +2,7 @@
 //! the external store; in this order, each with its reason.
 
 use super::Decide;
-use crate::data::{Part, ReplicaState};
+use crate::data::{PartReplicaState, TrackedPart};
 use std::collections::BTreeSet;
 use tarn_types::action::Subject;
 use tarn_types::id::{InstanceId, TierId, TierRef};
@@ -24,7 +24,7 @@ struct Movable {
 
 /// Whether there is room on a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Space {
+pub(super) enum TierSpaceOutlook {
     /// There is.
     Free,
     /// Something leaves, or may leave once what runs has ended.
@@ -35,10 +35,15 @@ pub(super) enum Space {
 
 impl Decide<'_> {
     /// Whether `want` bytes are free on a tier. If not, begins to make room for `id` there.
-    pub(super) fn make_room(&mut self, spot: TierRef, want: u64, id: InstanceId) -> Space {
+    pub(super) fn ensure_space(
+        &mut self,
+        spot: TierRef,
+        want: u64,
+        id: InstanceId,
+    ) -> TierSpaceOutlook {
         let free = self.state.ledger.free(spot);
         if free >= want {
-            return Space::Free;
+            return TierSpaceOutlook::Free;
         }
         self.short_of_room = true;
         let lack = want - free;
@@ -46,16 +51,16 @@ impl Decide<'_> {
         self.clear_cache(spot, more, &Reason::EvictForRoom { spot, want, free });
         let coming = self.will_free(spot, id);
         if coming >= lack {
-            let why = self.room_being_made(spot, want, free);
+            let why = self.pending_space_reason(spot, want, free);
             let why = why.unwrap_or(Reason::WaitForRoom { spot, want, free });
             self.note(Subject::Instance(id), why);
-            return Space::Later;
+            return TierSpaceOutlook::Later;
         }
         let mut lack = lack - coming;
         let movable = self.movable(spot, id);
         for m in movable.iter().filter(|m| m.redundant) {
             if lack == 0 {
-                return Space::Later;
+                return TierSpaceOutlook::Later;
             }
             self.evict(
                 m.name,
@@ -66,20 +71,26 @@ impl Decide<'_> {
         }
         for m in movable.iter().filter(|m| !m.redundant) {
             if lack == 0 {
-                return Space::Later;
+                return TierSpaceOutlook::Later;
             }
             if self.move_away(m, spot, want, free) {
                 lack = lack.saturating_sub(m.stored);
             }
         }
         match lack {
-            0 => Space::Later,
-            _ => self.no_room(spot, want, free, id),
+            0 => TierSpaceOutlook::Later,
+            _ => self.handle_no_space(spot, want, free, id),
         }
     }
 
     /// Nothing more can leave: whatever runs may still give room back; when nothing runs, it is for others of the queue to go on.
-    fn no_room(&mut self, spot: TierRef, want: u64, free: u64, id: InstanceId) -> Space {
+    fn handle_no_space(
+        &mut self,
+        spot: TierRef,
+        want: u64,
+        free: u64,
+        id: InstanceId,
+    ) -> TierSpaceOutlook {
         let configured = self.state.start.cluster.tier(spot).capacity;
         let held = configured.saturating_sub(self.state.ledger.capacity(spot));
         let idle = self.idle();
@@ -102,10 +113,10 @@ impl Decide<'_> {
         };
         if idle {
             self.turn.stuck.get_or_insert((id, why));
-            return Space::Stuck;
+            return TierSpaceOutlook::Stuck;
         }
         self.note(Subject::Instance(id), why);
-        Space::Later
+        TierSpaceOutlook::Later
     }
 
     /// Nothing is under way anywhere, and nothing is assigned that could be.
@@ -124,7 +135,7 @@ impl Decide<'_> {
     }
 
     /// That replicas are on their way off a full tier, if some are.
-    fn room_being_made(&self, spot: TierRef, want: u64, free: u64) -> Option<Reason> {
+    fn pending_space_reason(&self, spot: TierRef, want: u64, free: u64) -> Option<Reason> {
         let place = Place::Node(spot);
         let moved_as = |kind| -> u64 {
             let transfers = self.state.transfers.values();
@@ -176,7 +187,7 @@ impl Decide<'_> {
         }
         let stored = |name: &PartRef| {
             let replica = self.state.data.part(*name)?.replicas.get(&place)?;
-            (replica.state == ReplicaState::Present).then_some(replica.stored)
+            (replica.state == PartReplicaState::Present).then_some(replica.stored)
         };
         let leaving = self.leaving_from(spot);
         names.iter().filter_map(stored).sum::<u64>() + leaving
@@ -192,7 +203,7 @@ impl Decide<'_> {
             .parts()
             .filter_map(|(_, part)| part.replicas.get(&Place::Node(spot)));
         replicas
-            .filter(|r| r.state == ReplicaState::Leaving)
+            .filter(|r| r.state == PartReplicaState::Leaving)
             .map(|r| r.stored)
             .sum()
     }
@@ -220,7 +231,7 @@ impl Decide<'_> {
         let place = Place::Node(spot);
         let here = self.state.data.parts().filter_map(|(name, part)| {
             let replica = part.replicas.get(&place)?;
-            let free = replica.state == ReplicaState::Present
+            let free = replica.state == PartReplicaState::Present
                 && replica.pins == 0
                 && !needed.contains(&name);
             free.then(|| Movable {
@@ -235,7 +246,7 @@ impl Decide<'_> {
         all
     }
 
-    fn redundant(&self, name: PartRef, part: &Part, spot: TierRef) -> bool {
+    fn redundant(&self, name: PartRef, part: &TrackedPart, spot: TierRef) -> bool {
         let keep = self.state.start.workflow.dataset(name.data).keep;
         let mut others = part.present().filter(|(p, _)| **p != Place::Node(spot));
         match (keep, self.state.data_mode()) {
@@ -247,7 +258,7 @@ impl Decide<'_> {
         }
     }
 
-    fn urgency(&self, name: PartRef, part: &Part) -> u64 {
+    fn urgency(&self, name: PartRef, part: &TrackedPart) -> u64 {
         if part.readers == 0 && !self.state.is_awaited(name) {
             return 0;
         }
@@ -288,7 +299,7 @@ impl Decide<'_> {
                 TransferKind::Demote,
                 Reason::DemoteForRoom { spot, want, free },
             ),
-            None if drained == Some(ReplicaState::Present) => {
+            None if drained == Some(PartReplicaState::Present) => {
                 let why = Reason::EvictForRoom { spot, want, free };
                 self.evict(m.name, &Place::Node(spot), why);
                 return true;

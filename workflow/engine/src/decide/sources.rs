@@ -1,23 +1,23 @@
 //! Where a part can be read from: here, on another node, outside; or nowhere, so that it must be made again.
 
 use super::Decide;
-use crate::data::{Part, ReplicaState};
+use crate::data::{PartReplicaState, TrackedPart};
 use crate::estimate::duration;
-use crate::state::State;
+use crate::state::EngineState;
 use tarn_types::action::{Do, Subject};
 use tarn_types::id::{DataId, InstanceId, NodeId, TierId, TierRef, TransferId};
 use tarn_types::part::{PartRef, Place, TransferKind};
 use tarn_types::policy::DataMode;
 use tarn_types::reason::Reason;
 
-impl State {
+impl EngineState {
     /// What the policy does with data.
     pub(crate) fn data_mode(&self) -> DataMode {
         self.start.options.policy.data_mode
     }
 
     /// Whether the policy lets the steps that read a part begin: with `stage-through` and `cache` not before it is outside.
-    pub(crate) fn may_be_read(&self, part: &Part) -> bool {
+    pub(crate) fn may_be_read(&self, part: &TrackedPart) -> bool {
         self.data_mode() == DataMode::Keep
             || self.external_source(part).is_some()
             || part.replicas.values().any(|r| r.is_others)
@@ -25,10 +25,10 @@ impl State {
 
     /// The fastest tier of a node from which a step there can use a part. Under `stage-through` only what
     /// was staged in for it, and what another workflow has there.
-    pub(crate) fn usable_on(&self, node: NodeId, part: &Part) -> Option<TierRef> {
+    pub(crate) fn usable_on(&self, node: NodeId, part: &TrackedPart) -> Option<TierRef> {
         let spot = part.on_node(node)?;
         if self.data_mode() == DataMode::StageThrough {
-            let staged = |(p, r): (&Place, &crate::data::Replica)| match p {
+            let staged = |(p, r): (&Place, &crate::data::PartReplica)| match p {
                 Place::Node(s) if s.node == node && (r.staged || r.is_others) => Some(*s),
                 _ => None,
             };
@@ -54,7 +54,12 @@ impl State {
     }
 
     /// Whether a step on `spot` can use a part as it lies: on its target tier or a faster one.
-    pub(crate) fn in_place(&self, spot: TierRef, name: PartRef, part: &Part) -> Option<TierRef> {
+    pub(crate) fn in_place(
+        &self,
+        spot: TierRef,
+        name: PartRef,
+        part: &TrackedPart,
+    ) -> Option<TierRef> {
         let target = self.target(spot, name.data);
         self.usable_on(spot.node, part)
             .filter(|s| s.tier <= target.tier)
@@ -63,7 +68,7 @@ impl State {
     /// The least busy replica on another node, if the policy moves data between nodes; one that could not be read from there
     /// comes last. What many nodes lack comes to them as through a chain: a replica that is still arriving is as good a source
     /// as one that is there.
-    pub(crate) fn peer_source(&self, node: NodeId, part: &Part) -> Option<TierRef> {
+    pub(crate) fn peer_source(&self, node: NodeId, part: &TrackedPart) -> Option<TierRef> {
         let is_others = part.replicas.values().any(|r| r.is_others);
         if self.data_mode() != DataMode::Keep && !is_others {
             return None;
@@ -74,10 +79,10 @@ impl State {
             .iter()
             .filter_map(|(p, r)| match (p, r.state) {
                 (Place::Node(s), _) if s.node == node => None,
-                (Place::Node(s), ReplicaState::Present) => {
+                (Place::Node(s), PartReplicaState::Present) => {
                     Some((part.is_refused(Some(node), p), r.pins, false, *s))
                 }
-                (Place::Node(s), ReplicaState::Incoming(id))
+                (Place::Node(s), PartReplicaState::Incoming(id))
                     if follow && !self.ledger.is_lost(s.node) && !self.is_abandoned(id) =>
                 {
                     Some((part.is_refused(Some(node), p), r.pins, true, *s))
@@ -92,7 +97,7 @@ impl State {
     }
 
     /// A replica outside the nodes.
-    pub(crate) fn external_source<'a>(&self, part: &'a Part) -> Option<&'a Place> {
+    pub(crate) fn external_source<'a>(&self, part: &'a TrackedPart) -> Option<&'a Place> {
         part.present()
             .map(|(p, _)| p)
             .find(|p| !matches!(p, Place::Node(_)))
@@ -100,7 +105,11 @@ impl State {
 
     /// What a tier that lacks a part gets it from: a slower tier of its node, another node, or outside; what could not be
     /// read there comes last.
-    pub(crate) fn source_for(&self, target: TierRef, part: &Part) -> Option<(Place, TransferKind)> {
+    pub(crate) fn source_for(
+        &self,
+        target: TierRef,
+        part: &TrackedPart,
+    ) -> Option<(Place, TransferKind)> {
         let slower = self.usable_on(target.node, part);
         let slower = slower.map(|spot| (Place::Node(spot), TransferKind::Promote));
         let best = self.best_source(target.node, part);
@@ -110,7 +119,11 @@ impl State {
     }
 
     /// The best source of a part for a node that lacks it, counting what is already under way on each link.
-    pub(crate) fn best_source(&self, node: NodeId, part: &Part) -> Option<(Place, TransferKind)> {
+    pub(crate) fn best_source(
+        &self,
+        node: NodeId,
+        part: &TrackedPart,
+    ) -> Option<(Place, TransferKind)> {
         match self.peer_if_best(node, part) {
             Some(peer) => Some((Place::Node(peer), TransferKind::Peer)),
             None => Some((
@@ -121,18 +134,18 @@ impl State {
     }
 
     /// Whether [`Self::best_source`] is another node.
-    pub(crate) fn comes_by_peer(&self, node: NodeId, part: &Part) -> bool {
+    pub(crate) fn comes_by_peer(&self, node: NodeId, part: &TrackedPart) -> bool {
         self.peer_if_best(node, part).is_some()
     }
 
     /// The replica outside that a node reads.
-    fn outside_for<'a>(&self, node: NodeId, part: &'a Part) -> Option<&'a Place> {
+    fn outside_for<'a>(&self, node: NodeId, part: &'a TrackedPart) -> Option<&'a Place> {
         let mut outside = part.present().map(|(p, _)| p);
         let untried = |p: &&Place| !matches!(p, Place::Node(_)) && !part.is_refused(Some(node), p);
         outside.find(untried).or_else(|| self.external_source(part))
     }
 
-    fn peer_if_best(&self, node: NodeId, part: &Part) -> Option<TierRef> {
+    fn peer_if_best(&self, node: NodeId, part: &TrackedPart) -> Option<TierRef> {
         let peer = self.peer_source(node, part)?;
         let Some(outside) = self.outside_for(node, part) else {
             return Some(peer);
@@ -147,7 +160,7 @@ impl State {
     }
 
     /// Whether a part comes sooner from a node that has it than from outside.
-    fn peer_is_sooner(&self, from: NodeId, to: NodeId, part: &Part) -> bool {
+    fn peer_is_sooner(&self, from: NodeId, to: NodeId, part: &TrackedPart) -> bool {
         let cost = |queue: u64, rate| duration(part.info.bytes.saturating_add(queue), rate);
         let outside = self.under_way.get(&TransferKind::ExternalIn);
         let between = self.links.sent(from).max(self.links.received(to));
@@ -158,8 +171,10 @@ impl State {
 }
 
 /// Whether no readable replica of a part is left or on its way.
-pub(crate) fn is_lost(part: &Part) -> bool {
-    part.replicas.values().all(|r| r.state == ReplicaState::Bad)
+pub(crate) fn is_lost(part: &TrackedPart) -> bool {
+    part.replicas
+        .values()
+        .all(|r| r.state == PartReplicaState::Bad)
 }
 
 impl Decide<'_> {
@@ -233,7 +248,7 @@ impl Decide<'_> {
             all.extend(bound.map(|(at, r)| {
                 let there = matches!(
                     r.state,
-                    ReplicaState::Present | ReplicaState::Bad | ReplicaState::Cached
+                    PartReplicaState::Present | PartReplicaState::Bad | PartReplicaState::Cached
                 );
                 (name, at.clone(), there && r.pins == 0)
             }));

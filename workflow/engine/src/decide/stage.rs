@@ -1,9 +1,9 @@
 //! Staging: what an assigned instance lacks is brought to its nodes, each part from its best source.
 
 use super::Decide;
-use super::room::Space;
+use super::room::TierSpaceOutlook;
 use super::sources::is_lost;
-use crate::data::ReplicaState;
+use crate::data::PartReplicaState;
 use std::collections::BTreeMap;
 use tarn_types::action::Do;
 use tarn_types::id::{InstanceId, TierRef};
@@ -11,7 +11,7 @@ use tarn_types::part::{PartMove, PartRef, Place, TransferKind, Verify};
 use tarn_types::reason::Reason;
 
 /// Parts that go the same way together.
-type Groups = BTreeMap<(u32, u32, TransferKind, Place), Vec<PartMove>>;
+type PartMoveGroups = BTreeMap<(u32, u32, TransferKind, Place), Vec<PartMove>>;
 
 impl Decide<'_> {
     /// Looks after every assigned instance: a transfer may have failed, a replica may be lost.
@@ -62,7 +62,11 @@ impl Decide<'_> {
             (is_lost(part) || self.is_remade(*name)).then_some((name.data, part))
         });
         if let Some((data, part)) = lost {
-            let why = match part.replicas.values().any(|r| r.state == ReplicaState::Bad) {
+            let why = match part
+                .replicas
+                .values()
+                .any(|r| r.state == PartReplicaState::Bad)
+            {
                 true => Reason::Damaged,
                 false => Reason::OutputLost { data },
             };
@@ -99,7 +103,7 @@ impl Decide<'_> {
             }
         }
         for (spot, (bytes, _)) in &wanted {
-            if self.make_room(*spot, *bytes, id) != Space::Free {
+            if self.ensure_space(*spot, *bytes, id) != TierSpaceOutlook::Free {
                 return;
             }
         }
@@ -110,7 +114,7 @@ impl Decide<'_> {
     }
 
     fn bring_to(&mut self, target: TierRef, names: Vec<PartRef>, id: InstanceId) {
-        let mut groups = Groups::new();
+        let mut groups = PartMoveGroups::new();
         for name in names {
             let part = self.state.data.part(name);
             let Some((from, kind)) = part.and_then(|p| self.state.source_for(target, p)) else {

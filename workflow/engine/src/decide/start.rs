@@ -6,7 +6,7 @@ use super::Decide;
 use crate::capacity::Demand;
 use crate::identity::identity;
 use std::collections::BTreeSet;
-use tarn_types::action::{Do, Held, Run};
+use tarn_types::action::{AttemptSpec, Do, NodeReplica};
 use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, TierRef};
 use tarn_types::reason::Reason;
@@ -41,7 +41,7 @@ impl Decide<'_> {
                 waiting.extend(spots.iter().map(|s| s.node));
                 continue;
             }
-            if self.has_its_room(id, &spots, &assigned) {
+            if self.ensure_reserved_space(id, &spots, &assigned) {
                 self.start_one(id, spots, views);
             }
         }
@@ -49,7 +49,12 @@ impl Decide<'_> {
 
     /// Whether the room that was set aside for an instance is still there: others may have taken a part of the tier since. Then
     /// those behind it give their places back, the last of the queue first, and at last it does itself.
-    fn has_its_room(&mut self, id: InstanceId, spots: &[TierRef], queue: &[InstanceId]) -> bool {
+    fn ensure_reserved_space(
+        &mut self,
+        id: InstanceId,
+        spots: &[TierRef],
+        queue: &[InstanceId],
+    ) -> bool {
         let mut behind = queue.iter().rev().copied().take_while(|other| *other != id);
         loop {
             let overdrawn = self.overdrawn(id, spots);
@@ -95,11 +100,11 @@ impl Decide<'_> {
     }
 
     /// The replicas that make up what each node of an instance sees; `None` while something is missing.
-    fn views(&self, id: InstanceId, spots: &[TierRef]) -> Option<Vec<Vec<Vec<Held>>>> {
+    fn views(&self, id: InstanceId, spots: &[TierRef]) -> Option<Vec<Vec<Vec<NodeReplica>>>> {
         let instance = self.state.steps.instance(id)?;
         let held = |spot: TierRef, name| {
             let part = self.state.data.part(name)?;
-            Some(Held {
+            Some(NodeReplica {
                 part: name,
                 key: part.info.key.clone(),
                 spot: self.state.in_place(spot, name, part)?,
@@ -114,7 +119,12 @@ impl Decide<'_> {
         instance.needs.iter().map(one_use).collect()
     }
 
-    fn start_one(&mut self, id: InstanceId, nodes: Vec<TierRef>, views: Vec<Vec<Vec<Held>>>) {
+    fn start_one(
+        &mut self,
+        id: InstanceId,
+        nodes: Vec<TierRef>,
+        views: Vec<Vec<Vec<NodeReplica>>>,
+    ) {
         let w = &self.state.start.workflow;
         let step = w.step(id.step);
         let Some(instance) = self.state.steps.instance(id) else {
@@ -135,13 +145,14 @@ impl Decide<'_> {
             );
         }
         let attempt = instance.attempts + 1;
-        let partitions =
-            self.state
-                .partitions
-                .lent(w, &self.state.start.cluster, (id, attempt), &nodes, |p| {
-                    self.is_filled(p)
-                });
-        let run = Run {
+        let partitions = self.state.partitions.attached_partitions(
+            w,
+            &self.state.start.cluster,
+            (id, attempt),
+            &nodes,
+            |p| self.is_filled(p),
+        );
+        let run = AttemptSpec {
             instance: id,
             attempt,
             item: instance.item.clone(),

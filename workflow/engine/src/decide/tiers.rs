@@ -1,14 +1,14 @@
 //! Which tier of a node a placement uses, what it takes there, and that it is free.
 
 use super::Decide;
-use super::room::Space;
+use super::room::TierSpaceOutlook;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::id::{InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_types::part::{PartRef, Place};
 use tarn_types::units::Nanos;
 
 /// What a position of an instance takes on a node.
-struct Room {
+struct PlacementSpaceDemand {
     /// The tier it writes to.
     spot: TierRef,
     /// Bytes set aside there for what it writes.
@@ -58,13 +58,18 @@ impl Decide<'_> {
             let mut tiers = self.state.start.cluster.node(node).tiers.iter();
             // Seldom is it so much that it has to be looked at tier by tier.
             may && (is_plain && tiers.all(|t| most <= t.capacity)
-                || self.room_on(id, position, node).is_some())
+                || self.space_demand_on(id, position, node).is_some())
         }
     }
 
     /// What a position of an instance takes on a node: on the fastest tier that can hold it at all, of those slower than
     /// the one that an earlier attempt has filled. `None` if no tier can.
-    fn room_on(&self, id: InstanceId, position: usize, node: NodeId) -> Option<Room> {
+    fn space_demand_on(
+        &self,
+        id: InstanceId,
+        position: usize,
+        node: NodeId,
+    ) -> Option<PlacementSpaceDemand> {
         let wanted = self.tier_of(id.step);
         let outgrown = self.state.steps.instance(id).and_then(|i| i.outgrown);
         let tiers = (0u32..).zip(&self.state.start.cluster.node(node).tiers);
@@ -97,7 +102,7 @@ impl Decide<'_> {
             }
             let reserve = soft.min(beside).max(hard);
             let brings = bytes.into_iter().map(|(at, (missing, _))| (at, missing));
-            Some(Room {
+            Some(PlacementSpaceDemand {
                 spot,
                 reserve,
                 sure: hard,
@@ -108,7 +113,7 @@ impl Decide<'_> {
 
     /// The tier of a node that a step of one node would write to.
     pub(super) fn home_on(&self, id: InstanceId, node: NodeId) -> Option<TierRef> {
-        Some(self.room_on(id, 0, node)?.spot)
+        Some(self.space_demand_on(id, 0, node)?.spot)
     }
 
     /// The room that its partitions take on a node, if it writes to this tier of it.
@@ -120,13 +125,13 @@ impl Decide<'_> {
 
     /// A tier of the node with room for what the instance brings and writes, and the bytes to set aside there. While there is
     /// no room, it is made.
-    pub(super) fn find_room(
+    pub(super) fn find_tier_space(
         &mut self,
         id: InstanceId,
         position: usize,
         node: NodeId,
     ) -> Option<(TierRef, u64)> {
-        let room = self.room_on(id, position, node)?;
+        let room = self.space_demand_on(id, position, node)?;
         let brought = room.brings.get(&room.spot).copied().unwrap_or(0);
         if self.is_being_emptied(room.spot) {
             return None;
@@ -144,14 +149,14 @@ impl Decide<'_> {
             if self.turn.claimed.contains(&at) {
                 return None;
             }
-            match self.make_room(at, want, id) {
-                Space::Free => {}
-                Space::Later => {
+            match self.ensure_space(at, want, id) {
+                TierSpaceOutlook::Free => {}
+                TierSpaceOutlook::Later => {
                     self.turn.claimed.insert(at);
                     return None;
                 }
                 // Those behind it may be what gives the room back.
-                Space::Stuck => return None,
+                TierSpaceOutlook::Stuck => return None,
             }
         }
         Some((room.spot, reserve))

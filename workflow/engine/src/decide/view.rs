@@ -3,14 +3,14 @@
 //! kept by name.
 
 use super::Decide;
-use crate::plan::queue::{Fit, Waiting};
+use crate::plan::queue::{Fit, QueuedJob};
 use crate::plan::view::{Candidate, SchedulerView, Shadow};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use tarn_types::id::{InstanceId, NodeId, StepId};
 use tarn_types::policy::{DataMode, Order};
 use tarn_types::reason::Reason;
-use tarn_types::site::{JobId, Why};
+use tarn_types::site::{AllocationReason, JobId};
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// All nodes of a run are of this class.
@@ -21,9 +21,9 @@ const NATIVES: usize = 256;
 const REMIND_AFTER: Nanos = SECOND;
 
 /// An instance as a policy sees it. Its key says which it is.
-pub(super) fn waiting(turn: (u64, InstanceId), nodes: u32, cores: u32, limit: Nanos) -> Waiting {
+pub(super) fn waiting(turn: (u64, InstanceId), nodes: u32, cores: u32, limit: Nanos) -> QueuedJob {
     let (first, id) = turn;
-    Waiting {
+    QueuedJob {
         key: (first, u64::from(id.step.0) << 32 | u64::from(id.index)),
         job: JobId(0),
         nodes,
@@ -33,7 +33,7 @@ pub(super) fn waiting(turn: (u64, InstanceId), nodes: u32, cores: u32, limit: Na
     }
 }
 
-pub(super) fn instance_of(w: &Waiting) -> InstanceId {
+pub(super) fn instance_of(w: &QueuedJob) -> InstanceId {
     InstanceId {
         step: StepId((w.key.1 >> 32) as u32),
         index: w.key.1 as u32,
@@ -144,7 +144,7 @@ impl Decide<'_> {
         self.state.start.workflow.step(id.step).nodes as usize
     }
 
-    fn reason(&self, id: InstanceId, nodes: &[NodeId], why: Why) -> Option<Reason> {
+    fn reason(&self, id: InstanceId, nodes: &[NodeId], why: AllocationReason) -> Option<Reason> {
         let node = *nodes.first()?;
         if let Some(why) = self.partition_there(id) {
             return Some(why);
@@ -152,8 +152,8 @@ impl Decide<'_> {
         Some(match (self.state.start.options.policy.order, why) {
             (Order::Data | Order::Energy, _) => self.earliest_end(id, nodes)?,
             (Order::SameNodes, _) if self.own_nodes(id).is_some() => Reason::SameNodes { node },
-            (_, Why::First) => Reason::FirstInQueue { node },
-            (_, Why::Backfill) => Reason::Backfill { node },
+            (_, AllocationReason::First) => Reason::FirstInQueue { node },
+            (_, AllocationReason::Backfill) => Reason::Backfill { node },
             _ => Reason::FirstFree { node },
         })
     }
@@ -164,7 +164,7 @@ impl SchedulerView for Decide<'_> {
         self.state.now
     }
 
-    fn next(&self, after: Option<&Waiting>, fit: &Fit) -> Option<Waiting> {
+    fn next(&self, after: Option<&QueuedJob>, fit: &Fit) -> Option<QueuedJob> {
         if self.state.stop.is_some() || fit.cores == 0 {
             return None;
         }
@@ -191,14 +191,14 @@ impl SchedulerView for Decide<'_> {
 
     fn free(&self) -> Fit {
         let cores = self.all_nodes().map(|n| self.turn.free.free_cores(n));
-        Fit::room(u32::MAX, cores.max().unwrap_or(0))
+        Fit::without_time_limit(u32::MAX, cores.max().unwrap_or(0))
     }
 
     fn one_class(&self) -> bool {
         true
     }
 
-    fn nodes_for(&self, w: &Waiting, not: &[NodeId], until: Time) -> Option<Vec<NodeId>> {
+    fn nodes_for(&self, w: &QueuedJob, not: &[NodeId], until: Time) -> Option<Vec<NodeId>> {
         let id = instance_of(w);
         let demand = self.demand(id.step);
         let late = self.state.now.saturating_add(w.limit) > until;
@@ -211,7 +211,7 @@ impl SchedulerView for Decide<'_> {
         self.pick(id, free.collect())
     }
 
-    fn class_for(&self, w: &Waiting) -> Option<usize> {
+    fn class_for(&self, w: &QueuedJob) -> Option<usize> {
         self.nodes_for(w, &[], Time::MAX).map(|_| CLASS)
     }
 
@@ -219,7 +219,7 @@ impl SchedulerView for Decide<'_> {
         CLASS
     }
 
-    fn earliest(&self, w: &Waiting) -> Option<Shadow> {
+    fn earliest(&self, w: &QueuedJob) -> Option<Shadow> {
         let id = instance_of(w);
         if let Some(own) = self.own_nodes(id) {
             let demand = self.demand(id.step);
@@ -230,31 +230,31 @@ impl SchedulerView for Decide<'_> {
         Some(self.shadow(free_in, nodes))
     }
 
-    fn waited(&self, w: &Waiting) -> Nanos {
+    fn waited(&self, w: &QueuedJob) -> Nanos {
         let since = self.state.steps.instance(instance_of(w)).map(|i| i.since);
         since.map_or(0, |since| self.state.now.saturating_sub(since))
     }
 
-    fn start(&mut self, w: &Waiting, nodes: &[NodeId], why: Why) -> bool {
+    fn start(&mut self, w: &QueuedJob, nodes: &[NodeId], why: AllocationReason) -> bool {
         let id = instance_of(w);
         let begin = self.data_in(id, nodes);
         let why = self.reason(id, nodes, why);
         why.is_some_and(|why| self.assign(id, nodes, begin, why))
     }
 
-    fn best(&self, w: &Waiting, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate> {
+    fn best(&self, w: &QueuedJob, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate> {
         let all = self.candidates_of(instance_of(w)).into_iter();
         all.filter(|c| may(c)).min_by_key(Candidate::place)
     }
 
-    fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool {
+    fn plan(&mut self, w: &QueuedJob, on: &Candidate) -> bool {
         let id = instance_of(w);
         let why = (self.partition_there(id)).or_else(|| self.earliest_end(id, &[on.node]));
         why.is_some_and(|why| self.assign(id, &[on.node], on.begin(), why))
     }
 
     /// Another instance of its step.
-    fn native(&self, w: &Waiting, node: NodeId) -> Option<Waiting> {
+    fn native(&self, w: &QueuedJob, node: NodeId) -> Option<QueuedJob> {
         let id = instance_of(w);
         let at_home = |id: InstanceId, node: NodeId| {
             self.holder(id, 0)(node) && self.data_at(id, 0, node).1 == 0
@@ -279,7 +279,7 @@ impl SchedulerView for Decide<'_> {
         self.look_again(at);
     }
 
-    fn worth_waiting(&self, w: &Waiting, nodes: &[NodeId]) -> Option<Shadow> {
+    fn worth_waiting(&self, w: &QueuedJob, nodes: &[NodeId]) -> Option<Shadow> {
         let id = instance_of(w);
         let here = self.data_in(id, nodes);
         if here == 0 {
@@ -293,27 +293,27 @@ impl SchedulerView for Decide<'_> {
     }
 
     /// Nobody behind it takes the tiers on which it waits (`Turn::claimed`); its nodes may run what has room already.
-    fn when_room(&self, _: &Waiting) -> Option<Shadow> {
+    fn space_shadow(&self, _: &QueuedJob) -> Option<Shadow> {
         None
     }
 
     /// Steps on one node are placed ahead, with their data; those on several bring it when they have their nodes.
-    fn bring_ahead(&mut self, _: &Waiting, _: &Shadow) {}
+    fn bring_ahead(&mut self, _: &QueuedJob, _: &Shadow) {}
 
     /// Promises are made to jobs that are no step of a workflow; a run has none.
-    fn promised(&mut self) -> Option<Waiting> {
+    fn promised(&mut self) -> Option<QueuedJob> {
         None
     }
 
-    fn breaks_promise(&mut self, _: &Waiting, _: &[NodeId], _: Time) -> bool {
+    fn breaks_promise(&mut self, _: &QueuedJob, _: &[NodeId], _: Time) -> bool {
         false
     }
 
-    fn shadow_breaks_promise(&mut self, _: &Waiting, _: &Shadow) -> bool {
+    fn shadow_breaks_promise(&mut self, _: &QueuedJob, _: &Shadow) -> bool {
         false
     }
 
-    fn is_due(&self, _: &Waiting, _: NodeId) -> bool {
+    fn is_due(&self, _: &QueuedJob, _: NodeId) -> bool {
         false
     }
 }

@@ -4,9 +4,9 @@
 //! Which nodes it will get is a guess (jobs end before their limits), so it is a copy and no plan: if others come free
 //! sooner, the job weighs waiting for its data against bringing it anew.
 
-use super::data::{Way, duration, each};
-use super::moves::{Draft, Purpose};
-use super::state::State;
+use super::data::{InputRoute, duration, each};
+use super::moves::{MovePurpose, MoveRequest};
+use super::state::PlannerState;
 use super::view::{SchedulerView, Shadow};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Space that is kept for the first job that found none: nobody behind it takes it meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct FirstJobReservation {
     pub(crate) job: JobId,
     /// In ascending order.
     pub(crate) nodes: Vec<NodeId>,
@@ -25,7 +25,7 @@ pub(crate) struct Claim {
     pub(crate) bytes: u64,
 }
 
-impl State {
+impl PlannerState {
     /// Bytes of a node that are kept for somebody else.
     pub(crate) fn claimed(&self, node: NodeId, by: JobId) -> u64 {
         match &self.claim {
@@ -35,12 +35,12 @@ impl State {
     }
 
     /// A job has found no room on these nodes: the first of the queue to whom that happens keeps what there is.
-    pub(crate) fn keep_room(&mut self, job: JobId, nodes: &[NodeId], bytes: u64) {
+    pub(crate) fn claim_space(&mut self, job: JobId, nodes: &[NodeId], bytes: u64) {
         self.roomless.insert(job);
         if self.claim.is_none() && self.policy.data_mode == DataMode::Keep {
             let mut nodes = nodes.to_vec();
             nodes.sort_unstable();
-            self.claim = Some(Claim { job, nodes, bytes });
+            self.claim = Some(FirstJobReservation { job, nodes, bytes });
         }
     }
 
@@ -53,7 +53,7 @@ impl State {
 
     /// About how long it takes until a node has room for so many bytes of a job: what lies elsewhere too goes at once, what
     /// nobody reads goes outside, and for the rest a job there has to end first.
-    pub(crate) fn room_in(&self, node: NodeId, bytes: u64, by: JobId) -> Nanos {
+    pub(crate) fn time_until_space(&self, node: NodeId, bytes: u64, by: JobId) -> Nanos {
         /// Items that are looked at.
         const LOOKED_AT: usize = 256;
         let needs = bytes.saturating_add(self.claimed(node, by));
@@ -73,7 +73,7 @@ impl State {
                 continue;
             }
             let share = each(item.item.bytes, here.nodes.len(), here.spread);
-            let other = |l: &super::state::Layout| l.present() && !l.has(node);
+            let other = |l: &super::state::ItemLayout| l.present() && !l.has(node);
             match item.outside || item.layouts.iter().any(other) {
                 true => lack = lack.saturating_sub(share),
                 false => leaves = leaves.saturating_add(share),
@@ -91,7 +91,7 @@ impl State {
     }
 
     /// About when there is room for the job that has claimed it: what lacks goes outside meanwhile.
-    pub(crate) fn claim_in(&self, claim: &Claim) -> Nanos {
+    pub(crate) fn claim_in(&self, claim: &FirstJobReservation) -> Nanos {
         let lack = |n: &NodeId| claim.bytes.saturating_sub(self.nodes.free_space(*n));
         let most = claim.nodes.iter().map(lack).max().unwrap_or(0);
         let rates = [self.store.rates.write, self.store.client.write];
@@ -153,11 +153,12 @@ impl State {
     }
 
     fn bring_copy(&mut self, id: JobId, input: Input, nodes: &Arc<[NodeId]>) {
-        let Way::From(from @ Where::Outside, bytes) = self.way(input.item, nodes, input.spread).0
+        let InputRoute::From(from @ Where::Outside, bytes) =
+            self.way(input.item, nodes, input.spread).0
         else {
             return;
         };
-        let order = self.order(Draft {
+        let order = self.order(MoveRequest {
             item: input.item,
             bytes,
             from,
@@ -166,7 +167,7 @@ impl State {
             direct: false,
             job: Some(id),
             urgency: Urgency::Ahead,
-            purpose: Purpose::Input(Vec::new()),
+            purpose: MovePurpose::Input(Vec::new()),
         });
         self.lay(input.item, nodes, input.spread, Some(order));
     }

@@ -1,13 +1,13 @@
 //! Where items lie, where a job best gets them from, and room for them on the tiers.
 
-use super::moves::{Draft, Purpose};
-use super::state::{ItemState, Layout, Pin, State};
+use super::moves::{MovePurpose, MoveRequest};
+use super::state::{ItemLayout, ItemState, Pin, PlannerState};
 use std::sync::Arc;
 use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{
-    ItemId, JobId, Move, MoveId, Nodes, Rates, SiteAction, Spread, Urgency, Where,
+    ItemId, JobId, JobNodes, Move, MoveId, Rates, SiteAction, Spread, Urgency, Where,
 };
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -47,7 +47,7 @@ pub(crate) fn one_way(nodes: &[NodeId], spread: Spread) -> Spread {
     }
 }
 
-impl Layout {
+impl ItemLayout {
     /// Whether each of these nodes finds here what it needs.
     fn serves(&self, nodes: &[NodeId], spread: Spread) -> bool {
         match (nodes, spread) {
@@ -133,11 +133,11 @@ fn positions(nodes: &[NodeId]) -> Option<Arc<[(NodeId, usize)]>> {
 
 /// How a job's input comes to its nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum InputRoute {
     /// It lies there: this layout.
-    There(Nodes, Spread),
+    There(JobNodes, Spread),
     /// It is on its way there.
-    Coming(MoveId, Nodes, Spread),
+    Coming(MoveId, JobNodes, Spread),
     /// To be brought from here; so many bytes travel.
     From(Where, u64),
     /// It is on its way to another node, from where it is best taken then.
@@ -146,12 +146,12 @@ pub(crate) enum Way {
     Nowhere,
 }
 
-impl State {
+impl PlannerState {
     /// Puts a layout there, with its space.
     pub(crate) fn lay(
         &mut self,
         id: ItemId,
-        nodes: &Nodes,
+        nodes: &JobNodes,
         spread: Spread,
         coming: Option<MoveId>,
     ) {
@@ -170,7 +170,7 @@ impl State {
             return;
         };
         let bytes = each(item.item.bytes, nodes.len(), spread);
-        item.layouts.push(Layout {
+        item.layouts.push(ItemLayout {
             number,
             each: bytes,
             nodes: nodes.clone(),
@@ -213,7 +213,12 @@ impl State {
         }
     }
 
-    fn layout_mut(&mut self, id: ItemId, nodes: &[NodeId], spread: Spread) -> Option<&mut Layout> {
+    fn layout_mut(
+        &mut self,
+        id: ItemId,
+        nodes: &[NodeId],
+        spread: Spread,
+    ) -> Option<&mut ItemLayout> {
         let spread = one_way(nodes, spread);
         let layouts = &mut self.item_mut(id)?.layouts;
         layouts.iter_mut().find(|l| l.is(nodes, spread))
@@ -263,17 +268,17 @@ impl State {
     }
 
     /// How an input comes to these nodes, and about how long that takes from now.
-    pub(crate) fn way(&self, id: ItemId, nodes: &[NodeId], spread: Spread) -> (Way, Nanos) {
+    pub(crate) fn way(&self, id: ItemId, nodes: &[NodeId], spread: Spread) -> (InputRoute, Nanos) {
         let Some(item) = self.item(id) else {
-            return (Way::Nowhere, 0);
+            return (InputRoute::Nowhere, 0);
         };
         let serving = || item.layouts.iter().filter(|l| l.serves(nodes, spread));
         if let Some(l) = serving().find(|l| l.present()) {
-            return (Way::There(l.nodes.clone(), l.spread), 0);
+            return (InputRoute::There(l.nodes.clone(), l.spread), 0);
         }
         if let Some((l, coming)) = serving().find_map(|l| Some((l, l.coming?))) {
             let wait = l.eta.saturating_sub(self.now);
-            return (Way::Coming(coming, l.nodes.clone(), l.spread), wait);
+            return (InputRoute::Coming(coming, l.nodes.clone(), l.spread), wait);
         }
         let times = match spread {
             Spread::Share => 1,
@@ -286,15 +291,15 @@ impl State {
         let follow = ours.then(|| self.may_follow(item, nodes)).flatten();
         match (peer, outside) {
             (Some((from, bytes, wait)), o) if o.is_none_or(|o| wait <= o) => {
-                (Way::From(Where::Nodes(from), bytes), wait)
+                (InputRoute::From(Where::Nodes(from), bytes), wait)
             }
             (_, Some(wait)) => match follow {
-                Some(later) if later < wait => (Way::Follow, later),
-                _ => (Way::From(Where::Outside, all), wait),
+                Some(later) if later < wait => (InputRoute::Follow, later),
+                _ => (InputRoute::From(Where::Outside, all), wait),
             },
             (_, None) => match follow {
-                Some(later) => (Way::Follow, later),
-                None => (Way::Nowhere, 0),
+                Some(later) => (InputRoute::Follow, later),
+                None => (InputRoute::Nowhere, 0),
             },
         }
     }
@@ -384,7 +389,7 @@ impl State {
         item: &ItemState,
         nodes: &[NodeId],
         all: u64,
-    ) -> Option<(Nodes, u64, Nanos)> {
+    ) -> Option<(JobNodes, u64, Nanos)> {
         let present = item.layouts.iter().filter(|l| l.present());
         let best = present.min_by_key(|l| {
             let senders = l.nodes.len().max(1) as u64;
@@ -425,26 +430,26 @@ impl State {
     }
 
     /// Whether `bytes` more have room on a node. If not, begins to make room.
-    pub(crate) fn room(&mut self, node: NodeId, bytes: u64) -> bool {
+    pub(crate) fn ensure_space(&mut self, node: NodeId, bytes: u64) -> bool {
         for id in self.expendable_for(node, bytes) {
-            if self.has_room(node, bytes) {
+            if self.has_space(node, bytes) {
                 return true;
             }
             self.drop_on(id, node);
         }
-        if self.has_room(node, bytes) {
+        if self.has_space(node, bytes) {
             return true;
         }
         self.send_away(node, self.nodes.node(node).space.lack(bytes));
         false
     }
 
-    fn has_room(&self, node: NodeId, bytes: u64) -> bool {
+    fn has_space(&self, node: NodeId, bytes: u64) -> bool {
         self.nodes.node(node).space.holds(bytes)
     }
 
     fn expendable_for(&self, node: NodeId, bytes: u64) -> Vec<ItemId> {
-        match self.has_room(node, bytes) {
+        match self.has_space(node, bytes) {
             true => Vec::new(),
             false => self.expendable(node),
         }
@@ -479,7 +484,7 @@ impl State {
         }
     }
 
-    pub(crate) fn drop_layout(&mut self, id: ItemId, nodes: &Nodes, spread: Spread) {
+    pub(crate) fn drop_layout(&mut self, id: ItemId, nodes: &JobNodes, spread: Spread) {
         self.unlay(id, nodes, spread);
         self.emit(SiteAction::Drop {
             item: id,
@@ -520,7 +525,7 @@ impl State {
 
     /// Brings an item to a node that has at least twice the space left that this one has (uneven tiers; TaskVine saw
     /// 350 against 100 tasks a worker), or outside.
-    pub(crate) fn rebalance(&mut self, id: ItemId, from: &Nodes, spread: Spread, node: NodeId) {
+    pub(crate) fn rebalance(&mut self, id: ItemId, from: &JobNodes, spread: Spread, node: NodeId) {
         let Some(bytes) = self.item(id).map(|i| i.item.bytes) else {
             return;
         };
@@ -534,7 +539,7 @@ impl State {
             None => (Where::Outside, Urgency::Ahead),
         };
         let outside = to == Where::Outside;
-        let draft = Draft {
+        let draft = MoveRequest {
             item: id,
             bytes,
             from: Where::Nodes(from.clone()),
@@ -543,7 +548,7 @@ impl State {
             direct: false,
             job: None,
             urgency,
-            purpose: Purpose::Room,
+            purpose: MovePurpose::Room,
         };
         let order = self.order(draft);
         match to {
@@ -566,7 +571,7 @@ impl State {
         others
             .filter(|n| {
                 let other = self.nodes.node(*n);
-                other.island == island && other.power == super::nodes::Power::Up
+                other.island == island && other.power == super::nodes::NodePowerState::Up
             })
             .map(|n| (n, self.nodes.free_space(n)))
             .max_by_key(|(n, space)| (*space, std::cmp::Reverse(*n)))
@@ -604,7 +609,7 @@ impl State {
             return;
         };
         let (bytes, nodes, spread) = (item.item.bytes, from.nodes.clone(), from.spread);
-        let order = self.order(Draft {
+        let order = self.order(MoveRequest {
             item: id,
             bytes,
             from: Where::Nodes(nodes),
@@ -613,7 +618,7 @@ impl State {
             direct: false,
             job: None,
             urgency: Urgency::Out,
-            purpose: Purpose::Deliver,
+            purpose: MovePurpose::Deliver,
         });
         if let Some(item) = self.item_mut(id) {
             item.leaving = Some(order);

@@ -1,8 +1,8 @@
 //! `energy`: idle nodes sleep, as far as the slow-down allows that is stated.
 
-use super::nodes::{MODES, Power};
-use super::queue::{Fit, Waiting};
-use super::state::State;
+use super::nodes::{MODES, NodePowerState};
+use super::queue::{Fit, QueuedJob};
+use super::state::PlannerState;
 use super::view::SchedulerView;
 use tarn_types::account::add;
 use tarn_types::id::NodeId;
@@ -48,7 +48,7 @@ fn sleeps_after(kind: &NodeKind) -> Option<Nanos> {
     (saves > 0.0).then(|| SLEEPS_AFTER.max((wakes / saves) as Nanos))
 }
 
-impl State {
+impl PlannerState {
     /// The longest that a node takes to wake up.
     fn waking_takes(&self) -> Nanos {
         let kinds = self.nodes.islands.iter().map(|i| &i.kind);
@@ -93,7 +93,7 @@ impl State {
     /// Idle nodes sleep after a while when nobody waits; they are woken for who does.
     pub(crate) fn sleep_and_wake(&mut self) {
         let waits = self.queue.len() > 0;
-        let wakes = |n: &super::nodes::Node| n.power == Power::Waking;
+        let wakes = |n: &super::nodes::PlannerNode| n.power == NodePowerState::Waking;
         let held = waits && self.wake_for_first() || self.nodes.all.iter().any(wakes);
         let l = &mut self.leeway;
         if held {
@@ -130,14 +130,14 @@ impl State {
             }
         }
         for id in sleepers {
-            self.nodes.set_power(id, Power::Asleep);
+            self.nodes.set_power(id, NodePowerState::Asleep);
             self.emit(SiteAction::Sleep { node: id });
         }
         self.deadline = [self.deadline, next].into_iter().flatten().min();
     }
 
     /// Whether nodes that run will be free for a job before it has been put off too long.
-    fn worth_putting_off(&mut self, w: &Waiting) -> bool {
+    fn worth_putting_off(&mut self, w: &QueuedJob) -> bool {
         let Some(state) = self.job(w.job).filter(|_| self.under_way > 0) else {
             return false;
         };
@@ -152,14 +152,14 @@ impl State {
 
     /// Wakes as many nodes as the first in the queue lacks, or puts it off. False if no sleeping node could help it.
     fn wake_for_first(&mut self) -> bool {
-        let all = Fit::room(u32::MAX, u32::MAX);
+        let all = Fit::without_time_limit(u32::MAX, u32::MAX);
         let Some(w) = self.queue.next(None, &all) else {
             return false;
         };
         let Some(job) = self.job(w.job).map(|s| s.job.clone()) else {
             return false;
         };
-        let count = |island: usize, mode: Mode, power: Power| {
+        let count = |island: usize, mode: Mode, power: NodePowerState| {
             let there = self.nodes.all.iter().filter(|n| {
                 let free = n.guests.is_empty() && n.power == power;
                 usize::from(n.island) == island && n.mode == mode && free
@@ -170,14 +170,15 @@ impl State {
             .flat_map(|i| MODES.iter().map(move |m| (i, *m)))
             .filter(|(i, m)| self.nodes.suits(&job, *i, *m))
             .collect();
-        let coming =
-            |p: &(usize, Mode)| count(p.0, p.1, Power::Up) + count(p.0, p.1, Power::Waking);
+        let coming = |p: &(usize, Mode)| {
+            count(p.0, p.1, NodePowerState::Up) + count(p.0, p.1, NodePowerState::Waking)
+        };
         if places.iter().any(|p| coming(p) >= job.nodes) {
             return false;
         }
         let enough = places
             .iter()
-            .find(|p| coming(p) + count(p.0, p.1, Power::Asleep) >= job.nodes);
+            .find(|p| coming(p) + count(p.0, p.1, NodePowerState::Asleep) >= job.nodes);
         let islands: Vec<usize> = places.iter().map(|p| p.0).collect();
         let (wanted, lack): (Vec<(usize, Mode)>, u32) = match enough {
             Some(p) => (vec![*p], job.nodes - coming(p)),
@@ -191,14 +192,14 @@ impl State {
             ),
         };
         let asleep = (0u32..).zip(&self.nodes.all).filter(|(_, n)| {
-            n.power == Power::Asleep && wanted.contains(&(usize::from(n.island), n.mode))
+            n.power == NodePowerState::Asleep && wanted.contains(&(usize::from(n.island), n.mode))
         });
         let asleep: Vec<NodeId> = asleep.map(|(i, _)| NodeId(i)).take(lack as usize).collect();
         if asleep.is_empty() || self.worth_putting_off(&w) {
             return !asleep.is_empty();
         }
         for node in asleep {
-            self.nodes.set_power(node, Power::Waking);
+            self.nodes.set_power(node, NodePowerState::Waking);
             add(&mut self.under_way, 1, "things under way");
             self.emit(SiteAction::Wake { node });
         }

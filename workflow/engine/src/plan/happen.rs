@@ -1,14 +1,14 @@
 //! What happens beside the life of jobs: moves end or fail, nodes change, go and come back, items are lost.
 
 use super::data::one_way;
-use super::moves::{Draft, Order, Purpose};
-use super::nodes::Power;
-use super::state::{Stage, State};
+use super::moves::{MovePurpose, MoveRecord, MoveRequest};
+use super::nodes::NodePowerState;
+use super::state::{PlannerJobStage, PlannerState};
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, JobId, MoveId, SiteAction, SiteEvent, Where};
 
-impl State {
+impl PlannerState {
     pub(crate) fn apply(&mut self, event: &SiteEvent) {
         match event {
             SiteEvent::Submitted { jobs, items } => self.submitted(jobs, items),
@@ -17,18 +17,18 @@ impl State {
             SiteEvent::Ended { job, ok, sizes } => self.ended(*job, *ok, sizes),
             SiteEvent::ModeSet { node, ok } => self.mode_set(*node, *ok),
             SiteEvent::Awake { node } => {
-                if self.nodes.node(*node).power == Power::Waking {
+                if self.nodes.node(*node).power == NodePowerState::Waking {
                     sub(&mut self.under_way, 1, "things under way");
                 }
                 let now = self.now;
-                self.nodes.set_power(*node, Power::Up);
+                self.nodes.set_power(*node, NodePowerState::Up);
                 self.nodes.node_mut(*node).idle_since = now;
             }
             SiteEvent::NodeLost { node } => self.node_lost(*node),
             SiteEvent::NodeBack { node } => {
                 let mode = self.nodes.kind(*node).mode;
                 self.nodes.set_mode(*node, mode);
-                self.nodes.set_power(*node, Power::Up);
+                self.nodes.set_power(*node, NodePowerState::Up);
             }
             SiteEvent::Timer => {}
         }
@@ -44,13 +44,14 @@ impl State {
             (Where::Nodes(_), _) if m.direct => {}
             (Where::Nodes(_), _) => self.arrived(m),
         }
-        if let Purpose::Room = order.purpose
+        if let MovePurpose::Room = order.purpose
             && let Where::Nodes(from) = &m.from
         {
             // It lies elsewhere now: here it can go.
             for n in from.iter() {
                 let here = self.item(m.item).and_then(|i| {
-                    let free = |l: &&super::state::Layout| l.pins == 0 && l.present() && l.has(*n);
+                    let free =
+                        |l: &&super::state::ItemLayout| l.pins == 0 && l.present() && l.has(*n);
                     i.layouts.iter().find(free).cloned()
                 });
                 if let Some(l) = here {
@@ -62,11 +63,11 @@ impl State {
         self.tidy(m.item);
     }
 
-    fn is_outside(&mut self, id: ItemId, purpose: &Purpose) {
+    fn is_outside(&mut self, id: ItemId, purpose: &MovePurpose) {
         if let Some(item) = self.item_mut(id) {
             (item.outside, item.leaving) = (true, None);
         }
-        if let Purpose::Output(job) = purpose {
+        if let MovePurpose::Output(job) = purpose {
             self.next_in_turn(*job);
             self.one_move_less(*job);
         }
@@ -100,22 +101,22 @@ impl State {
         // Others may have taken its nodes or its plan meanwhile.
         if !matches!(
             state.stage,
-            Stage::Planned | Stage::Staging | Stage::Draining
+            PlannerJobStage::Planned | PlannerJobStage::Staging | PlannerJobStage::Draining
         ) {
             return;
         }
         sub(&mut state.moving, 1, "moves that a job waits for");
         match (state.stage, state.moving) {
-            (Stage::Draining, 0) => self.finish(id),
-            (Stage::Staging, 0) => self.run_if_there(id),
-            (Stage::Planned, 0) => self.begin_planned(id),
+            (PlannerJobStage::Draining, 0) => self.finish(id),
+            (PlannerJobStage::Staging, 0) => self.run_if_there(id),
+            (PlannerJobStage::Planned, 0) => self.begin_planned(id),
             _ => {}
         }
     }
 
     /// Those that waited for a move, and those that wanted to take from where it went. What still waits for the store
     /// looks for the best way again.
-    fn wake(&mut self, order: &Order) {
+    fn wake(&mut self, order: &MoveRecord) {
         if matches!(order.what.to, Where::Nodes(_)) && !order.what.direct {
             for id in self.waiting_for_store(order.what.item) {
                 if let Some(waiting) = self.over(id) {
@@ -124,12 +125,12 @@ impl State {
             }
         }
         match &order.purpose {
-            Purpose::Input(jobs) if order.what.direct => {
+            MovePurpose::Input(jobs) if order.what.direct => {
                 for job in jobs.clone() {
                     self.own_arrived(job);
                 }
             }
-            Purpose::Input(jobs) => {
+            MovePurpose::Input(jobs) => {
                 for job in jobs.clone() {
                     self.one_move_less(job);
                 }
@@ -145,11 +146,11 @@ impl State {
     }
 
     /// A move that has not begun is taken back: whoever waits for it chooses anew.
-    fn look_again(&mut self, order: Order) {
+    fn look_again(&mut self, order: MoveRecord) {
         if let Where::Nodes(nodes) = &order.what.to {
             self.unlay(order.what.item, nodes, order.what.spread);
         }
-        if let Purpose::Input(jobs) = order.purpose {
+        if let MovePurpose::Input(jobs) = order.purpose {
             for job in jobs {
                 self.refetch(job);
             }
@@ -170,15 +171,15 @@ impl State {
             item.leaving = None;
         }
         match order.purpose.clone() {
-            Purpose::Input(_) | Purpose::Output(_) if order.in_turn() => self.again(&order),
-            Purpose::Input(jobs) => {
+            MovePurpose::Input(_) | MovePurpose::Output(_) if order.in_turn() => self.again(&order),
+            MovePurpose::Input(jobs) => {
                 for job in jobs {
                     self.refetch(job);
                 }
             }
-            Purpose::Output(_) => {}
-            Purpose::Deliver => self.deliver(m.item),
-            Purpose::Room | Purpose::Spare => {}
+            MovePurpose::Output(_) => {}
+            MovePurpose::Deliver => self.deliver(m.item),
+            MovePurpose::Room | MovePurpose::Spare => {}
         }
         let readers = self.item(m.item).map(|i| i.readers.clone());
         for reader in readers.unwrap_or_default() {
@@ -189,10 +190,10 @@ impl State {
     }
 
     /// What a job reads or writes itself and that failed, it reads or writes again.
-    fn again(&mut self, order: &Order) {
+    fn again(&mut self, order: &MoveRecord) {
         let m = &order.what;
         if m.job.is_some_and(|j| self.has_nodes(j)) {
-            self.order(Draft {
+            self.order(MoveRequest {
                 item: m.item,
                 bytes: m.bytes,
                 from: m.from.clone(),
@@ -208,23 +209,23 @@ impl State {
 
     fn mode_set(&mut self, node: NodeId, ok: bool) {
         let now = self.now;
-        if let Power::Booting(mode) = self.nodes.node(node).power {
+        if let NodePowerState::Booting(mode) = self.nodes.node(node).power {
             sub(&mut self.under_way, 1, "things under way");
             if ok {
                 self.nodes.set_mode(node, mode);
             }
-            self.nodes.set_power(node, Power::Up);
+            self.nodes.set_power(node, NodePowerState::Up);
             self.nodes.node_mut(node).idle_since = now;
         }
     }
 
     fn node_lost(&mut self, node: NodeId) {
         let was = self.nodes.node(node).power;
-        if matches!(was, Power::Waking | Power::Booting(_)) {
+        if matches!(was, NodePowerState::Waking | NodePowerState::Booting(_)) {
             sub(&mut self.under_way, 1, "things under way");
         }
-        self.nodes.set_power(node, Power::Lost);
-        let failed: Vec<Order> = self
+        self.nodes.set_power(node, NodePowerState::Lost);
+        let failed: Vec<MoveRecord> = self
             .moves_touching(node)
             .into_iter()
             .filter_map(|id| self.over(id))
@@ -247,7 +248,7 @@ impl State {
             again.push(id);
         }
         for id in guests {
-            let handed = self.job(id).filter(|s| s.stage == Stage::Handed);
+            let handed = self.job(id).filter(|s| s.stage == PlannerJobStage::Handed);
             let Some(first) = handed else {
                 self.abort(id);
                 again.push(id);
@@ -264,7 +265,10 @@ impl State {
                 self.abort(successor);
                 again.push(successor);
             }
-            if self.job(id).is_some_and(|s| s.stage == Stage::Handed) {
+            if self
+                .job(id)
+                .is_some_and(|s| s.stage == PlannerJobStage::Handed)
+            {
                 self.release(id);
                 self.done(id);
             }
@@ -275,8 +279,8 @@ impl State {
         }
         for order in failed {
             match order.purpose {
-                Purpose::Input(jobs) => jobs.into_iter().for_each(|j| self.refetch(j)),
-                Purpose::Deliver => self.deliver(order.what.item),
+                MovePurpose::Input(jobs) => jobs.into_iter().for_each(|j| self.refetch(j)),
+                MovePurpose::Deliver => self.deliver(order.what.item),
                 _ => {}
             }
         }
@@ -284,7 +288,11 @@ impl State {
     }
 
     fn has_nodes(&self, id: JobId) -> bool {
-        let having = [Stage::Staging, Stage::Running, Stage::Draining];
+        let having = [
+            PlannerJobStage::Staging,
+            PlannerJobStage::Running,
+            PlannerJobStage::Draining,
+        ];
         self.job(id).is_some_and(|s| having.contains(&s.stage))
     }
 
@@ -351,7 +359,7 @@ impl State {
         for reader in item.readers.clone() {
             self.waits_again(reader);
         }
-        let done = |s: &super::state::JobState| s.stage == Stage::Done;
+        let done = |s: &super::state::PlannerJob| s.stage == PlannerJobStage::Done;
         let Some(producer) = producer.filter(|p| self.job(*p).is_some_and(done)) else {
             return;
         };
@@ -368,14 +376,14 @@ impl State {
     /// One of the inputs of a job is missing again.
     fn waits_again(&mut self, id: JobId) {
         match self.job(id).map(|s| s.stage) {
-            Some(Stage::Queued) => self.dequeue(id),
-            Some(Stage::Planned) => self.unplan(id),
-            Some(Stage::Blocked) => {}
+            Some(PlannerJobStage::Queued) => self.dequeue(id),
+            Some(PlannerJobStage::Planned) => self.unplan(id),
+            Some(PlannerJobStage::Blocked) => {}
             // It has what it needs on its own nodes, or is looked at with them.
             _ => return,
         }
         if let Some(state) = self.job_mut(id) {
-            state.stage = Stage::Blocked;
+            state.stage = PlannerJobStage::Blocked;
             state.lacks += 1;
         }
     }

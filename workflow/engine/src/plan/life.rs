@@ -1,16 +1,17 @@
 //! The life of a job: planned, allocated, staged, run, drained, released; or taken back to the queue.
 
-use super::data::{Way, duration, each};
-use super::moves::{Draft, Purpose};
-use super::nodes::Ends;
-use super::state::{MAX_ATTEMPTS, Pin, Stage, State};
+use super::data::{InputRoute, duration, each};
+use super::moves::{MovePurpose, MoveRequest};
+use super::nodes::NodeReleaseTimes;
+use super::state::{MAX_ATTEMPTS, Pin, PlannerJobStage, PlannerState};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{
-    Input, ItemId, Job, JobId, MoveId, Nodes, SiteAction, Spread, Urgency, Where, Why,
+    AllocationReason, Input, ItemId, Job, JobId, JobNodes, MoveId, SiteAction, Spread, Urgency,
+    Where,
 };
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -18,7 +19,7 @@ use tarn_types::units::{Nanos, SECOND, Time};
 /// while its data comes, and waits for a planned one.
 pub(crate) const HOLDS: u64 = 10;
 
-impl State {
+impl PlannerState {
     /// Bytes that a job writes on each of its nodes.
     pub(crate) fn written(&self, job: &Job) -> u64 {
         let items = job.writes.iter().filter_map(|i| self.item(*i));
@@ -29,7 +30,13 @@ impl State {
 
     /// A job is to run on these nodes as soon as its data is there and they are free: its data begins to move. False if
     /// there is no space for it now.
-    pub(crate) fn plan(&mut self, id: JobId, nodes: &[NodeId], begin: Time, why: Why) -> bool {
+    pub(crate) fn plan(
+        &mut self,
+        id: JobId,
+        nodes: &[NodeId],
+        begin: Time,
+        why: AllocationReason,
+    ) -> bool {
         let Some(job) = self.job(id).map(|j| j.job.clone()) else {
             return false;
         };
@@ -37,13 +44,13 @@ impl State {
             return false;
         }
         self.dequeue(id);
-        let nodes: Nodes = Arc::from(nodes);
+        let nodes: JobNodes = Arc::from(nodes);
         for n in nodes.iter() {
             self.nodes.plan(*n, id);
         }
         let max_wait = begin.saturating_add((job.expect / HOLDS).max(SECOND));
         if let Some(state) = self.job_mut(id) {
-            state.stage = Stage::Planned;
+            state.stage = PlannerJobStage::Planned;
             state.nodes = nodes.clone();
             (state.begins, state.max_wait) = (begin, max_wait);
         }
@@ -78,7 +85,7 @@ impl State {
             inputs = inputs.saturating_add(share);
             if matches!(
                 self.way(input.item, nodes, input.spread).0,
-                Way::From(..) | Way::Follow
+                InputRoute::From(..) | InputRoute::Follow
             ) {
                 missing = missing.saturating_add(share);
             }
@@ -92,15 +99,18 @@ impl State {
             let mut all = true;
             for n in nodes {
                 let kept = if bytes > 0 { self.claimed(*n, id) } else { 0 };
-                all &= self.room(*n, bytes.saturating_add(kept));
+                all &= self.ensure_space(*n, bytes.saturating_add(kept));
             }
             held.iter().for_each(|pin| self.unpin(pin));
             // When nothing is under way that could free room, or that takes too long, it does without.
             if !all && self.under_way > 0 {
-                let room = nodes.iter().map(|n| self.room_in(*n, bytes, id)).max();
+                let room = nodes
+                    .iter()
+                    .map(|n| self.time_until_space(*n, bytes, id))
+                    .max();
                 let without = self.without_tiers(missing, written, nodes.len(), job);
                 if !self.may_do_without(id) || room.is_none_or(|r| r <= without) {
-                    self.keep_room(id, nodes, bytes);
+                    self.claim_space(id, nodes, bytes);
                     return false;
                 }
             }
@@ -163,7 +173,7 @@ impl State {
     fn pin_inputs(&mut self, job: &Job, nodes: &[NodeId]) -> Vec<Pin> {
         let mut held = Vec::new();
         for input in &job.reads {
-            if let Way::There(at, spread) = self.way(input.item, nodes, input.spread).0 {
+            if let InputRoute::There(at, spread) = self.way(input.item, nodes, input.spread).0 {
                 held.extend(self.pin(input.item, &at, spread));
             }
         }
@@ -178,7 +188,7 @@ impl State {
         let (job, nodes, direct) = (state.job.clone(), state.nodes.clone(), state.direct);
         let past_tiers = state.past_tiers.clone();
         let mut retained = 0;
-        let holds = state.stage == Stage::Staging;
+        let holds = state.stage == PlannerJobStage::Staging;
         let (mut waits, mut follows) = (0, false);
         for input in &job.reads {
             let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
@@ -193,22 +203,22 @@ impl State {
                 continue;
             }
             match self.way(input.item, &nodes, input.spread).0 {
-                Way::There(at, spread) => {
+                InputRoute::There(at, spread) => {
                     self.pin_for(id, input.item, &at, spread);
                     retained += all;
                 }
-                Way::Coming(order, at, spread) => {
+                InputRoute::Coming(order, at, spread) => {
                     self.pin_for(id, input.item, &at, spread);
                     self.hurry(order, urgency);
-                    if let Some(Purpose::Input(jobs)) = self.purpose_mut(order) {
+                    if let Some(MovePurpose::Input(jobs)) = self.purpose_mut(order) {
                         jobs.push(id);
                         waits += 1;
                     } else if let Some(purpose) = self.purpose_mut(order) {
-                        *purpose = Purpose::Input(vec![id]);
+                        *purpose = MovePurpose::Input(vec![id]);
                         waits += 1;
                     }
                 }
-                Way::From(from, travels) => {
+                InputRoute::From(from, travels) => {
                     // A direct move is the program's own: it begins with the job.
                     if !direct {
                         self.bring(id, *input, from, travels, &nodes, direct, urgency);
@@ -217,7 +227,7 @@ impl State {
                         self.bring(id, *input, from, travels, &nodes, direct, urgency);
                     }
                 }
-                Way::Follow | Way::Nowhere => {
+                InputRoute::Follow | InputRoute::Nowhere => {
                     waits += 1;
                     follows = true;
                 }
@@ -245,11 +255,11 @@ impl State {
         input: Input,
         from: Where,
         bytes: u64,
-        nodes: &Nodes,
+        nodes: &JobNodes,
         direct: bool,
         urgency: Urgency,
     ) {
-        let draft = Draft {
+        let draft = MoveRequest {
             item: input.item,
             bytes,
             from,
@@ -258,7 +268,7 @@ impl State {
             direct,
             job: Some(id),
             urgency,
-            purpose: Purpose::Input(vec![id]),
+            purpose: MovePurpose::Input(vec![id]),
         };
         if direct {
             return self.order_in_turn(id, draft);
@@ -274,8 +284,8 @@ impl State {
             return;
         };
         let urgency = match state.stage {
-            Stage::Planned => Urgency::Ahead,
-            Stage::Staging => Urgency::Now,
+            PlannerJobStage::Planned => Urgency::Ahead,
+            PlannerJobStage::Staging => Urgency::Now,
             _ => return,
         };
         self.unpin_inputs(id);
@@ -302,7 +312,7 @@ impl State {
             );
         }
         for order in moves {
-            if let Some(Purpose::Input(jobs)) = self.purpose_mut(order) {
+            if let Some(MovePurpose::Input(jobs)) = self.purpose_mut(order) {
                 jobs.retain(|j| *j != id);
             }
         }
@@ -310,7 +320,7 @@ impl State {
 
     /// A planned job begins once its data is there and its nodes are free.
     pub(crate) fn begin_planned(&mut self, id: JobId) {
-        let Some(state) = self.job(id).filter(|s| s.stage == Stage::Planned) else {
+        let Some(state) = self.job(id).filter(|s| s.stage == PlannerJobStage::Planned) else {
             return;
         };
         let waits = state.moving > 0 && !state.direct;
@@ -326,8 +336,8 @@ impl State {
         }
         self.forget_plan(id, &nodes);
         let why = match retained {
-            0 => Why::First,
-            _ => Why::WithData,
+            0 => AllocationReason::First,
+            _ => AllocationReason::WithData,
         };
         self.take_nodes(id, &nodes, why);
         if reads_by_itself(self, id) {
@@ -341,7 +351,7 @@ impl State {
     }
 
     /// A job gets free nodes now; it holds them while its data moves.
-    pub(crate) fn begin(&mut self, id: JobId, nodes: &[NodeId], why: Why) -> bool {
+    pub(crate) fn begin(&mut self, id: JobId, nodes: &[NodeId], why: AllocationReason) -> bool {
         let Some(job) = self.job(id).map(|j| j.job.clone()) else {
             return false;
         };
@@ -359,7 +369,7 @@ impl State {
             }
         }
         self.dequeue(id);
-        let nodes: Nodes = Arc::from(nodes);
+        let nodes: JobNodes = Arc::from(nodes);
         self.take_nodes(id, &nodes, why);
         self.fetch(id, Urgency::Now);
         self.run_if_there(id);
@@ -377,13 +387,13 @@ impl State {
         }
     }
 
-    pub(crate) fn take_nodes(&mut self, id: JobId, nodes: &Nodes, why: Why) {
+    pub(crate) fn take_nodes(&mut self, id: JobId, nodes: &JobNodes, why: AllocationReason) {
         let ends = self.ends(id);
         let now = self.now;
         let Some(state) = self.job_mut(id) else {
             return;
         };
-        state.stage = Stage::Staging;
+        state.stage = PlannerJobStage::Staging;
         state.own.clear();
         state.own_left = 0;
         state.in_turn.clear();
@@ -391,7 +401,7 @@ impl State {
         state.began = now;
         let job = state.job.clone();
         self.pay_for_wait(id);
-        if why != Why::Continues {
+        if why != AllocationReason::Continues {
             self.nodes.take(id, &job, nodes, ends);
             self.overtaken(nodes, id);
         }
@@ -408,7 +418,7 @@ impl State {
 
     /// When a job's nodes are expected to be free: at its limit, but those that the next steps of its workflow will go
     /// on to use later: a workflow's resources are reserved as a whole.
-    fn ends(&self, id: JobId) -> Ends {
+    fn ends(&self, id: JobId) -> NodeReleaseTimes {
         /// Steps ahead that are looked at.
         const AHEAD: usize = 64;
         let Some(state) = self.job(id) else {
@@ -462,7 +472,7 @@ impl State {
             .copied()
             .collect::<Vec<_>>()
         {
-            self.room(n, 0);
+            self.ensure_space(n, 0);
         }
         if nodes.iter().any(|n| full(self, n)) {
             self.promise_space(&nodes, promised, false);
@@ -477,7 +487,7 @@ impl State {
         let Some(state) = self.job(id) else {
             return;
         };
-        if state.stage != Stage::Staging || state.moving > 0 || state.own_left > 0 {
+        if state.stage != PlannerJobStage::Staging || state.moving > 0 || state.own_left > 0 {
             return;
         }
         self.keep_within_tiers(id);
@@ -498,7 +508,10 @@ impl State {
                 Spread::Share => bytes,
                 Spread::Whole => bytes.saturating_mul(nodes.len() as u64),
             };
-            let there = matches!(self.way(input.item, &nodes, input.spread).0, Way::There(..));
+            let there = matches!(
+                self.way(input.item, &nodes, input.spread).0,
+                InputRoute::There(..)
+            );
             let there = there && !past_tiers.contains(&input.item);
             if there && (!direct || self.policy.data_mode != DataMode::StageThrough) {
                 local_read = local_read.saturating_add(all);
@@ -514,7 +527,7 @@ impl State {
         let Some(state) = self.job_mut(id) else {
             return;
         };
-        state.stage = Stage::Running;
+        state.stage = PlannerJobStage::Running;
         state.attempt += 1;
         let attempt = state.attempt;
         self.emit(SiteAction::Run {
@@ -528,9 +541,9 @@ impl State {
     }
 
     /// What an earlier run of the same job left on the same nodes goes before it writes it again.
-    fn drop_former(&mut self, id: ItemId, nodes: &Nodes) {
+    fn drop_former(&mut self, id: ItemId, nodes: &JobNodes) {
         let former = self.item(id).and_then(|i| {
-            let same = |l: &&super::state::Layout| *l.nodes == **nodes && l.pins == 0;
+            let same = |l: &&super::state::ItemLayout| *l.nodes == **nodes && l.pins == 0;
             i.layouts.iter().find(same).cloned()
         });
         if let Some(l) = former {
@@ -538,7 +551,7 @@ impl State {
         }
     }
 
-    fn pin_for(&mut self, id: JobId, item: ItemId, nodes: &Nodes, spread: Spread) {
+    fn pin_for(&mut self, id: JobId, item: ItemId, nodes: &JobNodes, spread: Spread) {
         let pin = self.pin(item, nodes, spread);
         if let Some(state) = self.job_mut(id) {
             state.pinned.extend(pin);
@@ -553,7 +566,7 @@ impl State {
     }
 
     pub(crate) fn ended(&mut self, id: JobId, ok: bool, sizes: &[(ItemId, u64)]) {
-        let Some(state) = self.job(id).filter(|s| s.stage == Stage::Running) else {
+        let Some(state) = self.job(id).filter(|s| s.stage == PlannerJobStage::Running) else {
             return;
         };
         let (job, nodes) = (state.job.clone(), state.nodes.clone());
@@ -561,7 +574,7 @@ impl State {
         self.unpin_inputs(id);
         self.promise_space(&nodes, promised, false);
         if let Some(state) = self.job_mut(id) {
-            (state.promised, state.stage) = (0, Stage::Draining);
+            (state.promised, state.stage) = (0, PlannerJobStage::Draining);
         }
         if !ok {
             self.release(id);
@@ -601,9 +614,9 @@ impl State {
         }
     }
 
-    pub(crate) fn write_out(&mut self, id: JobId, item: ItemId, nodes: &Nodes, direct: bool) {
+    pub(crate) fn write_out(&mut self, id: JobId, item: ItemId, nodes: &JobNodes, direct: bool) {
         let bytes = self.item(item).map_or(0, |i| i.item.bytes);
-        let draft = Draft {
+        let draft = MoveRequest {
             item,
             bytes,
             from: Where::Nodes(nodes.clone()),
@@ -612,7 +625,7 @@ impl State {
             direct,
             job: Some(id),
             urgency: Urgency::Now,
-            purpose: Purpose::Output(id),
+            purpose: MovePurpose::Output(id),
         };
         self.order_in_turn(id, draft);
     }
@@ -626,7 +639,7 @@ impl State {
         self.earn_leeway(id);
         if goes_on {
             if let Some(state) = self.job_mut(id) {
-                state.stage = Stage::Handed;
+                state.stage = PlannerJobStage::Handed;
             }
         } else {
             self.release(id);
@@ -665,7 +678,7 @@ impl State {
             return;
         };
         // A job that had what it needs does not count what is made again.
-        if state.stage != Stage::Blocked {
+        if state.stage != PlannerJobStage::Blocked {
             return;
         }
         sub(&mut state.lacks, 1, "what a job lacks");
@@ -673,126 +686,15 @@ impl State {
             self.ready(id);
         }
     }
-
-    /// A job gives its nodes back; one that went on in the allocation of its script leaves that to the last.
-    pub(crate) fn release(&mut self, id: JobId) {
-        let Some(state) = self.job(id) else {
-            return;
-        };
-        let (job, nodes, attached) = (state.job.clone(), state.nodes.clone(), state.attached);
-        sub(&mut self.under_way, 1, "things under way");
-        self.emit(SiteAction::Release { job: id });
-        if attached {
-            return self.detach(id);
-        }
-        // Without its nodes it lends none: what is left of its script queues for itself.
-        if let Some(state) = self.job_mut(id) {
-            state.successors = 0;
-        }
-        let now = self.now;
-        self.nodes.give(now, id, &job, &nodes);
-        self.begin_planned_on(&nodes);
-    }
-
-    /// Nodes are free: what was planned there may begin, the most urgent first.
-    pub(crate) fn begin_planned_on(&mut self, nodes: &[NodeId]) {
-        for n in nodes {
-            if self.nodes.node(*n).planned.is_empty() {
-                continue;
-            }
-            let planned = self.nodes.node(*n).planned.iter();
-            let mut order: Vec<_> = planned
-                .filter_map(|j| Some((self.job(*j)?.key, *j)))
-                .collect();
-            order.sort_unstable();
-            for (_, job) in order {
-                self.begin_planned(job);
-            }
-        }
-    }
-
-    /// A job that had nodes goes back to the queue.
-    pub(crate) fn begin_anew(&mut self, id: JobId) {
-        let Some(state) = self.job(id) else {
-            return;
-        };
-        let job = state.job.clone();
-        let lacks = self.need_inputs(id, &job);
-        let Some(state) = self.job_mut(id) else {
-            return;
-        };
-        state.stage = Stage::Blocked;
-        (state.lacks, state.moving, state.promised) = (lacks, 0, 0);
-        state.nodes = Arc::from([]);
-        state.in_turn.clear();
-        if lacks == 0 {
-            self.ready(id);
-        }
-    }
-
-    fn forget_plan(&mut self, id: JobId, nodes: &[NodeId]) {
-        for n in nodes {
-            self.nodes.unplan(*n, id);
-        }
-        if let Some(max_wait) = self.job(id).map(|s| s.max_wait) {
-            self.plans.remove(&(max_wait, id));
-        }
-    }
-
-    /// Planned jobs whose nodes have let them wait too long choose anew.
-    pub(crate) fn lose_patience(&mut self) {
-        while let Some((at, id)) = self.plans.first().copied().filter(|p| p.0 <= self.now) {
-            self.plans.remove(&(at, id));
-            self.unplan(id);
-            self.enqueue(id);
-        }
-        if let Some((at, _)) = self.plans.first() {
-            self.deadline = Some(self.deadline.map_or(*at, |d| d.min(*at)));
-        }
-    }
-
-    /// Takes a plan back.
-    pub(crate) fn unplan(&mut self, id: JobId) {
-        let Some(state) = self.job(id).filter(|s| s.stage == Stage::Planned) else {
-            return;
-        };
-        let (nodes, promised) = (state.nodes.clone(), state.promised);
-        self.unpin_inputs(id);
-        self.forget_waits(id);
-        self.promise_space(&nodes, promised, false);
-        self.forget_plan(id, &nodes);
-        self.emit(SiteAction::Unplan { job: id });
-        if let Some(state) = self.job_mut(id) {
-            (state.promised, state.moving) = (0, 0);
-            state.nodes = Arc::from([]);
-            state.stage = Stage::Blocked;
-        }
-    }
-
-    /// Takes a job out of whatever it waits in.
-    pub(crate) fn withdraw(&mut self, id: JobId) {
-        match self.job(id).map(|s| s.stage) {
-            Some(Stage::Queued) => self.dequeue(id),
-            Some(Stage::Planned) => self.unplan(id),
-            _ => {}
-        }
-        self.roomless.remove(&id);
-        if self.promise.as_ref().is_some_and(|p| p.job == id) {
-            self.promise = None;
-        }
-        if self.job(id).is_some_and(|s| s.attached) {
-            self.detach(id);
-        }
-    }
 }
 
 /// Whether the nodes of a planned job are free: it waits for nothing but its data.
-fn nodes_free(state: &State, job: &Job, id: JobId) -> bool {
+fn nodes_free(state: &PlannerState, job: &Job, id: JobId) -> bool {
     let nodes = state.job(id).map(|s| s.nodes.clone());
     nodes.is_some_and(|n| n.iter().all(|n| state.nodes.free_for(job, *n)))
 }
 
-fn reads_by_itself(state: &State, id: JobId) -> bool {
+fn reads_by_itself(state: &PlannerState, id: JobId) -> bool {
     state
         .job(id)
         .is_some_and(|s| s.direct || !s.past_tiers.is_empty())

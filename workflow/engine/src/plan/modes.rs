@@ -1,8 +1,8 @@
 //! Memory modes: nodes are rebooted for who needs another mode, few at a time.
 
-use super::nodes::{MODES, Power, memory_in};
-use super::queue::{Fit, Waiting};
-use super::state::State;
+use super::nodes::{MODES, NodePowerState, memory_in};
+use super::queue::{Fit, QueuedJob};
+use super::state::PlannerState;
 use tarn_types::account::add;
 use tarn_types::id::NodeId;
 use tarn_types::policy::Order;
@@ -14,7 +14,7 @@ const LOOKED_AT: usize = 32;
 /// Nodes of an island in a mode that are spoken for.
 type Claims = std::collections::BTreeMap<(usize, Mode), u32>;
 
-impl State {
+impl PlannerState {
     /// After every decision: modes and sleep.
     pub(crate) fn housekeeping(&mut self) {
         self.change_modes();
@@ -28,7 +28,7 @@ impl State {
     /// queue only. `data` groups: a node leaves its mode only while no waiting job could use it as it is, so that jobs of
     /// one mode run together and reboots are few.
     fn change_modes(&mut self) {
-        let changeable = |i: &super::nodes::Island| i.kind.mode_change.is_some();
+        let changeable = |i: &super::nodes::PlannerIsland| i.kind.mode_change.is_some();
         if !self.nodes.islands.iter().any(changeable) {
             return;
         }
@@ -36,8 +36,8 @@ impl State {
         let looked_at = if groups { LOOKED_AT } else { 1 };
         // Nodes that those ahead wait for in the mode in which they are.
         let mut claimed: Claims = Claims::new();
-        let all = Fit::room(u32::MAX, u32::MAX);
-        let mut after: Option<Waiting> = None;
+        let all = Fit::without_time_limit(u32::MAX, u32::MAX);
+        let mut after: Option<QueuedJob> = None;
         for _ in 0..looked_at {
             let Some(w) = self.queue.next(after.as_ref(), &all) else {
                 return;
@@ -85,8 +85,8 @@ impl State {
     fn in_mode(&self, island: usize, mode: Mode) -> u32 {
         let there = self.nodes.all.iter().filter(|n| {
             let is = match n.power {
-                Power::Booting(to) => to == mode,
-                Power::Lost => false,
+                NodePowerState::Booting(to) => to == mode,
+                NodePowerState::Lost => false,
                 _ => n.mode == mode,
             };
             usize::from(n.island) == island && is
@@ -134,7 +134,7 @@ impl State {
                 continue;
             }
             self.clear_tiers(node);
-            self.nodes.set_power(node, Power::Booting(mode));
+            self.nodes.set_power(node, NodePowerState::Booting(mode));
             add(&mut self.under_way, 1, "things under way");
             self.emit(SiteAction::SetMode { node, mode });
         }
@@ -143,8 +143,8 @@ impl State {
     /// Whether somebody who waits could use idle nodes of this mode as they are.
     fn wanted_as_is(&self, island: usize, mode: Mode) -> bool {
         let idle = self.nodes.class(island, mode).idle.len() as u32;
-        let fit = Fit::room(idle, self.nodes.islands[island].kind.cores);
-        let mut after: Option<Waiting> = None;
+        let fit = Fit::without_time_limit(idle, self.nodes.islands[island].kind.cores);
+        let mut after: Option<QueuedJob> = None;
         for _ in 0..LOOKED_AT {
             let Some(w) = self.queue.next(after.as_ref(), &fit) else {
                 return false;
@@ -180,11 +180,11 @@ impl State {
             let Some(item) = self.item(id) else {
                 continue;
             };
-            let elsewhere = |l: &super::state::Layout| l.present() && !l.has(node);
+            let elsewhere = |l: &super::state::ItemLayout| l.present() && !l.has(node);
             if item.outside || item.leaving.is_some() || item.layouts.iter().any(elsewhere) {
                 continue;
             }
-            let here = |l: &&super::state::Layout| l.present() && l.pins == 0 && l.has(node);
+            let here = |l: &&super::state::ItemLayout| l.present() && l.pins == 0 && l.has(node);
             if let Some(l) = item.layouts.iter().find(here).cloned() {
                 self.rebalance(id, &l.nodes, l.spread, node);
             }

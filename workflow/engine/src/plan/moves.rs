@@ -1,8 +1,8 @@
 //! Moves: those under way, and those that wait because the external store is busy enough (admission control after
 //! Herbein et al., HPDC 2016): more clients at once only slow each other down.
 
-use super::data::{Way, one_way};
-use super::state::{Pin, State};
+use super::data::{InputRoute, one_way};
+use super::state::{Pin, PlannerState};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::{add, sub};
@@ -15,7 +15,7 @@ const STREAM_BYTES: u64 = 16 << 20;
 
 /// What a move is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum MovePurpose {
     /// Inputs of these jobs.
     Input(Vec<JobId>),
     /// What a job writes outside itself.
@@ -29,19 +29,19 @@ pub(crate) enum Purpose {
 }
 
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct MoveRecord {
     pub(crate) what: Move,
-    pub(crate) purpose: Purpose,
+    pub(crate) purpose: MovePurpose,
     /// The layout that it reads stays meanwhile.
     pub(crate) reads: Option<Pin>,
     /// Its place among those that wait for the store; `None` for one that needs no admission.
-    place: Option<Place>,
+    place: Option<MoveAdmissionRank>,
     /// Bytes a second that it was admitted with.
     rate: u64,
 }
 
 impl Outbox {
-    pub(crate) fn orders(&self) -> impl Iterator<Item = &Order> {
+    pub(crate) fn orders(&self) -> impl Iterator<Item = &MoveRecord> {
         self.orders.values()
     }
 
@@ -50,10 +50,10 @@ impl Outbox {
     /// # Panics
     /// When they differ.
     pub(crate) fn check(&self) {
-        let reads = |o: &&Order| way(&o.what) == 0 && o.what.direct;
+        let reads = |o: &&MoveRecord| way(&o.what) == 0 && o.what.direct;
         let reads = self.orders().filter(reads).count();
         assert_eq!(self.own_reads as usize, reads, "programs' reads");
-        let spare = |o: &&Order| o.what.urgency == Urgency::Spare;
+        let spare = |o: &&MoveRecord| o.what.urgency == Urgency::Spare;
         let spare = self.orders().filter(spare).count();
         assert_eq!(self.spare as usize, spare, "spare copies");
         for at in 0..2 {
@@ -88,27 +88,27 @@ impl Outbox {
     }
 }
 
-impl Order {
+impl MoveRecord {
     /// A job that has its nodes reads or writes by itself.
     pub(crate) fn in_turn(&self) -> bool {
         match self.purpose {
-            Purpose::Output(_) => true,
-            Purpose::Input(_) => self.what.direct,
+            MovePurpose::Output(_) => true,
+            MovePurpose::Input(_) => self.what.direct,
             _ => false,
         }
     }
 }
 
 /// More urgent first, then the job with the longest way to go.
-type Place = (Reverse<Urgency>, Reverse<u64>, MoveId);
+type MoveAdmissionRank = (Reverse<Urgency>, Reverse<u64>, MoveId);
 
 /// All moves that are not over.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     next: u64,
-    orders: BTreeMap<MoveId, Order>,
+    orders: BTreeMap<MoveId, MoveRecord>,
     /// Those that wait for the store, most urgent first: towards the nodes, away from them.
-    waiting: [BTreeSet<Place>; 2],
+    waiting: [BTreeSet<MoveAdmissionRank>; 2],
     /// Bytes a second that those admitted to the store can take: towards the nodes, away from them.
     busy: [u64; 2],
     /// Reads under way by programs themselves.
@@ -130,7 +130,7 @@ fn way(m: &Move) -> usize {
 
 /// A move, but for its number.
 #[derive(Debug, Clone)]
-pub(crate) struct Draft {
+pub(crate) struct MoveRequest {
     pub(crate) item: ItemId,
     pub(crate) bytes: u64,
     pub(crate) from: Where,
@@ -139,12 +139,12 @@ pub(crate) struct Draft {
     pub(crate) direct: bool,
     pub(crate) job: Option<JobId>,
     pub(crate) urgency: Urgency,
-    pub(crate) purpose: Purpose,
+    pub(crate) purpose: MovePurpose,
 }
 
-impl State {
+impl PlannerState {
     /// Orders a move. It begins at once, or when the store has room for it.
-    pub(crate) fn order(&mut self, draft: Draft) -> MoveId {
+    pub(crate) fn order(&mut self, draft: MoveRequest) -> MoveId {
         let id = MoveId(self.outbox.next);
         self.outbox.next += 1;
         let rank = draft.job.and_then(|j| self.job(j)).map_or(0, |j| j.rank);
@@ -182,7 +182,7 @@ impl State {
         add(&mut self.outbox.spare, is_spare, "spare copies");
         let is_own = u32::from(at == 0 && what.direct);
         add(&mut self.outbox.own_reads, is_own, "programs' reads");
-        let order = Order {
+        let order = MoveRecord {
             what,
             purpose,
             reads,
@@ -211,7 +211,7 @@ impl State {
     }
 
     /// Orders a direct move, behind those of the same job where that has several nodes.
-    pub(crate) fn order_in_turn(&mut self, job: JobId, draft: Draft) {
+    pub(crate) fn order_in_turn(&mut self, job: JobId, draft: MoveRequest) {
         let Some(state) = self.job_mut(job) else {
             return;
         };
@@ -233,11 +233,11 @@ impl State {
         let Some(mut next) = state.in_turn.front().cloned() else {
             return true;
         };
-        if let (Where::Nodes(to), Purpose::Input(_)) = (&next.to, &next.purpose) {
+        if let (Where::Nodes(to), MovePurpose::Input(_)) = (&next.to, &next.purpose) {
             match self.way(next.item, to, next.spread).0 {
-                Way::From(from, bytes) => (next.from, next.bytes) = (from, bytes),
-                Way::There(nodes, _) => next.from = Where::Nodes(nodes),
-                Way::Coming(..) | Way::Follow | Way::Nowhere => return false,
+                InputRoute::From(from, bytes) => (next.from, next.bytes) = (from, bytes),
+                InputRoute::There(nodes, _) => next.from = Where::Nodes(nodes),
+                InputRoute::Coming(..) | InputRoute::Follow | InputRoute::Nowhere => return false,
             }
         }
         self.order(next);
@@ -327,7 +327,7 @@ impl State {
     }
 
     /// A move is over: forgets it and admits the next.
-    pub(crate) fn over(&mut self, id: MoveId) -> Option<Order> {
+    pub(crate) fn over(&mut self, id: MoveId) -> Option<MoveRecord> {
         let order = self.outbox.orders.remove(&id)?;
         if order.what.direct && way(&order.what) == 0 {
             sub(&mut self.outbox.own_reads, 1, "programs' reads");
@@ -373,7 +373,7 @@ impl State {
         }
     }
 
-    pub(crate) fn purpose_mut(&mut self, id: MoveId) -> Option<&mut Purpose> {
+    pub(crate) fn purpose_mut(&mut self, id: MoveId) -> Option<&mut MovePurpose> {
         self.outbox.orders.get_mut(&id).map(|o| &mut o.purpose)
     }
 
@@ -391,8 +391,8 @@ impl State {
 
     /// The moves that a job itself makes: its own reading and writing.
     pub(crate) fn moves_of(&self, job: JobId) -> Vec<MoveId> {
-        let own = |o: &Order| {
-            o.what.job == Some(job) && (o.what.direct || o.purpose == Purpose::Output(job))
+        let own = |o: &MoveRecord| {
+            o.what.job == Some(job) && (o.what.direct || o.purpose == MovePurpose::Output(job))
         };
         let orders = self.outbox.orders.iter();
         orders.filter(|(_, o)| own(o)).map(|(id, _)| *id).collect()

@@ -2,7 +2,7 @@
 
 use super::nodeset::NodeSet;
 use super::timeline::Timeline;
-use crate::capacity::{Compute, Demand, Space};
+use crate::capacity::{Compute, Demand, TierSpace};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::sub;
@@ -12,7 +12,7 @@ use tarn_types::units::{Bytes, Time};
 
 /// What a node can do now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Power {
+pub(crate) enum NodePowerState {
     /// Jobs can run.
     Up,
     /// It sleeps, with its data.
@@ -27,7 +27,7 @@ pub(crate) enum Power {
 
 /// A job that has a node or a part of it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Guest {
+pub(crate) struct NodeOccupant {
     pub(crate) job: JobId,
     /// When it is expected to give it back.
     pub(crate) until: Time,
@@ -37,17 +37,17 @@ pub(crate) struct Guest {
 
 /// One node.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct PlannerNode {
     pub(crate) island: u16,
     pub(crate) mode: Mode,
-    pub(crate) power: Power,
+    pub(crate) power: NodePowerState,
     pub(crate) free: Compute,
     /// Jobs that have it or a part of it.
-    pub(crate) guests: Vec<Guest>,
+    pub(crate) guests: Vec<NodeOccupant>,
     /// Jobs that are to run here and bring their data already.
     pub(crate) planned: BTreeSet<JobId>,
     /// Bytes of its tiers together.
-    pub(crate) space: Space,
+    pub(crate) space: TierSpace,
     /// Items of which something lies here.
     pub(crate) held: BTreeSet<ItemId>,
     /// Since when nobody uses it.
@@ -71,7 +71,7 @@ pub(crate) struct KnownEnds {
 
 /// Nodes on which nothing is planned.
 #[derive(Debug, Default)]
-struct Open {
+struct UnplannedNodes {
     idle: NodeSet,
     partly: BTreeSet<(u32, NodeId)>,
 }
@@ -84,7 +84,7 @@ pub(crate) struct Class {
     /// Nodes that somebody uses and that have cores left: (cores left, node).
     pub(crate) partly: BTreeSet<(u32, NodeId)>,
     /// Those of both on which nothing is planned.
-    open: Open,
+    open: UnplannedNodes,
     /// When the others (and those) are expected to be idle.
     pub(crate) ends: Timeline,
 }
@@ -97,7 +97,7 @@ impl Class {
 
 /// One island.
 #[derive(Debug)]
-pub(crate) struct Island {
+pub(crate) struct PlannerIsland {
     pub(crate) kind: NodeKind,
     pub(crate) nodes: u32,
     /// By memory mode: 1LM, 2LM.
@@ -105,15 +105,15 @@ pub(crate) struct Island {
 }
 
 /// Nodes that a job has, as the timeline knows them: ends with their counts.
-pub(crate) type Ends = Vec<(Time, u32)>;
+pub(crate) type NodeReleaseTimes = Vec<(Time, u32)>;
 
 /// All nodes.
 #[derive(Debug)]
-pub(crate) struct Nodes {
-    pub(crate) all: Vec<Node>,
-    pub(crate) islands: Vec<Island>,
+pub(crate) struct PlannerNodes {
+    pub(crate) all: Vec<PlannerNode>,
+    pub(crate) islands: Vec<PlannerIsland>,
     /// The whole-node jobs in the timelines, with what is entered for them.
-    entered: BTreeMap<JobId, (usize, usize, Ends)>,
+    entered: BTreeMap<JobId, (usize, usize, NodeReleaseTimes)>,
     /// How often nodes were taken out of or put into a list.
     changes: u64,
 }
@@ -151,12 +151,12 @@ const SOME_LOOKED_AT: usize = 256;
 /// In timelines, jobs are told from single nodes by this bit.
 const NODE: u64 = 1 << 32;
 
-impl Nodes {
+impl PlannerNodes {
     pub(crate) fn new(machine: &Machine) -> Self {
         let islands: Vec<_> = machine
             .islands
             .iter()
-            .map(|i| Island {
+            .map(|i| PlannerIsland {
                 kind: i.kind.clone(),
                 nodes: i.nodes,
                 classes: [Class::default(), Class::default()],
@@ -170,10 +170,10 @@ impl Nodes {
         };
         for island in machine.island_of() {
             let kind = &this.islands[usize::from(island)].kind;
-            let node = Node {
+            let node = PlannerNode {
                 island,
                 mode: kind.mode,
-                power: Power::Up,
+                power: NodePowerState::Up,
                 free: Compute {
                     cores: kind.cores,
                     memory: memory_in(kind, kind.mode).unwrap_or(kind.memory),
@@ -181,7 +181,7 @@ impl Nodes {
                 },
                 guests: Vec::new(),
                 planned: BTreeSet::new(),
-                space: Space::new(capacity_in(kind, kind.mode)),
+                space: TierSpace::new(capacity_in(kind, kind.mode)),
                 held: BTreeSet::new(),
                 idle_since: 0,
                 changes: 0,
@@ -199,11 +199,11 @@ impl Nodes {
         self.changes
     }
 
-    pub(crate) fn node(&self, id: NodeId) -> &Node {
+    pub(crate) fn node(&self, id: NodeId) -> &PlannerNode {
         &self.all[id.at()]
     }
 
-    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut PlannerNode {
         let node = &mut self.all[id.at()];
         node.changes += 1;
         node
@@ -259,8 +259,9 @@ impl Nodes {
         {
             return None;
         }
-        let most = |f: &dyn Fn(&Island) -> u64| self.islands.iter().map(f).max().unwrap_or(0);
-        let memory = |i: &Island| {
+        let most =
+            |f: &dyn Fn(&PlannerIsland) -> u64| self.islands.iter().map(f).max().unwrap_or(0);
+        let memory = |i: &PlannerIsland| {
             let modes = MODES.iter().filter(|m| job.mode.is_none_or(|j| j == **m));
             modes.filter_map(|m| memory_in(&i.kind, *m)).max()
         };
@@ -316,21 +317,22 @@ impl Nodes {
     /// Whether a job could have this node now.
     pub(crate) fn free_for(&self, job: &Job, id: NodeId) -> bool {
         let node = self.node(id);
-        if node.power != Power::Up || !self.suits(job, usize::from(node.island), node.mode) {
+        if node.power != NodePowerState::Up || !self.suits(job, usize::from(node.island), node.mode)
+        {
             return false;
         }
         node.free.holds(self.share(job, id), 1)
     }
 
     /// A job gets nodes. `ends`: when they are expected to be free again, with how many of them; together all.
-    pub(crate) fn take(&mut self, id: JobId, job: &Job, nodes: &[NodeId], ends: Ends) {
+    pub(crate) fn take(&mut self, id: JobId, job: &Job, nodes: &[NodeId], ends: NodeReleaseTimes) {
         let until = ends.iter().map(|e| e.0).max().unwrap_or(0);
         for n in nodes {
             let share = self.share(job, *n);
             self.unlist(*n);
             let node = self.node_mut(*n);
             node.free.take(share);
-            node.guests.push(Guest {
+            node.guests.push(NodeOccupant {
                 job: id,
                 until,
                 share,
@@ -395,7 +397,7 @@ impl Nodes {
     fn list(&mut self, id: NodeId, shared: bool) {
         self.changes += 1;
         let node = self.node(id);
-        if node.power != Power::Up {
+        if node.power != NodePowerState::Up {
             return;
         }
         let (cores, until, idle) = (node.free.cores, until(node), node.guests.is_empty());
@@ -439,7 +441,7 @@ impl Nodes {
     }
 
     /// A node changes what it can do; nobody is on it.
-    pub(crate) fn set_power(&mut self, id: NodeId, power: Power) {
+    pub(crate) fn set_power(&mut self, id: NodeId, power: NodePowerState) {
         self.unlist(id);
         self.node_mut(id).power = power;
         self.list(id, false);
@@ -554,6 +556,6 @@ impl Nodes {
 }
 
 /// When the last guest of a node is expected to have gone.
-pub(crate) fn until(node: &Node) -> Time {
+pub(crate) fn until(node: &PlannerNode) -> Time {
     node.guests.iter().map(|g| g.until).max().unwrap_or(0)
 }

@@ -8,13 +8,13 @@ use super::view::SchedulerView;
 use tarn_types::policy::{Order, Policy};
 
 /// A scheduling policy.
-pub(crate) trait Rule<D: SchedulerView> {
+pub(crate) trait SchedulingPolicy<D: SchedulerView> {
     /// Starts what is to begin now.
     fn decide(&self, view: &mut D);
 }
 
 /// The rule of a policy. `energy` chooses nodes and puts them to sleep beside `data`'s rule.
-pub(crate) fn rule<D: SchedulerView>(policy: &Policy) -> Box<dyn Rule<D> + Send> {
+pub(crate) fn rule<D: SchedulerView>(policy: &Policy) -> Box<dyn SchedulingPolicy<D> + Send> {
     match policy.order {
         Order::Fcfs => Box::new(queueing::Fcfs),
         Order::Greedy => Box::new(queueing::Greedy {
@@ -23,7 +23,7 @@ pub(crate) fn rule<D: SchedulerView>(policy: &Policy) -> Box<dyn Rule<D> + Send>
         // They differ in the order of the queue and in the nodes that a job takes.
         Order::Easy | Order::SjfEasy | Order::SameNodes => Box::new(queueing::Easy),
         Order::Heft => Box::new(queueing::Greedy { max_wait: None }),
-        Order::Data | Order::Energy => Box::new(data::Data),
+        Order::Data | Order::Energy => Box::new(data::DataAwarePolicy),
     }
 }
 

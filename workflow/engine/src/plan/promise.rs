@@ -1,15 +1,15 @@
 //! The promise to the first ordinary job that waits: workflows that came after it may stand before it in the queue
 //! (`lead`), but delay it by no more than `bound`. One job at a time has a promise, the next once that one has nodes.
 
-use super::queue::Waiting;
-use super::state::{Promise, Stage, State};
+use super::queue::QueuedJob;
+use super::state::{BackfillReservation, PlannerJobStage, PlannerState};
 use super::view::{SchedulerView, Shadow};
 use tarn_types::id::NodeId;
 use tarn_types::policy::Order;
 use tarn_types::site::{Job, JobId};
 use tarn_types::units::Time;
 
-impl State {
+impl PlannerState {
     /// A job has come into the queue, or left it.
     pub(crate) fn note_ordinary(&mut self, id: JobId, waits: bool) {
         if !matches!(self.policy.order, Order::Data | Order::Energy) {
@@ -26,10 +26,13 @@ impl State {
 
     /// The job that has the promise. Where nobody has one any more, the first ordinary job of the queue is promised the
     /// begin that it would have if nobody who waits went before it; when others end before their limits, that becomes sooner.
-    pub(crate) fn promised(&mut self) -> Option<Waiting> {
+    pub(crate) fn promised(&mut self) -> Option<QueuedJob> {
         let kept = self.promise.as_ref().map(|p| p.job).filter(|id| {
             let stage = self.job(*id).map(|s| s.stage);
-            matches!(stage, Some(Stage::Queued | Stage::Planned))
+            matches!(
+                stage,
+                Some(PlannerJobStage::Queued | PlannerJobStage::Planned)
+            )
         });
         let Some(job) = kept.or_else(|| self.ordinary.first().map(|(_, id)| *id)) else {
             self.promise = None;
@@ -45,7 +48,7 @@ impl State {
         };
         let now = self.earliest(&w);
         let begin = now.as_ref().map_or(begin, |now| begin.min(now.at));
-        self.promise = Some(Promise {
+        self.promise = Some(BackfillReservation {
             job,
             begin,
             now,
@@ -72,7 +75,7 @@ impl State {
 
     /// Until when a job may delay who has the promise: a workflow's step that came later and goes first until the bound,
     /// who is behind it not at all. `None`: as it likes.
-    fn may_delay(&mut self, w: &Waiting) -> Option<(Waiting, Time)> {
+    fn may_delay(&mut self, w: &QueuedJob) -> Option<(QueuedJob, Time)> {
         let first = self.promised()?;
         if first.job == w.job {
             return None;
@@ -87,7 +90,7 @@ impl State {
     }
 
     /// Whether a job that took these nodes until then would delay the promised one more than it may.
-    pub(crate) fn breaks_promise(&mut self, w: &Waiting, nodes: &[NodeId], until: Time) -> bool {
+    pub(crate) fn breaks_promise(&mut self, w: &QueuedJob, nodes: &[NodeId], until: Time) -> bool {
         let Some((first, latest)) = self.may_delay(w) else {
             return false;
         };
@@ -101,7 +104,7 @@ impl State {
     }
 
     /// Whether a job that waits for its shadow would, from then on, delay the promised one more than it may.
-    pub(crate) fn shadow_breaks_promise(&mut self, w: &Waiting, shadow: &Shadow) -> bool {
+    pub(crate) fn shadow_breaks_promise(&mut self, w: &QueuedJob, shadow: &Shadow) -> bool {
         let Some((first, latest)) = self.may_delay(w) else {
             return false;
         };
@@ -154,7 +157,9 @@ impl State {
         let Some((job, begin)) = self.promise.as_ref().map(|p| (p.job, p.begin)) else {
             return;
         };
-        let planned = self.job(job).is_some_and(|s| s.stage == Stage::Planned);
+        let planned = self
+            .job(job)
+            .is_some_and(|s| s.stage == PlannerJobStage::Planned);
         if planned && self.now < begin {
             self.remind(begin);
         } else if planned {

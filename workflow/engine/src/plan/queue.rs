@@ -5,15 +5,15 @@ use tarn_types::site::JobId;
 use tarn_types::units::Nanos;
 
 /// Place in the queue: lower goes first. The second half is a rank within the first.
-pub(crate) type Key = (u64, u64);
+pub(crate) type JobQueueKey = (u64, u64);
 
 /// Jobs in a block; a full block is divided. Chosen so that scanning one costs about as much as skipping 10,000 jobs.
 const BLOCK: usize = 256;
 
 /// A waiting job: what decides whether it could begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waiting {
-    pub(crate) key: Key,
+pub(crate) struct QueuedJob {
+    pub(crate) key: JobQueueKey,
     pub(crate) job: JobId,
     /// Nodes.
     pub(crate) nodes: u32,
@@ -23,8 +23,8 @@ pub(crate) struct Waiting {
     pub(crate) limit: Nanos,
 }
 
-impl Waiting {
-    fn place(&self) -> (Key, JobId) {
+impl QueuedJob {
+    fn place(&self) -> (JobQueueKey, JobId) {
         (self.key, self.job)
     }
 }
@@ -43,7 +43,7 @@ pub(crate) struct Fit {
 
 impl Fit {
     /// Whatever has room, for however long.
-    pub(crate) fn room(nodes: u32, cores: u32) -> Self {
+    pub(crate) fn without_time_limit(nodes: u32, cores: u32) -> Self {
         Self {
             nodes,
             cores,
@@ -53,7 +53,7 @@ impl Fit {
     }
 
     /// Whether it could begin.
-    pub(crate) fn takes(&self, w: &Waiting) -> bool {
+    pub(crate) fn takes(&self, w: &QueuedJob) -> bool {
         let room = match w.cores {
             0 => w.nodes <= self.nodes,
             cores => cores <= self.cores,
@@ -63,8 +63,8 @@ impl Fit {
 }
 
 #[derive(Debug)]
-struct Block {
-    jobs: Vec<Waiting>,
+struct JobQueueBlock {
+    jobs: Vec<QueuedJob>,
     /// The least of its whole-node jobs; `u32::MAX` without any.
     nodes: u32,
     /// The least of the others; `u32::MAX` without any.
@@ -73,8 +73,8 @@ struct Block {
     least: u32,
 }
 
-impl Block {
-    fn new(jobs: Vec<Waiting>) -> Self {
+impl JobQueueBlock {
+    fn new(jobs: Vec<QueuedJob>) -> Self {
         let mut block = Self {
             jobs,
             nodes: u32::MAX,
@@ -86,7 +86,7 @@ impl Block {
         block
     }
 
-    fn note(&mut self, w: &Waiting) {
+    fn note(&mut self, w: &QueuedJob) {
         match w.cores {
             0 => self.nodes = self.nodes.min(w.nodes),
             cores => self.cores = self.cores.min(cores),
@@ -112,21 +112,21 @@ impl Block {
 
 /// The queue.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    blocks: Vec<Block>,
+pub(crate) struct PlannerJobQueue {
+    blocks: Vec<JobQueueBlock>,
     len: usize,
 }
 
-impl Queue {
+impl PlannerJobQueue {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn insert(&mut self, w: Waiting) {
+    pub(crate) fn insert(&mut self, w: QueuedJob) {
         self.len += 1;
         let at = self.block_of(w.place());
         let Some(block) = self.blocks.get_mut(at) else {
-            self.blocks.push(Block::new(vec![w]));
+            self.blocks.push(JobQueueBlock::new(vec![w]));
             return;
         };
         let position = block.jobs.partition_point(|o| o.place() < w.place());
@@ -135,16 +135,18 @@ impl Queue {
         if block.jobs.len() > 2 * BLOCK {
             let upper = block.jobs.split_off(BLOCK);
             block.sum_up();
-            self.blocks.insert(at + 1, Block::new(upper));
+            self.blocks.insert(at + 1, JobQueueBlock::new(upper));
         }
     }
 
-    pub(crate) fn remove(&mut self, key: Key, job: JobId) -> bool {
+    pub(crate) fn remove(&mut self, key: JobQueueKey, job: JobId) -> bool {
         let at = self.block_of((key, job));
         let Some(block) = self.blocks.get_mut(at) else {
             return false;
         };
-        let found = block.jobs.binary_search_by_key(&(key, job), Waiting::place);
+        let found = block
+            .jobs
+            .binary_search_by_key(&(key, job), QueuedJob::place);
         let Ok(position) = found else {
             return false;
         };
@@ -162,7 +164,7 @@ impl Queue {
     }
 
     /// The block that has, or would have, this place.
-    fn block_of(&self, place: (Key, JobId)) -> usize {
+    fn block_of(&self, place: (JobQueueKey, JobId)) -> usize {
         let after = self
             .blocks
             .partition_point(|b| b.jobs.first().is_some_and(|w| w.place() <= place));
@@ -170,7 +172,7 @@ impl Queue {
     }
 
     /// The first job behind `after` (or of all) that fits.
-    pub(crate) fn next(&self, after: Option<&Waiting>, fit: &Fit) -> Option<Waiting> {
+    pub(crate) fn next(&self, after: Option<&QueuedJob>, fit: &Fit) -> Option<QueuedJob> {
         let (mut at, mut position) = (0, 0);
         if let Some(after) = after {
             at = self.block_of(after.place());
@@ -190,7 +192,7 @@ impl Queue {
     }
 
     #[cfg(test)]
-    fn iter(&self) -> impl Iterator<Item = &Waiting> {
+    fn iter(&self) -> impl Iterator<Item = &QueuedJob> {
         self.blocks.iter().flat_map(|b| &b.jobs)
     }
 }
@@ -201,8 +203,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn waiting(key: u64, job: u32, nodes: u32, cores: u32, limit: u64) -> Waiting {
-        Waiting {
+    fn waiting(key: u64, job: u32, nodes: u32, cores: u32, limit: u64) -> QueuedJob {
+        QueuedJob {
             key: (key, 0),
             job: JobId(job),
             nodes,
@@ -218,7 +220,7 @@ mod tests {
             ops in prop::collection::vec((0u64..50, 1u32..20, 0u32..4, 1u64..100, any::<bool>()), 1..1500),
             fit in (0u32..20, 0u32..4, 0u64..100, 0u32..20),
         ) {
-            let mut queue = Queue::default();
+            let mut queue = PlannerJobQueue::default();
             let mut plain = BTreeMap::new();
             for (n, (key, nodes, cores, limit, take)) in (0u32..).zip(ops) {
                 if take && !plain.is_empty() {

@@ -1,7 +1,7 @@
 //! What the accounts of the planner say, counted again.
 
-use super::nodes::Power;
-use super::state::{Stage, State};
+use super::nodes::NodePowerState;
+use super::state::{PlannerJobStage, PlannerState};
 use std::collections::BTreeMap;
 use tarn_types::id::NodeId;
 use tarn_types::site::ItemId;
@@ -9,7 +9,7 @@ use tarn_types::site::ItemId;
 /// Where there are more jobs, items or nodes than this, they are not counted: it is done after each event.
 const MOST: usize = 256;
 
-impl State {
+impl PlannerState {
     /// Counts what jobs, layouts and moves have taken, and compares it with the accounts.
     ///
     /// # Panics
@@ -74,15 +74,19 @@ impl State {
 
     fn check_under_way(&self) {
         self.outbox.check();
-        let has_nodes = |s: Stage| {
+        let has_nodes = |s: PlannerJobStage| {
             matches!(
                 s,
-                Stage::Staging | Stage::Running | Stage::Draining | Stage::Handed
+                PlannerJobStage::Staging
+                    | PlannerJobStage::Running
+                    | PlannerJobStage::Draining
+                    | PlannerJobStage::Handed
             )
         };
         let jobs = self.jobs.iter().flatten();
         let jobs = jobs.filter(|j| has_nodes(j.stage)).count();
-        let changes = |p: Power| matches!(p, Power::Waking | Power::Booting(_));
+        let changes =
+            |p: NodePowerState| matches!(p, NodePowerState::Waking | NodePowerState::Booting(_));
         let nodes = self.nodes.all.iter().filter(|n| changes(n.power)).count();
         let counted = jobs + nodes + self.outbox.orders().count();
         assert_eq!(self.under_way as usize, counted, "things under way");
@@ -91,7 +95,7 @@ impl State {
     fn check_jobs(&self) {
         for (id, flow) in &self.flows {
             let jobs = flow.jobs.iter().filter_map(|j| self.job(*j));
-            let left = jobs.filter(|j| j.stage != Stage::Done).count();
+            let left = jobs.filter(|j| j.stage != PlannerJobStage::Done).count();
             assert_eq!(flow.left as usize, left, "jobs left of workflow {id:?}");
         }
     }
@@ -99,18 +103,19 @@ impl State {
 
 #[cfg(all(test, debug_assertions))]
 mod tests {
-    use super::State;
+    use super::PlannerState;
     use std::sync::Arc;
     use tarn_types::id::NodeId;
     use tarn_types::policy::{Order, Policy};
     use tarn_types::site::{
-        Island, Item, ItemId, Machine, Mode, NodeKind, Nodes, Power, Rates, Spread, Store, TierKind,
+        Island, Item, ItemId, JobNodes, Machine, Mode, NodeKind, NodePowerModel, Rates, Spread,
+        Store, TierKind,
     };
 
     const ITEM: ItemId = ItemId(0);
 
     /// Two nodes, of which the first has an item of 10 bytes.
-    fn state() -> (State, Nodes) {
+    fn state() -> (PlannerState, JobNodes) {
         let kind = NodeKind {
             sockets: 1,
             cores: 4,
@@ -125,7 +130,7 @@ mod tests {
             link: Rates::default(),
             mode: Mode::OneLevel,
             mode_change: None,
-            power: Power::default(),
+            power: NodePowerModel::default(),
             temperature: 20.0,
         };
         let machine = Machine {
@@ -141,14 +146,14 @@ mod tests {
                 saturates: 1,
             },
         };
-        let mut state = State::new(&machine, Policy::new(Order::Data, None));
+        let mut state = PlannerState::new(&machine, Policy::new(Order::Data, None));
         let item = Item {
             bytes: 10,
             outside: true,
             keep: false,
         };
         state.submitted(&[], &[(ITEM, item)]);
-        let nodes: Nodes = Arc::from([NodeId(0)]);
+        let nodes: JobNodes = Arc::from([NodeId(0)]);
         state.lay(ITEM, &nodes, Spread::Share, None);
         state.check_accounts();
         (state, nodes)

@@ -1,11 +1,11 @@
 //! Batch scripts of several jobs: the later ones go on in the allocation of the first (Weiland 2018, Figure 3).
 
-use super::nodes::Power;
-use super::state::{Stage, State};
+use super::nodes::NodePowerState;
+use super::state::{PlannerJobStage, PlannerState};
 use tarn_types::policy::DataMode;
-use tarn_types::site::{JobId, Nodes, Urgency, Why};
+use tarn_types::site::{AllocationReason, JobId, JobNodes, Urgency};
 
-impl State {
+impl PlannerState {
     /// The first job of the script that a job is a part of.
     pub(crate) fn script_of(&self, id: JobId) -> JobId {
         let mut root = id;
@@ -18,19 +18,24 @@ impl State {
     /// A job of a script goes on in the allocation of the first.
     pub(crate) fn inherit(&mut self, id: JobId) {
         let root = self.script_of(id);
-        let handed = self.job(root).filter(|b| b.stage == Stage::Handed);
+        let handed = self
+            .job(root)
+            .filter(|b| b.stage == PlannerJobStage::Handed);
         let (Some(first), Some(state)) = (handed, self.job(id)) else {
             self.detach(id);
             return self.enqueue(id);
         };
         let job = state.job.clone();
-        let nodes: Nodes = first
+        let nodes: JobNodes = first
             .nodes
             .iter()
             .take(job.nodes as usize)
             .copied()
             .collect();
-        if nodes.iter().any(|n| self.nodes.node(*n).power != Power::Up) {
+        if nodes
+            .iter()
+            .any(|n| self.nodes.node(*n).power != NodePowerState::Up)
+        {
             self.detach(id);
             return self.enqueue(id);
         }
@@ -43,7 +48,7 @@ impl State {
         if self.policy.data_mode != DataMode::StageThrough {
             self.cache_space(id, &job, &nodes);
         }
-        self.take_nodes(id, &nodes, Why::Continues);
+        self.take_nodes(id, &nodes, AllocationReason::Continues);
         self.fetch(id, Urgency::Now);
         self.run_if_there(id);
     }
@@ -51,7 +56,9 @@ impl State {
     /// A job of a script has failed: the rest queues for itself, and its nodes are free.
     pub(crate) fn end_script(&mut self, id: JobId) {
         let root = self.script_of(id);
-        let handed = self.job(root).is_some_and(|s| s.stage == Stage::Handed);
+        let handed = self
+            .job(root)
+            .is_some_and(|s| s.stage == PlannerJobStage::Handed);
         if handed && root != id {
             self.release(root);
             self.done(root);
@@ -69,7 +76,7 @@ impl State {
             return;
         };
         first.successors -= 1;
-        if first.successors == 0 && first.stage == Stage::Handed {
+        if first.successors == 0 && first.stage == PlannerJobStage::Handed {
             self.release(root);
             self.done(root);
         }

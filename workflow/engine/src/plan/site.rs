@@ -1,15 +1,15 @@
 //! The view of a site: [`SchedulerView`] over the planner's [`State`].
 
-use super::data::Way;
+use super::data::InputRoute;
 use super::life::HOLDS;
-use super::nodes::{Guest, MODES, Power};
-use super::queue::{Fit, Waiting};
-use super::state::{Stage, State};
+use super::nodes::{MODES, NodeOccupant, NodePowerState};
+use super::queue::{Fit, QueuedJob};
+use super::state::{PlannerJobStage, PlannerState};
 use super::view::{Candidate, SchedulerView, Shadow};
 use std::collections::BTreeMap;
 use tarn_types::id::NodeId;
 use tarn_types::policy::{DataMode, Order};
-use tarn_types::site::{Job, JobId, Mode, Why};
+use tarn_types::site::{AllocationReason, Job, JobId, Mode};
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Nodes up to which all of them are looked at for a job that takes a part of one; beyond, those that hold its data and
@@ -23,7 +23,7 @@ const SOME_FREE: usize = 4;
 /// waits for data, few enough that better choices stay open.
 const AHEAD: usize = 2;
 
-impl State {
+impl PlannerState {
     fn classes_of(&self, job: &Job) -> Vec<(usize, Mode)> {
         self.nodes.classes_for(job)
     }
@@ -59,7 +59,7 @@ impl State {
             };
             let bytes = item.item.bytes;
             // A layout of as many nodes as the job has comes first, in its order.
-            let same = |l: &&super::state::Layout| l.nodes.len() == job.nodes as usize;
+            let same = |l: &&super::state::ItemLayout| l.nodes.len() == job.nodes as usize;
             let layouts = item.layouts.iter().filter(same);
             let others = item.layouts.iter().filter(|l| !same(l));
             for l in layouts.chain(others).take(HOLDERS) {
@@ -150,7 +150,7 @@ impl State {
         let node = self.nodes.node(id);
         let all = self.nodes.kind(id).cores;
         ends.clear();
-        for Guest { job: guest, .. } in &node.guests {
+        for NodeOccupant { job: guest, .. } in &node.guests {
             if let Some(state) = self.job(*guest) {
                 let cores = match state.job.cores {
                     0 => all,
@@ -223,8 +223,8 @@ impl State {
             let (way, time) = self.way(input.item, &[node], input.spread);
             wait = wait.max(time);
             match way {
-                Way::There(..) => {}
-                Way::From(..) => {
+                InputRoute::There(..) => {}
+                InputRoute::From(..) => {
                     (missing, absent) =
                         (missing.saturating_add(bytes), absent.saturating_add(bytes))
                 }
@@ -235,7 +235,7 @@ impl State {
             let past = past.saturating_add(absent);
             return (coming, 0, self.outside_time(past, written, 1));
         }
-        let room = self.room_in(node, missing.saturating_add(written), id);
+        let room = self.time_until_space(node, missing.saturating_add(written), id);
         if room > 0 && self.may_do_without(id) {
             let without = self.without_tiers(absent, written, 1, job);
             if room > without {
@@ -270,7 +270,7 @@ impl State {
         }
     }
 
-    fn job_of(&self, w: &Waiting) -> Option<std::sync::Arc<Job>> {
+    fn job_of(&self, w: &QueuedJob) -> Option<std::sync::Arc<Job>> {
         self.job(w.job).map(|s| s.job.clone())
     }
 
@@ -310,7 +310,7 @@ impl State {
     /// When a job could begin if `nodes` nodes of a class were taken until `until` before.
     pub(crate) fn earliest_behind(
         &self,
-        w: &Waiting,
+        w: &QueuedJob,
         class: usize,
         nodes: u32,
         until: Time,
@@ -373,31 +373,32 @@ impl State {
         nodes.truncate(job.nodes as usize);
         let up = |n: &NodeId| {
             let node = self.nodes.node(*n);
-            node.power == Power::Up && self.nodes.suits(job, usize::from(node.island), node.mode)
+            node.power == NodePowerState::Up
+                && self.nodes.suits(job, usize::from(node.island), node.mode)
         };
         (nodes.len() == job.nodes as usize && nodes.iter().all(up)).then_some(nodes)
     }
 }
 
-impl SchedulerView for State {
+impl SchedulerView for PlannerState {
     fn now(&self) -> Time {
         self.now
     }
 
-    fn next(&self, after: Option<&Waiting>, fit: &Fit) -> Option<Waiting> {
+    fn next(&self, after: Option<&QueuedJob>, fit: &Fit) -> Option<QueuedJob> {
         self.queue.next(after, fit)
     }
 
     fn free(&self) -> Fit {
         let (nodes, cores) = self.nodes.most_free();
-        Fit::room(nodes, cores)
+        Fit::without_time_limit(nodes, cores)
     }
 
     fn one_class(&self) -> bool {
         self.nodes.one_class()
     }
 
-    fn nodes_for(&self, w: &Waiting, not: &[NodeId], until: Time) -> Option<Vec<NodeId>> {
+    fn nodes_for(&self, w: &QueuedJob, not: &[NodeId], until: Time) -> Option<Vec<NodeId>> {
         let job = self.job_of(w)?;
         let late = self.now.saturating_add(w.limit) > until;
         let barred = |n: &NodeId| late && not.binary_search(n).is_ok();
@@ -425,7 +426,7 @@ impl SchedulerView for State {
         (!found.iter().any(barred)).then_some(found)
     }
 
-    fn class_for(&self, w: &Waiting) -> Option<usize> {
+    fn class_for(&self, w: &QueuedJob) -> Option<usize> {
         let job = self.job_of(w)?;
         if job.cores > 0 {
             let nodes = self.nodes_for(w, &[], Time::MAX)?;
@@ -442,23 +443,23 @@ impl SchedulerView for State {
         Self::class_index(usize::from(node.island), node.mode)
     }
 
-    fn earliest(&self, w: &Waiting) -> Option<Shadow> {
+    fn earliest(&self, w: &QueuedJob) -> Option<Shadow> {
         self.earliest_behind(w, usize::MAX, 0, 0)
     }
 
-    fn waited(&self, w: &Waiting) -> Nanos {
+    fn waited(&self, w: &QueuedJob) -> Nanos {
         let ready = self.job(w.job).map_or(self.now, |s| s.ready);
         self.now.saturating_sub(ready)
     }
 
-    fn start(&mut self, w: &Waiting, nodes: &[NodeId], why: Why) -> bool {
+    fn start(&mut self, w: &QueuedJob, nodes: &[NodeId], why: AllocationReason) -> bool {
         if self.policy.order == Order::SameNodes && self.own_nodes_of(w).is_some() {
-            return self.begin(w.job, nodes, Why::SameNodes);
+            return self.begin(w.job, nodes, AllocationReason::SameNodes);
         }
         self.begin(w.job, nodes, why)
     }
 
-    fn best(&self, w: &Waiting, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate> {
+    fn best(&self, w: &QueuedJob, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate> {
         let job = self.job_of(w)?;
         let mut nodes: Vec<NodeId> = Vec::new();
         if self.nodes.all.len() <= ALL_NODES {
@@ -473,7 +474,8 @@ impl SchedulerView for State {
         }
         nodes.retain(|n| {
             let node = self.nodes.node(*n);
-            node.power == Power::Up && self.nodes.suits(&job, usize::from(node.island), node.mode)
+            node.power == NodePowerState::Up
+                && self.nodes.suits(&job, usize::from(node.island), node.mode)
         });
         let free_in = |n: NodeId| (self.free_in(n, &job), n);
         let mut nodes: Vec<(Nanos, NodeId)> = nodes.into_iter().map(free_in).collect();
@@ -494,8 +496,8 @@ impl SchedulerView for State {
         best
     }
 
-    fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool {
-        let why = Why::EarliestEnd {
+    fn plan(&mut self, w: &QueuedJob, on: &Candidate) -> bool {
+        let why = AllocationReason::EarliestEnd {
             data_in: on.data_in,
             free_in: on.free_in,
         };
@@ -503,16 +505,16 @@ impl SchedulerView for State {
         let free = self
             .job(w.job)
             .is_some_and(|s| self.nodes.free_for(&s.job, on.node));
-        let due = State::is_due(self, w.job);
+        let due = PlannerState::is_due(self, w.job);
         if free && (due || on.data_in <= (expect / HOLDS).max(SECOND)) {
             return self.begin(w.job, &[on.node], why);
         }
         let begin = self.now.saturating_add(on.begin());
-        State::plan(self, w.job, &[on.node], begin, why)
+        PlannerState::plan(self, w.job, &[on.node], begin, why)
     }
 
     /// No two jobs are alike.
-    fn native(&self, _: &Waiting, _: NodeId) -> Option<Waiting> {
+    fn native(&self, _: &QueuedJob, _: NodeId) -> Option<QueuedJob> {
         None
     }
 
@@ -521,7 +523,7 @@ impl SchedulerView for State {
         self.deadline = Some(self.deadline.map_or(at, |d| d.min(at)));
     }
 
-    fn worth_waiting(&self, w: &Waiting, nodes: &[NodeId]) -> Option<Shadow> {
+    fn worth_waiting(&self, w: &QueuedJob, nodes: &[NodeId]) -> Option<Shadow> {
         let job = self.job_of(w)?;
         let bring = |nodes: &[NodeId]| {
             let times = job
@@ -541,7 +543,8 @@ impl SchedulerView for State {
         }
         let up = |n: &NodeId| {
             let node = self.nodes.node(*n);
-            node.power == Power::Up && self.nodes.suits(&job, usize::from(node.island), node.mode)
+            node.power == NodePowerState::Up
+                && self.nodes.suits(&job, usize::from(node.island), node.mode)
         };
         if !own.iter().all(up) {
             return None;
@@ -569,7 +572,7 @@ impl SchedulerView for State {
         self.nodes_earliest(&job, &own)
     }
 
-    fn when_room(&self, w: &Waiting) -> Option<Shadow> {
+    fn space_shadow(&self, w: &QueuedJob) -> Option<Shadow> {
         let claim = self.claim.as_ref().filter(|c| c.job == w.job)?;
         Some(Shadow {
             at: self
@@ -582,29 +585,29 @@ impl SchedulerView for State {
         })
     }
 
-    fn bring_ahead(&mut self, w: &Waiting, shadow: &Shadow) {
+    fn bring_ahead(&mut self, w: &QueuedJob, shadow: &Shadow) {
         if let Some(job) = self.job_of(w) {
             self.bring_for(&job, w.job, shadow);
         }
     }
 
-    fn promised(&mut self) -> Option<Waiting> {
-        let w = State::promised(self)?;
-        let queued = self.job(w.job)?.stage == Stage::Queued;
+    fn promised(&mut self) -> Option<QueuedJob> {
+        let w = PlannerState::promised(self)?;
+        let queued = self.job(w.job)?.stage == PlannerJobStage::Queued;
         queued.then_some(w)
     }
 
-    fn breaks_promise(&mut self, w: &Waiting, nodes: &[NodeId], until: Time) -> bool {
-        State::breaks_promise(self, w, nodes, until)
+    fn breaks_promise(&mut self, w: &QueuedJob, nodes: &[NodeId], until: Time) -> bool {
+        PlannerState::breaks_promise(self, w, nodes, until)
     }
 
-    fn shadow_breaks_promise(&mut self, w: &Waiting, shadow: &Shadow) -> bool {
-        State::shadow_breaks_promise(self, w, shadow)
+    fn shadow_breaks_promise(&mut self, w: &QueuedJob, shadow: &Shadow) -> bool {
+        PlannerState::shadow_breaks_promise(self, w, shadow)
     }
 
-    fn is_due(&self, w: &Waiting, node: NodeId) -> bool {
-        let free = |s: &super::state::JobState| self.nodes.free_for(&s.job, node);
-        State::is_due(self, w.job) && self.job(w.job).is_some_and(free)
+    fn is_due(&self, w: &QueuedJob, node: NodeId) -> bool {
+        let free = |s: &super::state::PlannerJob| self.nodes.free_for(&s.job, node);
+        PlannerState::is_due(self, w.job) && self.job(w.job).is_some_and(free)
     }
 }
 
@@ -613,8 +616,8 @@ pub(crate) fn node_of(who: u64) -> Option<NodeId> {
     (who >> 32 == 1).then_some(NodeId(who as u32))
 }
 
-impl State {
-    fn own_nodes_of(&self, w: &Waiting) -> Option<Vec<NodeId>> {
+impl PlannerState {
+    fn own_nodes_of(&self, w: &QueuedJob) -> Option<Vec<NodeId>> {
         let job = self.job_of(w)?;
         self.own_nodes(&job)
     }

@@ -1,10 +1,10 @@
 //! Copies that may turn out useful: an item that several waiting jobs read and that one node alone has is copied to the
 //! node that comes free next, while links have nothing better to do (after WOW, CCGrid 2025).
 
-use super::moves::{Draft, Purpose};
-use super::nodes::Power;
-use super::queue::{Fit, Waiting};
-use super::state::{Layout, State};
+use super::moves::{MovePurpose, MoveRequest};
+use super::nodes::NodePowerState;
+use super::queue::{Fit, QueuedJob};
+use super::state::{ItemLayout, PlannerState};
 use std::sync::Arc;
 use tarn_types::id::NodeId;
 use tarn_types::policy::DataMode;
@@ -13,17 +13,17 @@ use tarn_types::site::{ItemId, Job, Spread, Urgency, Where};
 /// Waiting jobs whose inputs are looked at after an event.
 const LOOKED_AT: usize = 4;
 
-impl State {
+impl PlannerState {
     /// Orders at most one such copy.
     pub(crate) fn copy_ahead(&mut self) {
         if self.policy.data_mode != DataMode::Keep || self.outbox.spare_under_way() {
             return;
         }
-        let mut after: Option<Waiting> = None;
+        let mut after: Option<QueuedJob> = None;
         for _ in 0..LOOKED_AT {
             let Some(w) = self
                 .queue
-                .next(after.as_ref(), &Fit::room(u32::MAX, u32::MAX))
+                .next(after.as_ref(), &Fit::without_time_limit(u32::MAX, u32::MAX))
             else {
                 return;
             };
@@ -41,7 +41,7 @@ impl State {
         }
     }
 
-    fn worth_copying(&self, job: &Job) -> Option<(ItemId, Layout, NodeId)> {
+    fn worth_copying(&self, job: &Job) -> Option<(ItemId, ItemLayout, NodeId)> {
         let to = self.next_free(job)?;
         job.reads.iter().find_map(|input| {
             let item = self.item(input.item)?;
@@ -65,13 +65,13 @@ impl State {
                 .next()
         });
         let (_, node) = ends.min()?;
-        (self.nodes.node(node).power == Power::Up).then_some(node)
+        (self.nodes.node(node).power == NodePowerState::Up).then_some(node)
     }
 
-    fn copy(&mut self, item: ItemId, from: Layout, to: NodeId) {
+    fn copy(&mut self, item: ItemId, from: ItemLayout, to: NodeId) {
         let bytes = self.item(item).map_or(0, |i| i.item.bytes);
         let to: Arc<[NodeId]> = Arc::from([to]);
-        let order = self.order(Draft {
+        let order = self.order(MoveRequest {
             item,
             bytes,
             from: Where::Nodes(from.nodes),
@@ -80,7 +80,7 @@ impl State {
             direct: false,
             job: None,
             urgency: Urgency::Spare,
-            purpose: Purpose::Spare,
+            purpose: MovePurpose::Spare,
         });
         self.lay(item, &to, Spread::Share, Some(order));
     }

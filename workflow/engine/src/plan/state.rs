@@ -1,17 +1,18 @@
 //! Everything that the planner of a site knows.
 
-use super::ahead::Claim;
+use super::ahead::FirstJobReservation;
 use super::energy::Leeway;
-use super::moves::{Draft, Outbox};
-use super::nodes::Nodes;
-use super::queue::{Key, Queue};
+use super::moves::{MoveRequest, Outbox};
+use super::nodes::PlannerNodes;
+use super::queue::{JobQueueKey, PlannerJobQueue};
 use super::view::Shadow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tarn_types::id::NodeId;
 use tarn_types::policy::Policy;
 use tarn_types::site::{
-    FlowId, Item, ItemId, Job, JobId, Machine, MoveId, Nodes as NodeList, SiteAction, Spread, Store,
+    FlowId, Item, ItemId, Job, JobId, JobNodes as NodeList, Machine, MoveId, SiteAction, Spread,
+    Store,
 };
 use tarn_types::units::{Nanos, Time};
 
@@ -20,7 +21,7 @@ pub(crate) const MAX_ATTEMPTS: u32 = 3;
 
 /// How far a job has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum PlannerJobStage {
     /// Something that it waits for is not there.
     Blocked,
     /// It waits for nodes.
@@ -41,13 +42,13 @@ pub(crate) enum Stage {
 
 /// A job.
 #[derive(Debug)]
-pub(crate) struct JobState {
+pub(crate) struct PlannerJob {
     pub(crate) job: Arc<Job>,
     /// Place in the order of submission: by time, then by number.
     pub(crate) seq: u64,
     pub(crate) submitted: Time,
-    pub(crate) key: Key,
-    pub(crate) stage: Stage,
+    pub(crate) key: JobQueueKey,
+    pub(crate) stage: PlannerJobStage,
     /// Items and jobs that it still waits for.
     pub(crate) lacks: u32,
     /// Jobs that wait for its end, beside the readers of what it writes.
@@ -70,7 +71,7 @@ pub(crate) struct JobState {
     pub(crate) own_left: u32,
     /// Direct moves that begin one after the other: what a program on several nodes reads and writes, it reads and
     /// writes through all of them, item by item. The first is under way.
-    pub(crate) in_turn: VecDeque<Draft>,
+    pub(crate) in_turn: VecDeque<MoveRequest>,
     /// One of its inputs is best taken from another node, once it is there.
     pub(crate) follows: bool,
     pub(crate) attempt: u32,
@@ -105,7 +106,7 @@ pub(crate) struct Pin {
 
 /// Where an item lies: a list of nodes and how.
 #[derive(Debug, Clone)]
-pub(crate) struct Layout {
+pub(crate) struct ItemLayout {
     /// No other layout has or had it.
     pub(crate) number: u64,
     /// Bytes that it takes of each of its nodes.
@@ -137,7 +138,7 @@ pub(crate) struct ItemState {
     pub(crate) leaving: Option<MoveId>,
     /// Jobs that read it and have not ended.
     pub(crate) readers: BTreeSet<JobId>,
-    pub(crate) layouts: Vec<Layout>,
+    pub(crate) layouts: Vec<ItemLayout>,
 }
 
 /// A workflow.
@@ -152,7 +153,7 @@ pub(crate) struct FlowState {
 
 /// What the first ordinary job that waits was promised.
 #[derive(Debug)]
-pub(crate) struct Promise {
+pub(crate) struct BackfillReservation {
     pub(crate) job: JobId,
     /// The earliest begin that it could rely on so far.
     pub(crate) begin: Time,
@@ -164,31 +165,31 @@ pub(crate) struct Promise {
 
 /// The state of a site.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct PlannerState {
     pub(crate) now: Time,
     pub(crate) policy: Policy,
     pub(crate) store: Store,
-    pub(crate) nodes: Nodes,
-    pub(crate) jobs: Vec<Option<Box<JobState>>>,
+    pub(crate) nodes: PlannerNodes,
+    pub(crate) jobs: Vec<Option<Box<PlannerJob>>>,
     /// Jobs that were refused or given up.
     pub(crate) gone: BTreeSet<JobId>,
     pub(crate) items: Vec<Option<Box<ItemState>>>,
     pub(crate) flows: BTreeMap<FlowId, FlowState>,
-    pub(crate) queue: Queue,
+    pub(crate) queue: PlannerJobQueue,
     pub(crate) outbox: Outbox,
     /// Layouts that there have been.
     pub(crate) layouts: u64,
     /// Moments at which jobs came so far, and the last of them.
     pub(crate) arrivals: (u64, Option<Time>),
-    pub(crate) promise: Option<Promise>,
+    pub(crate) promise: Option<BackfillReservation>,
     /// Ordinary jobs in the queue, in its order (with `data` and `energy`).
-    pub(crate) ordinary: BTreeSet<(Key, JobId)>,
+    pub(crate) ordinary: BTreeSet<(JobQueueKey, JobId)>,
     /// Planned jobs by the end of their max_wait.
     pub(crate) plans: BTreeSet<(Time, JobId)>,
     /// Jobs that wait for room on tiers: tried again when something goes.
     pub(crate) roomless: BTreeSet<JobId>,
     /// In this round: space that is kept for the first of them.
-    pub(crate) claim: Option<Claim>,
+    pub(crate) claim: Option<FirstJobReservation>,
     /// The first job for which it was asked whether its data should come ahead, and when that is asked again.
     pub(crate) looked_ahead: Option<(JobId, Time)>,
     /// Jobs that run, move data or reboot nodes: nothing of it means that nothing will happen by itself.
@@ -198,18 +199,18 @@ pub(crate) struct State {
     pub(crate) actions: Vec<SiteAction>,
 }
 
-impl State {
+impl PlannerState {
     pub(crate) fn new(machine: &Machine, policy: Policy) -> Self {
         Self {
             now: 0,
             policy,
             store: machine.store,
-            nodes: Nodes::new(machine),
+            nodes: PlannerNodes::new(machine),
             jobs: Vec::new(),
             gone: BTreeSet::new(),
             items: Vec::new(),
             flows: BTreeMap::new(),
-            queue: Queue::default(),
+            queue: PlannerJobQueue::default(),
             outbox: Outbox::default(),
             layouts: 0,
             arrivals: (0, None),
@@ -226,11 +227,11 @@ impl State {
         }
     }
 
-    pub(crate) fn job(&self, id: JobId) -> Option<&JobState> {
+    pub(crate) fn job(&self, id: JobId) -> Option<&PlannerJob> {
         self.jobs.get(id.at())?.as_deref()
     }
 
-    pub(crate) fn job_mut(&mut self, id: JobId) -> Option<&mut JobState> {
+    pub(crate) fn job_mut(&mut self, id: JobId) -> Option<&mut PlannerJob> {
         self.jobs.get_mut(id.at())?.as_deref_mut()
     }
 

@@ -1,8 +1,8 @@
 //! Jobs come in: what each waits for, its place in the queue, its rank; and what can never run is refused.
 
 use super::data::duration;
-use super::queue::{Key, Waiting};
-use super::state::{FlowState, ItemState, JobState, Stage, State};
+use super::queue::{JobQueueKey, QueuedJob};
+use super::state::{FlowState, ItemState, PlannerJob, PlannerJobStage, PlannerState};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use tarn_types::account::sub;
@@ -10,7 +10,7 @@ use tarn_types::policy::{DataMode, Order};
 use tarn_types::site::{FlowId, Item, ItemId, Job, JobId, SiteAction};
 use tarn_types::units::Nanos;
 
-impl State {
+impl PlannerState {
     pub(crate) fn submitted(&mut self, jobs: &[(JobId, Arc<Job>)], items: &[(ItemId, Item)]) {
         for (id, item) in items {
             if self.items.len() <= id.at() {
@@ -65,12 +65,12 @@ impl State {
             flow.jobs.push(id);
             flow.left += 1;
         }
-        self.jobs[id.at()] = Some(Box::new(JobState {
+        self.jobs[id.at()] = Some(Box::new(PlannerJob {
             job: job.clone(),
             seq,
             submitted: self.now,
             key: (0, 0),
-            stage: Stage::Blocked,
+            stage: PlannerJobStage::Blocked,
             lacks: 0,
             followers: Vec::new(),
             successors: 0,
@@ -109,7 +109,7 @@ impl State {
         let mut lacks = self.need_inputs(id, job);
         for other in before {
             if let Some(before) = self.job_mut(other)
-                && before.stage != Stage::Done
+                && before.stage != PlannerJobStage::Done
             {
                 before.followers.push(id);
                 lacks += 1;
@@ -223,7 +223,7 @@ impl State {
     }
 
     /// A job's place in the queue.
-    pub(crate) fn key(&self, state: &JobState) -> Key {
+    pub(crate) fn key(&self, state: &PlannerJob) -> JobQueueKey {
         let flow = state.job.flow.and_then(|f| self.flows.get(&f));
         match self.policy.order {
             Order::Fcfs | Order::Greedy | Order::Easy | Order::SameNodes => (state.seq, 0),
@@ -241,8 +241,10 @@ impl State {
     }
 
     /// A job that waited for nothing but its turn gets another place.
-    fn requeue_as(&mut self, id: JobId, key: Key) {
-        let queued = self.job(id).is_some_and(|j| j.stage == Stage::Queued);
+    fn requeue_as(&mut self, id: JobId, key: JobQueueKey) {
+        let queued = self
+            .job(id)
+            .is_some_and(|j| j.stage == PlannerJobStage::Queued);
         if queued {
             self.dequeue(id);
         }
@@ -255,9 +257,9 @@ impl State {
     }
 
     /// A job as the queue knows it.
-    pub(crate) fn waiting(&self, id: JobId) -> Option<Waiting> {
+    pub(crate) fn waiting(&self, id: JobId) -> Option<QueuedJob> {
         let state = self.job(id)?;
-        Some(Waiting {
+        Some(QueuedJob {
             key: state.key,
             job: id,
             nodes: state.job.nodes,
@@ -268,7 +270,7 @@ impl State {
 
     pub(crate) fn enqueue(&mut self, id: JobId) {
         if let Some(state) = self.job_mut(id) {
-            state.stage = Stage::Queued;
+            state.stage = PlannerJobStage::Queued;
         }
         let Some(w) = self.waiting(id) else {
             return;
@@ -290,7 +292,7 @@ impl State {
         let Some(state) = self.job(id) else {
             return;
         };
-        if state.stage != Stage::Blocked {
+        if state.stage != PlannerJobStage::Blocked {
             return;
         }
         let key = self.key(state);
@@ -308,7 +310,7 @@ impl State {
     pub(crate) fn take_out(&mut self, id: JobId) {
         let mut out = vec![id];
         while let Some(id) = out.pop() {
-            let Some(state) = self.job(id).filter(|s| s.stage != Stage::Done) else {
+            let Some(state) = self.job(id).filter(|s| s.stage != PlannerJobStage::Done) else {
                 continue;
             };
             let job = state.job.clone();
@@ -328,10 +330,13 @@ impl State {
 
     /// A job has ended, one way or the other.
     pub(crate) fn done(&mut self, id: JobId) {
-        let Some(state) = self.job_mut(id).filter(|s| s.stage != Stage::Done) else {
+        let Some(state) = self
+            .job_mut(id)
+            .filter(|s| s.stage != PlannerJobStage::Done)
+        else {
             return;
         };
-        state.stage = Stage::Done;
+        state.stage = PlannerJobStage::Done;
         if let Some(flow) = state.job.flow
             && let Some(f) = self.flows.get_mut(&flow)
         {
@@ -366,7 +371,7 @@ impl State {
             let item = self.item(*item);
             item.is_none_or(|i| i.outside || !i.made || (!i.item.keep && i.readers.is_empty()))
         };
-        state.stage == Stage::Done && state.job.writes.iter().all(safe)
+        state.stage == PlannerJobStage::Done && state.job.writes.iter().all(safe)
     }
 
     fn forget(&mut self, id: JobId) {

@@ -7,22 +7,22 @@ use tarn_types::units::Time;
 const BLOCK: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
+struct TimelineEntry {
     at: Time,
     who: u64,
     nodes: u32,
 }
 
 #[derive(Debug, Default)]
-struct Block {
-    entries: Vec<Entry>,
+struct TimelineBlock {
+    entries: Vec<TimelineEntry>,
     nodes: u64,
 }
 
 /// Ends in the order of time.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline {
-    blocks: Vec<Block>,
+    blocks: Vec<TimelineBlock>,
 }
 
 impl Timeline {
@@ -38,18 +38,21 @@ impl Timeline {
     pub(crate) fn insert(&mut self, at: Time, who: u64, nodes: u32) {
         let index = self.block_of(at, who);
         if self.blocks.is_empty() {
-            self.blocks.push(Block::default());
+            self.blocks.push(TimelineBlock::default());
         }
         let block = &mut self.blocks[index];
         let position = block.entries.partition_point(|e| (e.at, e.who) < (at, who));
-        block.entries.insert(position, Entry { at, who, nodes });
+        block
+            .entries
+            .insert(position, TimelineEntry { at, who, nodes });
         block.nodes += u64::from(nodes);
         if block.entries.len() > 2 * BLOCK {
             let upper = block.entries.split_off(BLOCK);
             let nodes = upper.iter().map(|e| u64::from(e.nodes)).sum();
             block.nodes -= nodes;
             let entries = upper;
-            self.blocks.insert(index + 1, Block { entries, nodes });
+            self.blocks
+                .insert(index + 1, TimelineBlock { entries, nodes });
         }
     }
 

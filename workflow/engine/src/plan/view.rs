@@ -1,10 +1,10 @@
 //! What a policy sees of a site and may do there: [`SchedulerView`]. Policies are written against it alone, so that the same code
 //! decides in a simulated site and in a single run. Implemented in plan/site.rs and decide/view.rs.
 
-use super::queue::{Fit, Waiting};
-use tarn_types::energy::Rank;
+use super::queue::{Fit, QueuedJob};
+use tarn_types::energy::EnergyRank;
 use tarn_types::id::NodeId;
-use tarn_types::site::Why;
+use tarn_types::site::AllocationReason;
 use tarn_types::units::{Nanos, Time};
 
 /// When a job could begin if nobody overtook it, and what may begin before it without delaying it.
@@ -35,7 +35,7 @@ pub(crate) struct Candidate {
     /// Of nodes that are alike, the one with less goes first.
     pub(crate) load: usize,
     /// Of those, what draws less for each core, and then what is cooler.
-    pub(crate) draw: Rank,
+    pub(crate) draw: EnergyRank,
     /// The node takes another job that waits.
     pub(crate) open: bool,
 }
@@ -46,7 +46,7 @@ impl Candidate {
     }
 
     /// Of candidates, the one with the least of this goes first.
-    pub(crate) fn place(&self) -> (Nanos, u64, usize, Rank, NodeId) {
+    pub(crate) fn place(&self) -> (Nanos, u64, usize, EnergyRank, NodeId) {
         let computes = self.begin().saturating_add(self.io);
         (computes, self.missing, self.load, self.draw, self.node)
     }
@@ -57,45 +57,45 @@ pub(crate) trait SchedulerView {
     /// Time.
     fn now(&self) -> Time;
     /// The first waiting job in the policy's order, or the first after another that fits.
-    fn next(&self, after: Option<&Waiting>, fit: &Fit) -> Option<Waiting>;
+    fn next(&self, after: Option<&QueuedJob>, fit: &Fit) -> Option<QueuedJob>;
     /// What is free: the most idle nodes of one kind, the most free cores of one node.
     fn free(&self) -> Fit;
     /// Whether all nodes are of one class.
     fn one_class(&self) -> bool;
     /// Nodes that a job could have now, those with its data first; nodes in `not` (in ascending order) only if it ends by `until`.
-    fn nodes_for(&self, w: &Waiting, not: &[NodeId], until: Time) -> Option<Vec<NodeId>>;
+    fn nodes_for(&self, w: &QueuedJob, not: &[NodeId], until: Time) -> Option<Vec<NodeId>>;
     /// The class of the nodes that a job could have now.
-    fn class_for(&self, w: &Waiting) -> Option<usize>;
+    fn class_for(&self, w: &QueuedJob) -> Option<usize>;
     /// The class of a node.
     fn class_of(&self, node: NodeId) -> usize;
     /// When it could begin.
-    fn earliest(&self, w: &Waiting) -> Option<Shadow>;
+    fn earliest(&self, w: &QueuedJob) -> Option<Shadow>;
     /// How long it has waited since it could have begun.
-    fn waited(&self, w: &Waiting) -> Nanos;
+    fn waited(&self, w: &QueuedJob) -> Nanos;
     /// Gives it its nodes, free now. False if its data has no room there yet: it goes on waiting.
-    fn start(&mut self, w: &Waiting, nodes: &[NodeId], why: Why) -> bool;
+    fn start(&mut self, w: &QueuedJob, nodes: &[NodeId], why: AllocationReason) -> bool;
     /// Where a one-node job computes first, of where it may.
-    fn best(&self, w: &Waiting, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate>;
+    fn best(&self, w: &QueuedJob, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate>;
     /// Lets a one-node job bring its data to a node and begin there as soon as it can.
-    fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool;
+    fn plan(&mut self, w: &QueuedJob, on: &Candidate) -> bool;
     /// A job that differs from this one by its data alone, waits behind it, and has all of that on the node, while this one has all of its
     /// own on another.
-    fn native(&self, w: &Waiting, node: NodeId) -> Option<Waiting>;
+    fn native(&self, w: &QueuedJob, node: NodeId) -> Option<QueuedJob>;
     /// Asks to decide again at a time, even if nothing happens.
     fn remind(&mut self, at: Time);
     /// Of a job on several nodes whose data lies on others that are busy: when those are free, if waiting for them ends
     /// sooner than bringing the data to `nodes`.
-    fn worth_waiting(&self, w: &Waiting, nodes: &[NodeId]) -> Option<Shadow>;
+    fn worth_waiting(&self, w: &QueuedJob, nodes: &[NodeId]) -> Option<Shadow>;
     /// Of a job that has just found no room for its data: when there is some. Nobody else takes it.
-    fn when_room(&self, w: &Waiting) -> Option<Shadow>;
+    fn space_shadow(&self, w: &QueuedJob) -> Option<Shadow>;
     /// A job that does not begin before its shadow goes first: its data may come ahead.
-    fn bring_ahead(&mut self, w: &Waiting, shadow: &Shadow);
+    fn bring_ahead(&mut self, w: &QueuedJob, shadow: &Shadow);
     /// The job that was promised a begin, if it is in the queue.
-    fn promised(&mut self) -> Option<Waiting>;
+    fn promised(&mut self) -> Option<QueuedJob>;
     /// Whether the first ordinary job that waits would begin later than promised if another took these nodes until then.
-    fn breaks_promise(&mut self, w: &Waiting, nodes: &[NodeId], until: Time) -> bool;
+    fn breaks_promise(&mut self, w: &QueuedJob, nodes: &[NodeId], until: Time) -> bool;
     /// The same if the other had nodes from its shadow on.
-    fn shadow_breaks_promise(&mut self, w: &Waiting, shadow: &Shadow) -> bool;
+    fn shadow_breaks_promise(&mut self, w: &QueuedJob, shadow: &Shadow) -> bool;
     /// It was promised to begin by now, and could on this node.
-    fn is_due(&self, w: &Waiting, node: NodeId) -> bool;
+    fn is_due(&self, w: &QueuedJob, node: NodeId) -> bool;
 }

@@ -1,7 +1,7 @@
 //! What the ledger says, counted again.
 
-use super::State;
-use crate::data::ReplicaState;
+use super::EngineState;
+use crate::data::PartReplicaState;
 use std::collections::BTreeMap;
 use tarn_types::id::{NodeId, TierId, TierRef};
 use tarn_types::part::{PartRef, Place};
@@ -9,7 +9,7 @@ use tarn_types::part::{PartRef, Place};
 /// Where there are more parts than this, they are not counted: it is done after each event.
 const MOST: usize = 256;
 
-impl State {
+impl EngineState {
     /// Counts the bytes of all replicas on nodes, and who reads them, and compares that with the ledger and the pins.
     ///
     /// # Panics
@@ -22,9 +22,10 @@ impl State {
         let mut counted: BTreeMap<TierRef, u64> = BTreeMap::new();
         for (_, part) in self.data.parts() {
             for (place, replica) in &part.replicas {
-                if let (Place::Node(spot), false) =
-                    (place, matches!(replica.state, ReplicaState::Incoming(_)))
-                {
+                if let (Place::Node(spot), false) = (
+                    place,
+                    matches!(replica.state, PartReplicaState::Incoming(_)),
+                ) {
                     *counted.entry(*spot).or_default() += replica.stored;
                 }
             }

@@ -75,7 +75,7 @@ fn start(text: &str) -> Start {
 fn a_resumed_run_does_not_count_what_was_delivered_as_undelivered() {
     let text =
         "name = \"w\"\n[data.a]\ndest = \"/a\"\n[[step]]\nname = \"s\"\nrun = \"x\"\nout = \"a\"\n";
-    let mut state = State::new(0, &start(text));
+    let mut state = EngineState::new(0, &start(text));
     let part = PartRef {
         data: DataId(0),
         version: 1,
@@ -101,7 +101,7 @@ fn a_resumed_run_does_not_count_what_was_delivered_as_undelivered() {
         index: 0,
     };
     state.assigned(instance, &[SPOT], 0, 0);
-    let committed = Ended::Committed {
+    let committed = AttemptOutcome::Committed {
         outputs: vec![made],
         undeclared: Undeclared::default(),
     };

@@ -1,7 +1,7 @@
 //! What transfers change: one that has begun, is done or has failed.
 
-use super::{Active, MAX_TRANSFER_FAILURES, State, node_of};
-use crate::data::{Replica, ReplicaState};
+use super::{EngineState, EngineTransfer, MAX_TRANSFER_FAILURES, node_of};
+use crate::data::{PartReplica, PartReplicaState};
 use crate::failed::counts;
 use std::collections::BTreeMap;
 use tarn_types::account::{add, sub};
@@ -15,7 +15,7 @@ use tarn_types::units::{Nanos, SECOND};
 /// Pause after the first failure of a part; each next one is four times as long.
 const PAUSE: Nanos = SECOND / 2;
 
-impl State {
+impl EngineState {
     pub(super) fn transfer_begun(&mut self, t: &Transfer, why: &Reason) {
         self.next_transfer = self.next_transfer.max(t.id.0 + 1);
         let mut bytes = 0;
@@ -34,7 +34,7 @@ impl State {
                 Some(renewed) => renewed.pins,
                 None => readers.get(&(m.part, t.to.clone())).copied().unwrap_or(0),
             };
-            let replica = Replica {
+            let replica = PartReplica {
                 state: part.coming(&t.to, t.id),
                 stored: if matches!(t.to, Place::Node(_)) {
                     stored
@@ -60,7 +60,7 @@ impl State {
             Reason::DemoteForRoom { .. } | Reason::DrainForRoom { .. } | Reason::StageOut
         );
         let rescue = matches!(why, Reason::Rescue);
-        let active = Active {
+        let active = EngineTransfer {
             transfer: t.clone(),
             releases,
             rescue,
@@ -77,7 +77,7 @@ impl State {
     }
 
     /// What ends with a transfer however it ends: pins, reservations, the count of bytes under way.
-    fn transfer_over(&mut self, id: TransferId) -> Option<Active> {
+    fn transfer_over(&mut self, id: TransferId) -> Option<EngineTransfer> {
         let active = self.transfers.remove(&id)?;
         let under_way = self.under_way.entry(active.transfer.kind).or_default();
         sub(under_way, active.bytes, "bytes under way");
@@ -122,7 +122,7 @@ impl State {
                 continue;
             }
             if let Some(r) = part.replicas.get_mut(&t.to) {
-                r.state = ReplicaState::Present;
+                r.state = PartReplicaState::Present;
                 if let Place::Node(spot) = t.to {
                     r.stored = stored.get(i).copied().unwrap_or(r.stored);
                     self.ledger.occupy(spot, r.stored);
@@ -279,7 +279,7 @@ impl State {
     fn is_on_its_way(&self, m: &PartMove) -> bool {
         let Place::Node(_) = m.from else { return false };
         let replica = self.data.part(m.part).and_then(|p| p.replicas.get(&m.from));
-        replica.is_none_or(|r| matches!(r.state, ReplicaState::Incoming(_)))
+        replica.is_none_or(|r| matches!(r.state, PartReplicaState::Incoming(_)))
     }
 
     /// A damaged replica was found: a `dest` that has one is to be written again.

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use tarn_engine::{Engine, drive, replay};
 use tarn_ports::{Journal, JournalError, Record};
 use tarn_simulator::{Estimates, Simulation};
-use tarn_types::action::{Action, Do, Outcome, Run};
+use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_types::event::{
-    Ended, Event, Failure, FailureKind, Options, Output, PriorInstance, Start, Undeclared, Usage,
-    Verify,
+    AttemptOutcome, Event, Failure, FailureKind, Options, Output, PriorInstance, Start, Undeclared,
+    Usage, Verify,
 };
 use tarn_types::hash::Hash;
 use tarn_types::history::History;
@@ -175,7 +175,7 @@ impl Played {
         self.records.iter().flat_map(|r| &r.actions)
     }
 
-    pub(crate) fn runs(&self) -> Vec<&Run> {
+    pub(crate) fn runs(&self) -> Vec<&AttemptSpec> {
         self.actions()
             .filter_map(|a| match &a.what {
                 Do::Run(r) => Some(&**r),
@@ -304,7 +304,7 @@ impl Hand {
     /// A run commits one whole part of `bytes` as its only output, if it has one.
     pub(crate) fn commits(
         &mut self,
-        run: &Run,
+        run: &AttemptSpec,
         made: Option<(u32, u64)>,
         hash: u128,
     ) -> Vec<Action> {
@@ -314,7 +314,7 @@ impl Hand {
     /// A run commits one whole part as this version of its only output.
     pub(crate) fn commits_version(
         &mut self,
-        run: &Run,
+        run: &AttemptSpec,
         made: Option<(u32, u32, u64)>,
         hash: u128,
     ) -> Vec<Action> {
@@ -332,17 +332,17 @@ impl Hand {
         };
         self.ended(
             run,
-            Ended::Committed {
+            AttemptOutcome::Committed {
                 outputs: made.into_iter().map(output).collect(),
                 undeclared: Undeclared::default(),
             },
         )
     }
 
-    pub(crate) fn fails(&mut self, run: &Run, kind: FailureKind) -> Vec<Action> {
+    pub(crate) fn fails(&mut self, run: &AttemptSpec, kind: FailureKind) -> Vec<Action> {
         self.ended(
             run,
-            Ended::Failed {
+            AttemptOutcome::Failed {
                 failure: failure(kind),
                 log_tail: String::new(),
                 newest: None,
@@ -350,7 +350,7 @@ impl Hand {
         )
     }
 
-    pub(crate) fn ended(&mut self, run: &Run, ended: Ended) -> Vec<Action> {
+    pub(crate) fn ended(&mut self, run: &AttemptSpec, ended: AttemptOutcome) -> Vec<Action> {
         self.says(Event::Ended {
             instance: run.instance,
             attempt: run.attempt,
@@ -395,7 +395,7 @@ fn failure(kind: FailureKind) -> Failure {
     }
 }
 
-pub(crate) fn runs_in(actions: &[Action]) -> Vec<Run> {
+pub(crate) fn runs_in(actions: &[Action]) -> Vec<AttemptSpec> {
     let run = |a: &Action| match &a.what {
         Do::Run(run) => Some((**run).clone()),
         _ => None,

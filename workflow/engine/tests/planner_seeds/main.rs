@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use tarn_engine::plan::{Planner, drive_site};
 use tarn_ports::{SiteWorld, WorldError};
-use tarn_simulator::site::{Site, SiteFaults};
+use tarn_simulator::site::{SimulatedSite, SiteFaults};
 use tarn_types::policy::{Order, Policy};
 use tarn_types::site::{Fate, Machine, SiteAction, SiteEvent, Submit, Workload};
 use tarn_types::units::{Elapsed, SECOND, Time};
@@ -64,7 +64,7 @@ fn case(seed: u64) -> Case {
 /// Runs a case under a policy. The hash of its log, and when it ended.
 fn run(case: &Case, policy: Policy, mut log: Option<&mut String>) -> Result<u64, String> {
     let mut planner = Planner::new(&case.machine, policy);
-    let site = Site::new(&case.machine, case.work.clone()).map_err(|e| e.to_string())?;
+    let site = SimulatedSite::new(&case.machine, case.work.clone()).map_err(|e| e.to_string())?;
     let mut world = Bounded {
         world: match policy.order {
             Order::Data | Order::Energy => site

@@ -5,7 +5,7 @@ use tarn_simulator::site::SiteFaults;
 use tarn_types::random;
 use tarn_types::site::{
     Flow, FlowId, Input, Island, Item, ItemId, Job, JobId, Machine, Mode, ModeChange, NodeKind,
-    Power, Rates, Spread, Store, Submit, TierKind, WorkItem, WorkJob, Workload,
+    NodePowerModel, Rates, Spread, Store, Submit, TierKind, WorkItem, WorkJob, Workload,
 };
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -85,7 +85,7 @@ impl Random {
             link: self.rates(GB, 12 * GB),
             mode: self.pick(&[Mode::OneLevel, Mode::OneLevel, Mode::TwoLevel]),
             mode_change: self.percent(60).then_some(change),
-            power: Power {
+            power: NodePowerModel {
                 idle: 100.0,
                 busy: 300.0,
                 asleep: 10.0,

@@ -10,7 +10,7 @@ use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_types::part::{PartClass, PartInfo, StoreKey};
 use tarn_types::random;
 use tarn_types::units::{Nanos, SECOND, Time};
-use tarn_types::workflow::{KeepPartition, Partition, StoragePartition, Workflow};
+use tarn_types::workflow::{KeepPartition, StoragePartition, VersionPartitioning, Workflow};
 
 pub(crate) const MB: u64 = 1_000_000;
 /// Names of the tiers, fast to slow.
@@ -190,7 +190,7 @@ fn entries(made: &Made, index: u32) -> Vec<SimEntry> {
         .collect()
 }
 
-fn source(made: &Made, partition: Partition, id: DataId) -> Vec<PartInfo> {
+fn source(made: &Made, partition: VersionPartitioning, id: DataId) -> Vec<PartInfo> {
     let part = |seq: u32, class, bytes| PartInfo {
         seq,
         class,
@@ -202,11 +202,11 @@ fn source(made: &Made, partition: Partition, id: DataId) -> Vec<PartInfo> {
     };
     let all = (0..).zip(entries(made, 0));
     match partition {
-        Partition::Whole => vec![part(0, PartClass::Whole, made.bytes)],
-        Partition::Entries => all
+        VersionPartitioning::Whole => vec![part(0, PartClass::Whole, made.bytes)],
+        VersionPartitioning::Entries => all
             .map(|(n, e)| part(n, PartClass::Entry(e.path), e.bytes))
             .collect(),
-        Partition::Ranks => {
+        VersionPartitioning::Ranks => {
             let class = |path: &str| match path.strip_prefix("rank") {
                 Some(rank) => PartClass::Rank(rank.parse().expect("a number")),
                 None => PartClass::Common,

@@ -1,7 +1,7 @@
 //! From a run's log to rows.
 
 use super::{Catalogue, CatalogueError, sql};
-use crate::changes::{self, Change, ChangeKind, StoredAt};
+use crate::changes::{self, ChangeKind, ReplicaChange, StoredAt};
 use crate::log::LogReader;
 use crate::runs;
 use rusqlite::{Transaction, params};
@@ -395,7 +395,7 @@ pub(super) fn stored_at(
 }
 
 /// Changes count for replicas that are not younger than they are.
-pub(super) fn apply_changes(tx: &Transaction<'_>, changes: &[Change]) -> Indexed {
+pub(super) fn apply_changes(tx: &Transaction<'_>, changes: &[ReplicaChange]) -> Indexed {
     for change in changes {
         let place = serde_json::to_string(&change.at)?;
         let (key, wall) = (&change.key.0, int(change.wall));

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tarn_journal::LogWriter;
 use tarn_ports::{Journal, Record};
-use tarn_types::action::{Action, Do, Held, Outcome, Run, Subject};
+use tarn_types::action::{Action, AttemptSpec, Do, NodeReplica, Outcome, Subject};
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_types::event::{
-    Ended, Event, Failure, FailureKind, Options, Output, Start, Undeclared, Usage,
+    AttemptOutcome, Event, Failure, FailureKind, Options, Output, Start, Undeclared, Usage,
 };
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
@@ -20,7 +20,7 @@ use tarn_types::policy::{Order, Policy};
 use tarn_types::reason::Reason;
 use tarn_types::units::SECOND;
 use tarn_types::workflow::{
-    Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
+    Dataset, DatasetUse, Distribution, Keep, OnFailure, Role, Step, VersionPartitioning, Workflow,
 };
 
 /// Where a run begins, in seconds since 1970.
@@ -90,11 +90,11 @@ fn dataset(name: &str) -> Dataset {
         encrypt: false,
         of: None,
         tier: None,
-        partition: Partition::Whole,
+        partition: VersionPartitioning::Whole,
     }
 }
 
-fn step(name: &str, uses: Vec<Use>) -> Step {
+fn step(name: &str, uses: Vec<DatasetUse>) -> Step {
     Step {
         name: name.into(),
         run: format!("{name}.sh \"ä\\n\""),
@@ -118,8 +118,8 @@ fn step(name: &str, uses: Vec<Use>) -> Step {
     }
 }
 
-fn uses(reads: u32, version: u32, makes: u32) -> Vec<Use> {
-    let used = |data, role, reads, makes| Use {
+fn uses(reads: u32, version: u32, makes: u32) -> Vec<DatasetUse> {
+    let used = |data, role, reads, makes| DatasetUse {
         data: DataId(data),
         role,
         distribution: Distribution::Single,
@@ -229,12 +229,12 @@ fn done(id: u64, bytes: u64, hash: u128) -> Event {
 }
 
 fn run(step: u32, attempt: u32, view: PartRef, key: &str, node: u32, name: &str) -> Action {
-    let held = Held {
+    let held = NodeReplica {
         part: view,
         key: StoreKey(key.into()),
         spot: spot(node),
     };
-    let run = Run {
+    let run = AttemptSpec {
         instance: instance(step),
         attempt,
         item: None,
@@ -248,7 +248,7 @@ fn run(step: u32, attempt: u32, view: PartRef, key: &str, node: u32, name: &str)
     act(Do::Run(Box::new(run)), Reason::Ready)
 }
 
-fn ended(step: u32, attempt: u32, ended: Ended) -> Event {
+fn ended(step: u32, attempt: u32, ended: AttemptOutcome) -> Event {
     Event::Ended {
         instance: instance(step),
         attempt,
@@ -261,8 +261,8 @@ fn ended(step: u32, attempt: u32, ended: Ended) -> Event {
     }
 }
 
-fn committed(data: u32, info: PartInfo, node: u32) -> Ended {
-    Ended::Committed {
+fn committed(data: u32, info: PartInfo, node: u32) -> AttemptOutcome {
+    AttemptOutcome::Committed {
         outputs: vec![Output {
             data: DataId(data),
             version: 1,
@@ -303,7 +303,7 @@ pub(crate) fn story(name: &str, wall: u64) -> Vec<Record> {
         instance: instance(1),
         from: NodeId(0),
     };
-    let failed = Ended::Failed {
+    let failed = AttemptOutcome::Failed {
         failure: Failure {
             kind: FailureKind::Exit,
             message: "exit status 3".into(),

@@ -61,7 +61,7 @@ fn declared(dir: &Path, old: bool) -> Intent {
     let intent = Intent {
         to: Destination {
             folder: path("out"),
-            memory: Memory {
+            memory: DestRecord {
                 known: path("x.manifest"),
                 intended: path("x.intent"),
                 is_beside: false,

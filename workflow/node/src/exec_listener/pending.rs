@@ -1,9 +1,9 @@
 //! A client of `tarn exec` whose request has not arrived.
 
 use super::{BACK_OFF, REQUEST_TIMEOUT};
-use crate::exec_budget::{Budget, Lease, Pool};
+use crate::exec_budget::{Budget, ExecBudgetPool, Lease};
 use crate::fds::readable;
-use crate::protocol::{Channel, MAX_MESSAGE, Request};
+use crate::protocol::{Channel, ExecRequest, MAX_MESSAGE};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ const FOR_A_MIB: Duration = Duration::from_secs(1);
 const LOOKS: Duration = Duration::from_millis(3 * BACK_OFF.as_millis() as u64);
 
 /// A client, and what of its request has come.
-pub(super) struct Pending {
+pub(super) struct PendingExecClient {
     pub(super) client: Channel,
     /// What its first byte brought.
     fds: Option<Vec<OwnedFd>>,
-    held: Held,
+    held: ExecClientLeases,
     /// How long it could have sent its request.
     waited: Duration,
     /// So many pieces had come then.
@@ -36,24 +36,24 @@ pub(super) struct Pending {
 }
 
 /// Its shares of the budget, while it has them.
-pub(super) struct Held {
+pub(super) struct ExecClientLeases {
     place: Lease,
     fds: Option<Lease>,
     bytes: Option<Lease>,
 }
 
 /// How much of a request has come.
-pub(super) enum Read {
-    Whole(Request),
+pub(super) enum ExecRequestProgress {
+    Whole(ExecRequest),
     Partly,
 }
 
-impl Pending {
+impl PendingExecClient {
     pub(super) fn new(client: Channel, place: Lease) -> Self {
         Self {
             client: client.limited(SMALL),
             fds: None,
-            held: Held {
+            held: ExecClientLeases {
                 place,
                 fds: None,
                 bytes: None,
@@ -66,13 +66,13 @@ impl Pending {
         }
     }
 
-    pub(super) fn into_parts(self) -> (Channel, Vec<OwnedFd>, Held) {
+    pub(super) fn into_parts(self) -> (Channel, Vec<OwnedFd>, ExecClientLeases) {
         (self.client, self.fds.unwrap_or_default(), self.held)
     }
 
     /// Whether it has a share of this.
-    pub(super) fn holds(&self, pool: &Arc<Pool>) -> bool {
-        let Held { place, fds, bytes } = &self.held;
+    pub(super) fn holds(&self, pool: &Arc<ExecBudgetPool>) -> bool {
+        let ExecClientLeases { place, fds, bytes } = &self.held;
         let mut leases = fds.iter().chain(bytes).chain([place]);
         leases.any(|lease| lease.is_of(pool))
     }
@@ -92,7 +92,11 @@ impl Pending {
     }
 
     /// Reads what has come, as far as the budget allows.
-    pub(super) fn read(&mut self, listener: u64, budget: &Budget) -> io::Result<Read> {
+    pub(super) fn read(
+        &mut self,
+        listener: u64,
+        budget: &Budget,
+    ) -> io::Result<ExecRequestProgress> {
         let now = Instant::now();
         let passed = now.saturating_duration_since(self.seen).min(LOOKS);
         self.seen = now;
@@ -102,7 +106,7 @@ impl Pending {
             other => other?,
         };
         if let Some(request) = request {
-            return Ok(Read::Whole(request));
+            return Ok(ExecRequestProgress::Whole(request));
         }
         if !self.is_unread && !was_unread {
             self.waited += passed;
@@ -113,13 +117,13 @@ impl Pending {
         }
         let limit = REQUEST_TIMEOUT + FOR_A_MIB * (came >> 20) as u32;
         if self.waited < limit {
-            return Ok(Read::Partly);
+            return Ok(ExecRequestProgress::Partly);
         }
         let why = format!("the request did not arrive within {} s", limit.as_secs());
         Err(io::Error::new(io::ErrorKind::TimedOut, why))
     }
 
-    fn read_on(&mut self, listener: u64, budget: &Budget) -> io::Result<Option<Request>> {
+    fn read_on(&mut self, listener: u64, budget: &Budget) -> io::Result<Option<ExecRequest>> {
         if self.fds.is_none() {
             // One that is silent needs nothing of the budget.
             if !readable(&self.client.socket)? {
@@ -147,7 +151,7 @@ impl Pending {
         self.read_request()
     }
 
-    fn read_request(&mut self) -> io::Result<Option<Request>> {
+    fn read_request(&mut self) -> io::Result<Option<ExecRequest>> {
         match self.client.receive() {
             Ok(None) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
             other => other,

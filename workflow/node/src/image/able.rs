@@ -2,12 +2,14 @@
 
 use super::alone::{CONNECTED, MEMORY, TRIAL, memory};
 use super::take::IMAGE_ARGUMENT;
-use super::{CONTENT, Criu, Image, OWN, Plan, choose, criu};
+use super::{CONTENT, Criu, OWN, StepImage, StepImagePlan, choose, criu};
 use crate::capability::CapabilityError;
 use crate::command::plain_shell;
-use crate::launch::{Helper, Launch, Outcome, Stop, Urgency, execute};
+use crate::launch::{
+    CommandOutcome, HelperLaunch, HelperProcess, StepStopper, StopUrgency, execute,
+};
 use crate::namespaces::own_folder;
-use crate::protocol::{Bind, Isolation, Spec};
+use crate::protocol::{BindMount, Spec, StepIsolation};
 use std::ffi::OsString;
 use std::fs::File;
 use std::iter::once;
@@ -41,18 +43,18 @@ pub fn probe_images(
 pub(crate) fn try_images(
     helper: &Path,
     folder: &Path,
-    isolate: Isolation,
+    isolate: StepIsolation,
     env: &[(OsString, OsString)],
     mover: &dyn Mover,
     alone: bool,
 ) -> Result<Criu, CapabilityError> {
-    let Isolation::Namespaces { user } = isolate else {
+    let StepIsolation::Namespaces { user } = isolate else {
         return Err(CapabilityError::new("it needs namespaces"));
     };
     let criu = Criu::new(criu::find(env)?, user);
     let io = |e: std::io::Error| CapabilityError::new(format_args!("{}: {e}", folder.display()));
     let folder = own_folder(folder).map_err(io)?;
-    let trial = Trial {
+    let trial = ImageSupportTrial {
         helper,
         folder: &folder,
         isolate,
@@ -65,16 +67,16 @@ pub(crate) fn try_images(
 }
 
 /// A step that only waits, in a folder of its own.
-struct Trial<'a> {
+struct ImageSupportTrial<'a> {
     helper: &'a Path,
     folder: &'a Path,
-    isolate: Isolation,
+    isolate: StepIsolation,
     criu: &'a Criu,
     /// It has a connection with itself.
     alone: bool,
 }
 
-impl Trial<'_> {
+impl ImageSupportTrial<'_> {
     fn both(&self, mover: &dyn Mover) -> Result<(), CapabilityError> {
         for folder in ["images", "own", "alone"] {
             let folder = self.folder.join(folder);
@@ -102,11 +104,11 @@ impl Trial<'_> {
     }
 
     /// Runs it until it is known whether an image is taken, or the one that it begins with is restored.
-    fn run(&self, from: Option<Image>) -> Result<(), CapabilityError> {
+    fn run(&self, from: Option<StepImage>) -> Result<(), CapabilityError> {
         let io = |e: std::io::Error| {
             CapabilityError::new(format_args!("{}: {e}", self.folder.display()))
         };
-        let stop = Arc::new(Stop::new().map_err(io)?);
+        let stop = Arc::new(StepStopper::new().map_err(io)?);
         let seen = Arc::new(Mutex::new(None));
         let told = {
             let (stop, seen) = (Arc::clone(&stop), Arc::clone(&seen));
@@ -122,17 +124,17 @@ impl Trial<'_> {
                 if let Ok(mut seen) = seen.lock() {
                     seen.get_or_insert(what);
                 }
-                stop.ask(Urgency::Kill);
+                stop.ask(StopUrgency::Kill);
             }
         };
         let log = File::create(self.folder.join("log")).map_err(io)?;
-        let mut process = Helper::spawn(self.helper, log).map_err(|e| {
+        let mut process = HelperProcess::spawn(self.helper, log).map_err(|e| {
             CapabilityError::new(format_args!(
                 "the helper process {} cannot be started: {e}",
                 self.helper.display()
             ))
         })?;
-        process.equip(Launch {
+        process.equip(HelperLaunch {
             spec: self.spec(from),
             note: self.folder.join("note"),
             meter: None,
@@ -145,7 +147,7 @@ impl Trial<'_> {
             (Some(Imaged::NotTaken { why } | Imaged::NotRestored { why, .. }), _) => {
                 Err(CapabilityError::new(why))
             }
-            (None, Outcome::Broken(why) | Outcome::NotRestored(why)) => {
+            (None, CommandOutcome::Broken(why) | CommandOutcome::NotRestored(why)) => {
                 Err(CapabilityError::new(why))
             }
             // Nothing of a trial is copied.
@@ -155,11 +157,11 @@ impl Trial<'_> {
         }
     }
 
-    fn spec(&self, from: Option<Image>) -> Spec {
+    fn spec(&self, from: Option<StepImage>) -> Spec {
         let own = self.folder.join("own");
         let bind = |folder: &str| {
             let folder = self.folder.join(folder);
-            Bind {
+            BindMount {
                 from: folder.clone(),
                 to: folder,
                 writable: true,
@@ -185,7 +187,7 @@ impl Trial<'_> {
             shared: None,
             room: None,
             tmp: None,
-            images: Some(Plan {
+            images: Some(StepImagePlan {
                 criu: self.criu.clone(),
                 // The shell has begun by then, whatever else the machine does; it does not matter if not.
                 every: 20_000_000,

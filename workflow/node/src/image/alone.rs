@@ -1,7 +1,7 @@
 //! A step that is alone: its network, shared memory and terminals are its own, so that its images hold them. docs/internals/local-world.md,
 //! "Steps that are alone".
 
-use super::{Image, put_back};
+use super::{StepImage, put_back};
 use crate::store::{failure, io_failure};
 use rustix::fs::{CWD, Mode, OFlags, openat, statvfs};
 use rustix::io::Errno;
@@ -31,7 +31,11 @@ pub(crate) fn memory(at: &Path) -> PathBuf {
 
 /// Gives the calling process, in the mount namespace of its step, shared memory and terminals of their own. With `from`, what an image
 /// among these has of that memory is there. Folders in `/dev/shm` stay what they are: tiers lie there, and programs' shared memory is files.
-pub(crate) fn begin(at: &Path, from: Option<(&Path, &Image)>, mover: &dyn Mover) -> io::Result<()> {
+pub(crate) fn begin(
+    at: &Path,
+    from: Option<(&Path, &StepImage)>,
+    mover: &dyn Mover,
+) -> io::Result<()> {
     let room = statvfs(SHARED)?;
     let bytes = room.f_blocks.saturating_mul(room.f_frsize);
     namespace::mount_memory(at, bytes)?;

@@ -2,8 +2,8 @@
 
 use super::kept::published;
 use super::{CONTENT, MANIFEST};
-use crate::kept::Kept;
-use crate::shared::Shared;
+use crate::kept::CheckpointFolders;
+use crate::shared::NodeContext;
 use crate::store::{failure, io_failure, make_folder, read_manifest, stored_estimate, warn};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const INCOMING: &str = "incoming";
 
 /// An image that is to be copied to an own node.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Copy {
+pub(crate) struct ImageCopy {
     pub(crate) instance: InstanceId,
     pub(crate) attempt: u32,
     pub(crate) image: CheckpointId,
@@ -38,7 +38,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    pub(crate) fn of(shared: &Shared, kept: &Kept) -> Self {
+    pub(crate) fn of(shared: &NodeContext, kept: &CheckpointFolders) -> Self {
         Self {
             folder: lists(shared, kept.instance()),
             images: kept.tier.clone(),
@@ -62,22 +62,22 @@ impl Lists {
     }
 }
 
-fn lists(shared: &Shared, instance: &str) -> PathBuf {
+fn lists(shared: &NodeContext, instance: &str) -> PathBuf {
     let run = shared.state.run(&shared.run);
     run.join("images").join(instance)
 }
 
 /// The lists of an instance's images go.
-pub(crate) fn unlist(shared: &Shared, kept: &Kept) {
+pub(crate) fn unlist(shared: &NodeContext, kept: &CheckpointFolders) {
     let folder = lists(shared, kept.instance());
     if let Err(e) = shared.mover.remove(&folder) {
         warn(&e.failure.message);
     }
 }
 
-impl Copy {
+impl ImageCopy {
     /// Carries it out; the event to report.
-    pub(crate) fn run(&self, shared: &Shared, control: &Control) -> Event {
+    pub(crate) fn run(&self, shared: &NodeContext, control: &Control) -> Event {
         let began = Instant::now();
         let what = match self.copied(shared, control) {
             Ok(()) => Imaged::Copied {
@@ -87,18 +87,18 @@ impl Copy {
             },
             Err(f) => return self.failed(f.message),
         };
-        self.told(what)
+        self.image_event(what)
     }
 
     pub(crate) fn failed(&self, why: String) -> Event {
-        self.told(Imaged::NotCopied {
+        self.image_event(Imaged::NotCopied {
             id: self.image,
             at: self.to,
             why,
         })
     }
 
-    fn told(&self, what: Imaged) -> Event {
+    fn image_event(&self, what: Imaged) -> Event {
         Event::Image {
             instance: self.instance,
             attempt: self.attempt,
@@ -106,8 +106,8 @@ impl Copy {
         }
     }
 
-    fn copied(&self, shared: &Shared, control: &Control) -> Result<(), Failure> {
-        let kept = Kept::new(shared, self.instance, self.to)?;
+    fn copied(&self, shared: &NodeContext, control: &Control) -> Result<(), Failure> {
+        let kept = CheckpointFolders::new(shared, self.instance, self.to)?;
         let coming = kept.tier.join(COPYING);
         let copied = self.copy(shared, &kept, &coming, control);
         if copied.is_ok() {
@@ -129,8 +129,8 @@ impl Copy {
 
     fn copy(
         &self,
-        shared: &Shared,
-        kept: &Kept,
+        shared: &NodeContext,
+        kept: &CheckpointFolders,
         coming: &Path,
         control: &Control,
     ) -> Result<(), Failure> {
@@ -175,9 +175,13 @@ impl Copy {
         publish(mover, coming, &kept.tier, self.image, sync)
     }
 
-    fn source(&self, shared: &Shared, kept: &Kept) -> Result<CopySource, Failure> {
+    fn source(
+        &self,
+        shared: &NodeContext,
+        kept: &CheckpointFolders,
+    ) -> Result<CopySource, Failure> {
         if shared.own.has(self.from.node) {
-            let there = Kept::new(shared, self.instance, self.from)?.tier;
+            let there = CheckpointFolders::new(shared, self.instance, self.from)?.tier;
             return Ok(CopySource::of(
                 there.join(self.image.to_string()).join(CONTENT),
             ));

@@ -1,6 +1,6 @@
 //! CRIU, as it is called.
 
-use super::{Criu, Plan};
+use super::{Criu, StepImagePlan};
 use crate::capability::CapabilityError;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl Criu {
     }
 }
 
-impl Plan {
+impl StepImagePlan {
     /// Writes what these processes are to a folder. `script` is called while they stand still. Of a file without a name, which nobody
     /// can reckon with before, at most half of the `spare` bytes of the tier: they go on before anything can be removed.
     pub(super) fn dump(&self, root: i32, images: &Path, script: &Path, spare: u64) -> Command {

@@ -1,6 +1,6 @@
 //! The images of a step on the tier of its node: which are whole.
 
-use super::{ABOUT, CONTENT, FORMATS, Image, MANIFEST, OWN};
+use super::{ABOUT, CONTENT, FORMATS, MANIFEST, OWN, StepImage};
 use crate::store::{io_failure, read_manifest, warn};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, mknodat};
 use std::io;
@@ -45,7 +45,7 @@ pub(crate) fn choose(
     folder: &Path,
     control: &Control,
     lost: impl Fn(CheckpointId, String),
-) -> Result<Option<Image>, Failure> {
+) -> Result<Option<StepImage>, Failure> {
     for (id, path) in published(folder).into_iter().rev() {
         match read(mover, &path, id, control) {
             Ok(image) => return Ok(Some(image)),
@@ -64,13 +64,13 @@ fn read(
     path: &Path,
     id: CheckpointId,
     control: &Control,
-) -> Result<Image, Failure> {
+) -> Result<StepImage, Failure> {
     let content = path.join(CONTENT);
     let manifest = read_manifest(&path.join(MANIFEST))?;
     mover.verify(&content, &manifest, control)?;
     let about = content.join(ABOUT);
     let text = std::fs::read(&about).map_err(|e| io_failure("read", &about, &e))?;
-    let image: Result<Image, _> = serde_json::from_slice(&text);
+    let image: Result<StepImage, _> = serde_json::from_slice(&text);
     match image {
         Ok(image) if FORMATS.contains(&image.format) && image.id == id => Ok(image),
         _ => Err(crate::store::failure(
@@ -94,7 +94,7 @@ pub(crate) fn discard(mover: &dyn Mover, folder: &Path, id: CheckpointId) {
 pub(crate) fn put_back(
     mover: &dyn Mover,
     folder: &Path,
-    image: &Image,
+    image: &StepImage,
     name: &str,
     to: &Path,
     control: &Control,

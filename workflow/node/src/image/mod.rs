@@ -42,7 +42,7 @@ pub(crate) struct Criu {
 
 /// What the helper of a step is to do about images.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct StepImagePlan {
     pub(crate) criu: Criu,
     /// Nanoseconds from the end of one to the begin of the next.
     pub(crate) every: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Plan {
     /// Whether an image must outlive the machine.
     pub(crate) sync: bool,
     /// What the step goes on from.
-    pub(crate) from: Option<Image>,
+    pub(crate) from: Option<StepImage>,
     /// Of a step that is alone: an empty folder, where memory of its own is mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) alone: Option<PathBuf>,
@@ -63,7 +63,7 @@ pub(crate) struct Plan {
 
 /// What must be known of an image to restore it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Image {
+pub(crate) struct StepImage {
     format: u32,
     pub(crate) id: CheckpointId,
     /// The step's first process.
@@ -80,12 +80,12 @@ pub(crate) struct Image {
     addresses: Vec<IpAddr>,
     /// Pipes with names in the step's own folders.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pipes: Vec<Pipe>,
+    pipes: Vec<NamedPipe>,
 }
 
 /// A pipe with a name, which no copy of a folder has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Pipe {
+pub(crate) struct NamedPipe {
     /// The folder, as it is called in the image.
     of: String,
     /// Its path there.
@@ -93,7 +93,7 @@ pub(crate) struct Pipe {
     mode: u32,
 }
 
-impl Image {
+impl StepImage {
     pub(crate) fn addresses(&self) -> &[IpAddr] {
         &self.addresses
     }

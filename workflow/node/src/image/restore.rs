@@ -1,8 +1,8 @@
 //! What a step's helper does about images: has them taken when it is time, and goes on from one.
 
 use super::take::{IMAGE_ARGUMENT, ORDER, Take, is_torn};
-use super::{CONTENT, Image, PROCESSES, Plan, TAKING, alone, criu};
-use crate::protocol::End;
+use super::{CONTENT, PROCESSES, StepImage, StepImagePlan, TAKING, alone, criu};
+use crate::protocol::ProcessEnd;
 use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,7 +22,7 @@ pub(crate) fn pipe_name(end: impl AsFd) -> io::Result<String> {
 
 /// A step whose images are taken.
 pub(crate) struct Imaging<'a> {
-    plan: &'a Plan,
+    plan: &'a StepImagePlan,
     root: Pid,
     pipe: String,
     number: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Imaging<'a> {
 }
 
 impl<'a> Imaging<'a> {
-    pub(crate) fn new(plan: &'a Plan, root: Pid, pipe: String) -> Self {
+    pub(crate) fn new(plan: &'a StepImagePlan, root: Pid, pipe: String) -> Self {
         let mut new = Self {
             plan,
             root,
@@ -90,7 +90,7 @@ impl<'a> Imaging<'a> {
     }
 
     /// What has become of the image that this process was to take, and whether the step must not go on after that.
-    pub(crate) fn ended(&mut self, pid: Pid, end: End) -> Option<(Imaged, bool)> {
+    pub(crate) fn ended(&mut self, pid: Pid, end: ProcessEnd) -> Option<(Imaged, bool)> {
         let (_, mut said) = self.taker.take_if(|(taker, _)| *taker == pid)?;
         self.wait();
         let mut text = String::new();
@@ -113,14 +113,14 @@ pub(crate) struct Restoring {
     pub(crate) root: Pid,
     pub(crate) id: CheckpointId,
     /// How its first process has ended, should that be seen before CRIU has.
-    early: Option<End>,
+    early: Option<ProcessEnd>,
     log: PathBuf,
 }
 
 /// How that went.
 pub(crate) enum Restored {
     /// The step runs; or its first process has ended already.
-    Runs(Option<End>),
+    Runs(Option<ProcessEnd>),
     /// It does not; why.
     Not(String),
 }
@@ -128,8 +128,8 @@ pub(crate) enum Restored {
 impl Restoring {
     /// Begins it; what its processes print goes there.
     pub(crate) fn begin(
-        plan: &Plan,
-        image: &Image,
+        plan: &StepImagePlan,
+        image: &StepImage,
         mover: &dyn Mover,
         print_to: OwnedFd,
     ) -> io::Result<Self> {
@@ -158,7 +158,7 @@ impl Restoring {
     }
 
     /// What the end of a process says of it, if anything.
-    pub(crate) fn ended(&mut self, pid: Pid, end: End) -> Option<Restored> {
+    pub(crate) fn ended(&mut self, pid: Pid, end: ProcessEnd) -> Option<Restored> {
         if pid == self.root {
             self.early = Some(end);
         }
@@ -166,7 +166,7 @@ impl Restoring {
             return None;
         }
         Some(match end {
-            End::Exited(0) => Restored::Runs(self.early),
+            ProcessEnd::Exited(0) => Restored::Runs(self.early),
             _ => Restored::Not(criu::reason(&self.log)),
         })
     }

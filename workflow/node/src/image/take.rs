@@ -2,9 +2,11 @@
 //! step stands still.
 
 use super::kept::{clone, published};
-use super::{ABOUT, CONTENT, FORMATS, Image, MANIFEST, OWN, PROCESSES, Pipe, Plan, TAKING};
+use super::{
+    ABOUT, CONTENT, FORMATS, MANIFEST, NamedPipe, OWN, PROCESSES, StepImage, StepImagePlan, TAKING,
+};
 use super::{alone, criu, pids};
-use crate::protocol::End;
+use crate::protocol::ProcessEnd;
 use crate::store::{failure, io_failure, make_folder, warn};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
@@ -31,7 +33,7 @@ const BESIDE: u64 = 1 << 20;
 /// An image that is to be taken.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Take {
-    pub(super) plan: Plan,
+    pub(super) plan: StepImagePlan,
     pub(super) id: CheckpointId,
     pub(super) root: i32,
     pub(super) pipe: String,
@@ -86,8 +88,8 @@ pub fn main(mover: &dyn Mover) -> ExitCode {
 const TORN: u8 = 3;
 
 /// Whether the step's connections may be held by somebody who is not there any more.
-pub(super) fn is_torn(taker: End) -> bool {
-    taker != End::Exited(0)
+pub(super) fn is_torn(taker: ProcessEnd) -> bool {
+    taker != ProcessEnd::Exited(0)
 }
 
 /// The processes stand still: their files are copied, and what else must be known of them is noted.
@@ -106,7 +108,7 @@ fn called(take: &Take, mover: &dyn Mover) -> ExitCode {
 /// Why the files could not be copied: CRIU only knows that its script has failed.
 const WHY: &str = "why";
 
-fn copy(take: &Take, mover: &dyn Mover, own: &Path) -> Result<Vec<Pipe>, Failure> {
+fn copy(take: &Take, mover: &dyn Mover, own: &Path) -> Result<Vec<NamedPipe>, Failure> {
     if let Some(root) = Pid::from_raw(take.root) {
         alone::holds_all(root, take.plan.alone.is_some())?;
     }
@@ -114,7 +116,7 @@ fn copy(take: &Take, mover: &dyn Mover, own: &Path) -> Result<Vec<Pipe>, Failure
     let mut pipes = Vec::new();
     for (name, folder) in &take.plan.own {
         let of_it = clone(mover, folder, &own.join(name), &Control::default())?;
-        pipes.extend(of_it.into_iter().map(|(path, mode)| Pipe {
+        pipes.extend(of_it.into_iter().map(|(path, mode)| NamedPipe {
             of: name.clone(),
             path,
             mode,
@@ -123,7 +125,7 @@ fn copy(take: &Take, mover: &dyn Mover, own: &Path) -> Result<Vec<Pipe>, Failure
     Ok(pipes)
 }
 
-fn note(take: &Take, pipes: Vec<Pipe>) -> Result<(), Failure> {
+fn note(take: &Take, pipes: Vec<NamedPipe>) -> Result<(), Failure> {
     let about = take.content().join(ABOUT);
     let io = |e: std::io::Error| io_failure("write", &about, &e);
     let clocks = Clocks::now();
@@ -131,7 +133,7 @@ fn note(take: &Take, pipes: Vec<Pipe>) -> Result<(), Failure> {
         Some(_) => network::addresses().map_err(io)?,
         None => Vec::new(),
     };
-    let image = Image {
+    let image = StepImage {
         format: match take.plan.alone {
             Some(_) => *FORMATS.end(),
             None => *FORMATS.start(),
@@ -161,7 +163,7 @@ fn take_one(
     for (_, older) in published(folder).iter().rev().skip(1) {
         mover.remove(older)?;
     }
-    let spare = room(take, mover)?;
+    let spare = free_tier_space(take, mover)?;
     let processes = content.join(PROCESSES);
     make_folder(&processes)?;
     let stopped = dump(take, &processes, spare, torn)?;
@@ -212,7 +214,7 @@ fn dump(take: &Take, processes: &Path, spare: u64, torn: &mut bool) -> Result<u6
 }
 
 /// Bytes that the tier has beside those that it takes: a step is not to find its tier full because of an image.
-fn room(take: &Take, mover: &dyn Mover) -> Result<u64, Failure> {
+fn free_tier_space(take: &Take, mover: &dyn Mover) -> Result<u64, Failure> {
     let folder = &take.plan.folder;
     let free = rustix::fs::statvfs(folder).map_err(|e| io_failure("look at", folder, &e.into()))?;
     let free = free.f_bavail.saturating_mul(free.f_frsize);

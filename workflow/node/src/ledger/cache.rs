@@ -4,8 +4,8 @@
 //! removed: by its run while that lives, after that by any run that needs room on the tier, under the page's lock. The next run
 //! of its workflow first takes all marks away: from then on nobody else removes what it finds.
 
-use super::page::{Page, lock};
-use super::{Account, Ledgers, Mine};
+use super::page::{TierClaims, lock};
+use super::{Ledgers, Mine, TierAccount};
 use crate::stage;
 use crate::store::warn;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,7 +19,7 @@ use tarn_types::part::{PartRef, StoreKey};
 
 /// What this run has cached.
 #[derive(Debug, Default)]
-pub(super) struct Cached {
+pub(super) struct CachedParts {
     /// What may be removed, the oldest first.
     candidates: VecDeque<(TierRef, PartRef, StoreKey)>,
     /// The marks of what has not gone yet, with the bytes of it.
@@ -29,14 +29,14 @@ pub(super) struct Cached {
 }
 
 /// A mark on a tier.
-struct Mark {
+struct CacheMark {
     path: PathBuf,
     part: PathBuf,
     bytes: u64,
     since: SystemTime,
 }
 
-impl Mark {
+impl CacheMark {
     fn of(path: PathBuf, dir: &TierDir) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let (bytes, key) = name.split_once('.')?;
@@ -50,7 +50,7 @@ impl Mark {
 }
 
 /// The marks of a workspace on the tier at `root`.
-fn marks(root: &Path, workspace: &str) -> Vec<Mark> {
+fn marks(root: &Path, workspace: &str) -> Vec<CacheMark> {
     let entries = |folder: &Path| {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         entries.map(|e| e.path()).collect::<Vec<_>>()
@@ -60,7 +60,7 @@ fn marks(root: &Path, workspace: &str) -> Vec<Mark> {
     let of_node = |node: PathBuf| {
         let dir = TierDir(node);
         let all = entries(&dir.cached()).into_iter();
-        all.filter_map(|path| Mark::of(path, &dir))
+        all.filter_map(|path| CacheMark::of(path, &dir))
             .collect::<Vec<_>>()
     };
     nodes.flat_map(of_node).collect()
@@ -109,12 +109,16 @@ pub fn uncache_replicas(
     })
 }
 
-fn uncache_those(root: &Path, workspace: &str, is_meant: impl Fn(&Mark) -> bool) -> io::Result<()> {
+fn uncache_those(
+    root: &Path,
+    workspace: &str,
+    is_meant: impl Fn(&CacheMark) -> bool,
+) -> io::Result<()> {
     if !marks(root, workspace).iter().any(&is_meant) {
         return Ok(());
     }
     let _lock = lock(root)?;
-    let mut page = Page::read(root)?;
+    let mut page = TierClaims::read(root)?;
     let mut left = 0u64;
     for mark in marks(root, workspace) {
         match is_meant(&mark) {
@@ -133,9 +137,9 @@ fn uncache_those(root: &Path, workspace: &str, is_meant: impl Fn(&Mark) -> bool)
 fn reclaim(root: &Path, own: &str, bytes: u64, mover: &dyn Mover) -> io::Result<()> {
     // Held until all is removed: a run of that workspace that begins meanwhile finds what is there then.
     let _lock = lock(root)?;
-    let mut page = Page::read(root)?;
-    let ended = |c: &&super::Claim| c.workspace != own && c.cached > 0 && !c.alive();
-    let mut all: Vec<(String, Mark)> = Vec::new();
+    let mut page = TierClaims::read(root)?;
+    let ended = |c: &&super::WorkspaceClaim| c.workspace != own && c.cached > 0 && !c.alive();
+    let mut all: Vec<(String, CacheMark)> = Vec::new();
     for claim in page.entries.iter().filter(ended) {
         let marks = marks(root, &claim.workspace).into_iter();
         all.extend(marks.map(|m| (claim.workspace.clone(), m)));
@@ -176,7 +180,7 @@ fn reclaim(root: &Path, own: &str, bytes: u64, mover: &dyn Mover) -> io::Result<
     page.write(root)
 }
 
-impl Account {
+impl TierAccount {
     /// Bytes by which `bytes` more would exceed the tier.
     fn lack(&self, bytes: u64) -> u64 {
         let lack = |m: &Mine| {
@@ -188,7 +192,7 @@ impl Account {
 }
 
 impl Ledgers {
-    fn with_cached<T: Default>(&self, f: impl FnOnce(&mut Cached) -> T) -> T {
+    fn with_cached<T: Default>(&self, f: impl FnOnce(&mut CachedParts) -> T) -> T {
         self.cached
             .lock()
             .map_or_else(|_| T::default(), |mut c| f(&mut c))
@@ -233,7 +237,7 @@ impl Ledgers {
         true
     }
 
-    fn reclaim(&self, account: &Account, bytes: u64, mover: &dyn Mover) {
+    fn reclaim(&self, account: &TierAccount, bytes: u64, mover: &dyn Mover) {
         let own = account.state.lock().map(|m| m.claim.workspace.clone());
         let Ok(own) = own else { return };
         let reclaimed = reclaim(&account.root, &own, bytes, mover);
@@ -272,7 +276,7 @@ impl Ledgers {
 
     /// Cached replicas of this run on tiers where another run waits for room. They are not cached any more: who asks removes them.
     pub(crate) fn wanted_by_others(&self) -> Vec<(TierRef, PartRef, StoreKey)> {
-        let wait = |a: &Account| a.state.lock().is_ok_and(|m| m.others_wait);
+        let wait = |a: &TierAccount| a.state.lock().is_ok_and(|m| m.others_wait);
         let accounts: Vec<bool> = self.accounts.iter().map(wait).collect();
         if !accounts.contains(&true) {
             return Vec::new();

@@ -5,7 +5,7 @@
 //! way of something: not before, or the very step that it spares could find no place. What is to be kept and cannot be
 //! taken over counts from the start.
 
-use super::{Account, Ledgers};
+use super::{Ledgers, TierAccount};
 use crate::store::warn;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -170,7 +170,7 @@ impl Ledgers {
     }
 }
 
-impl Account {
+impl TierAccount {
     /// Whether `bytes` more would exceed the tier.
     fn lacks(&self, bytes: u64) -> bool {
         self.state.lock().is_ok_and(|m| {

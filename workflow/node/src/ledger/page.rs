@@ -13,13 +13,13 @@ const LENT_HERE: &str = "lent/";
 
 /// All claims on one tier root.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Page {
-    pub(super) entries: Vec<Claim>,
+pub(super) struct TierClaims {
+    pub(super) entries: Vec<WorkspaceClaim>,
 }
 
 /// What one workspace claims of a tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Claim {
+pub(super) struct WorkspaceClaim {
     pub(super) workspace: String,
     pub(super) pid: i32,
     /// Start time of the process in ticks since boot, which tells it from a later one of the same id.
@@ -40,7 +40,7 @@ fn is_none_of_it(bytes: &u64) -> bool {
     *bytes == 0
 }
 
-impl Claim {
+impl WorkspaceClaim {
     pub(super) fn alive(&self) -> bool {
         tarn_sys::process::start_time(self.pid) == Some(self.start)
     }
@@ -64,7 +64,7 @@ impl Claim {
     }
 
     /// Whether it is what a run of this workspace lends now.
-    pub(super) fn is_loan_of(&self, workspace: &str) -> bool {
+    pub(super) fn is_export_of(&self, workspace: &str) -> bool {
         if !self.alive() {
             return false;
         }
@@ -86,7 +86,7 @@ pub(super) fn lock(root: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-impl Page {
+impl TierClaims {
     /// A page that cannot be read (it is replaced by renames, so only a foreign hand can have damaged it) counts
     /// as empty: every live run writes its claim anew with its next change.
     pub(super) fn read(root: &Path) -> io::Result<Self> {
@@ -117,8 +117,8 @@ impl Page {
     }
 }
 
-fn claims(root: &Path) -> Vec<Claim> {
-    Page::read(root).unwrap_or_default().entries
+fn claims(root: &Path) -> Vec<WorkspaceClaim> {
+    TierClaims::read(root).unwrap_or_default().entries
 }
 
 /// Bytes of the tier at `root` that other workspaces' runs use or have reserved, for planning before a run. What goes when it is
@@ -126,11 +126,13 @@ fn claims(root: &Path) -> Vec<Claim> {
 pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
     let all = claims(root);
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    let lent = |c: &Claim| c.workspace.starts_with(LENT_HERE) && c.pid == own && c.alive();
+    let lent = |c: &WorkspaceClaim| c.workspace.starts_with(LENT_HERE) && c.pid == own && c.alive();
     let others = all
         .iter()
         .filter(|c| c.workspace != workspace && c.counts(root) && !lent(c));
-    others.map(Claim::lasting).fold(0, u64::saturating_add)
+    others
+        .map(WorkspaceClaim::lasting)
+        .fold(0, u64::saturating_add)
 }
 
 /// Bytes of the tier at `root` that are accounted to a workspace, without what goes when others need the space.
@@ -153,15 +155,15 @@ pub(crate) fn used_by_all(root: &Path) -> u64 {
 ///
 /// # Errors
 /// When the ledger cannot be changed.
-pub(crate) fn lend(root: &Path, name: &str, used: u64, reserved: u64) -> io::Result<()> {
+pub(crate) fn record_export(root: &Path, name: &str, used: u64, reserved: u64) -> io::Result<()> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let pid = if reserved > 0 { own } else { 0 };
     let _lock = lock(root)?;
-    let found = Page::read(root)?;
+    let found = TierClaims::read(root)?;
     let mut page = found.clone();
     page.entries.retain(|c| c.workspace != name);
     if used > 0 || reserved > 0 {
-        page.entries.push(Claim {
+        page.entries.push(WorkspaceClaim {
             workspace: name.to_owned(),
             pid,
             start: tarn_sys::process::start_time(pid).unwrap_or(0),
@@ -192,7 +194,7 @@ pub fn vacate(root: &Path, workspace: &str, freed: u64) -> io::Result<()> {
         return Ok(());
     }
     let _lock = lock(root)?;
-    let found = Page::read(root)?;
+    let found = TierClaims::read(root)?;
     let mut page = found.clone();
     for claim in page.entries.iter_mut().filter(|c| c.workspace == workspace) {
         claim.used = claim.used.saturating_sub(freed);
@@ -233,7 +235,7 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
 /// A dead run's claim on the tier at `root`, with its folder.
 #[cfg(test)]
 pub(crate) fn left_by_the_dead(root: &Path, used: u64) {
-    let claim = Claim {
+    let claim = WorkspaceClaim {
         workspace: "gone".into(),
         pid: i32::MAX,
         start: 1,
@@ -245,15 +247,15 @@ pub(crate) fn left_by_the_dead(root: &Path, used: u64) {
     };
     std::fs::create_dir_all(root.join(&claim.workspace)).unwrap();
     let entries = vec![claim];
-    Page { entries }.write(root).unwrap();
+    TierClaims { entries }.write(root).unwrap();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn claim(workspace: &str, used: u64) -> Claim {
-        Claim {
+    fn claim(workspace: &str, used: u64) -> WorkspaceClaim {
+        WorkspaceClaim {
             workspace: workspace.into(),
             pid: i32::MAX,
             start: 1,
@@ -275,7 +277,7 @@ mod tests {
         std::fs::create_dir_all(root.join("a/at/x")).unwrap();
         std::fs::create_dir_all(root.join("b/node0/parts")).unwrap();
         std::fs::write(root.join("a/node0/parts/k/file"), "1").unwrap();
-        let page = Page {
+        let page = TierClaims {
             entries: vec![claim("a", 50), claim("b", 7)],
         };
         page.write(root).unwrap();
@@ -290,7 +292,7 @@ mod tests {
         std::fs::remove_dir_all(kept).unwrap();
         vacate(root, "a", 5).unwrap();
         assert!(!root.join("a").exists() && root.join("b/node0/parts").exists());
-        assert_eq!(Page::read(root).unwrap().entries, [claim("b", 7)]);
+        assert_eq!(TierClaims::read(root).unwrap().entries, [claim("b", 7)]);
         vacate(root, "b", 7).unwrap();
         assert!(!root.join("ledger").exists());
         vacate(&root.join("missing"), "b", 0).unwrap();

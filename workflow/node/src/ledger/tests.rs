@@ -47,8 +47,8 @@ const SPOT: TierRef = TierRef {
 #[test]
 fn two_runs_never_exceed_one_tier() {
     let root = tempfile::tempdir().unwrap();
-    let a = Ledgers::open(&cluster(root.path(), 2, 1000), &Own::All, "a").unwrap();
-    let b = Ledgers::open(&cluster(root.path(), 2, 1000), &Own::All, "b").unwrap();
+    let a = Ledgers::open(&cluster(root.path(), 2, 1000), &OwnedNodes::All, "a").unwrap();
+    let b = Ledgers::open(&cluster(root.path(), 2, 1000), &OwnedNodes::All, "b").unwrap();
     let mut held = a.reserve(SPOT, 1500, &|| false).unwrap();
     assert_eq!(
         b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
@@ -75,7 +75,7 @@ fn two_runs_never_exceed_one_tier() {
 #[test]
 fn a_claim_grows_into_what_the_others_leave() {
     let root = tempfile::tempdir().unwrap();
-    let a = Ledgers::open(&cluster(root.path(), 2, 1000), &Own::All, "a").unwrap();
+    let a = Ledgers::open(&cluster(root.path(), 2, 1000), &OwnedNodes::All, "a").unwrap();
     a.found(SPOT, &StoreKey("old".into()), 100);
     let mut one = a.reserve(SPOT, 10, &|| false).unwrap();
     let mut two = a.reserve(SPOT, 10, &|| false).unwrap();
@@ -99,7 +99,7 @@ fn a_claim_grows_into_what_the_others_leave() {
     three.grow(1000).unwrap();
     drop((two, three));
     // Another run's claim is in the way too.
-    let b = Ledgers::open(&cluster(root.path(), 2, 1000), &Own::All, "b").unwrap();
+    let b = Ledgers::open(&cluster(root.path(), 2, 1000), &OwnedNodes::All, "b").unwrap();
     let held = b.reserve(SPOT, 900, &|| true).unwrap();
     let mut four = a.reserve(SPOT, 100, &|| true).unwrap();
     assert_eq!(four.grow(300), Err(1500));
@@ -110,7 +110,7 @@ fn a_claim_grows_into_what_the_others_leave() {
 #[test]
 fn what_is_kept_counts_once_it_is_in_the_way_and_what_is_aside_always() {
     let root = tempfile::tempdir().unwrap();
-    let a = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "a").unwrap();
+    let a = Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "a").unwrap();
     let key = StoreKey("k".into());
     a.found(SPOT, &key, 300);
     a.leave(SPOT, key.clone(), root.path().join("k"), true);
@@ -123,14 +123,14 @@ fn what_is_kept_counts_once_it_is_in_the_way_and_what_is_aside_always() {
     // Of 1000, 200 are not this run's; of a resumed run the capacity is without them.
     for (capacity, resumed) in [(1000, false), (800, true)] {
         let root = tempfile::tempdir().unwrap();
-        let a = Ledgers::open(&cluster(root.path(), 1, capacity), &Own::All, "a").unwrap();
+        let a = Ledgers::open(&cluster(root.path(), 1, capacity), &OwnedNodes::All, "a").unwrap();
         a.found(SPOT, &key, 200);
         match resumed {
             true => a.enlarge(SPOT, 200),
             false => a.set_aside(SPOT, 200),
         }
         assert!(a.news().is_empty());
-        let b = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "b").unwrap();
+        let b = Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "b").unwrap();
         let held = b.reserve(SPOT, 500, &|| true).unwrap();
         assert_eq!(a.news(), [(SPOT, 400)]);
         assert!(a.reserve(SPOT, 300, &|| true).is_ok());
@@ -143,7 +143,7 @@ fn what_is_kept_counts_once_it_is_in_the_way_and_what_is_aside_always() {
 #[test]
 fn the_dead_keep_what_they_use_as_long_as_their_folder_is_there() {
     let root = tempfile::tempdir().unwrap();
-    let claim = Claim {
+    let claim = WorkspaceClaim {
         workspace: "gone".into(),
         pid: i32::MAX,
         start: 1,
@@ -153,7 +153,7 @@ fn the_dead_keep_what_they_use_as_long_as_their_folder_is_there() {
         cached: 0,
         waiting: None,
     };
-    let page = Page {
+    let page = TierClaims {
         entries: vec![claim],
     };
     std::fs::write(
@@ -162,7 +162,7 @@ fn the_dead_keep_what_they_use_as_long_as_their_folder_is_there() {
     )
     .unwrap();
     std::fs::create_dir(root.path().join("gone")).unwrap();
-    let b = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "b").unwrap();
+    let b = Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "b").unwrap();
     assert!(b.reserve(SPOT, 701, &|| true).is_err());
     assert!(b.reserve(SPOT, 700, &|| true).is_ok());
     std::fs::remove_dir(root.path().join("gone")).unwrap();
@@ -172,8 +172,9 @@ fn the_dead_keep_what_they_use_as_long_as_their_folder_is_there() {
 #[test]
 fn an_older_run_that_waits_goes_first() {
     let root = tempfile::tempdir().unwrap();
-    let elder = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "elder").unwrap();
-    let younger = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "younger").unwrap();
+    let elder = Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "elder").unwrap();
+    let younger =
+        Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "younger").unwrap();
     // Both are in this process; the younger borrows the name of one that was started later.
     let mut sleeper = std::process::Command::new("sleep")
         .arg("100")
@@ -219,7 +220,7 @@ fn threads_of_two_runs_race_for_the_last_bytes() {
     let root = tempfile::tempdir().unwrap();
     let runs: Vec<_> = ["a", "b"]
         .iter()
-        .map(|w| Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, w).unwrap())
+        .map(|w| Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, w).unwrap())
         .collect();
     // So that each has a claim that the other sees.
     let base: Vec<_> = runs
@@ -252,17 +253,17 @@ fn what_is_lent_is_nobodys_twice() {
     let root = tempfile::tempdir().unwrap();
     let loan = "lent/a/n9";
     std::fs::create_dir_all(root.path().join(loan)).unwrap();
-    lend(root.path(), loan, 100, 300).unwrap();
+    record_export(root.path(), loan, 100, 300).unwrap();
     // Of 1,000 bytes the run that has lent 400 has 600 left, and knows that.
-    let a = Ledgers::open(&cluster(root.path(), 1, 600), &Own::All, "a").unwrap();
-    let b = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "b").unwrap();
+    let a = Ledgers::open(&cluster(root.path(), 1, 600), &OwnedNodes::All, "a").unwrap();
+    let b = Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "b").unwrap();
     assert_eq!(a.news(), []);
     assert_eq!(b.news(), [(SPOT, 600)]);
     let held = a.reserve(SPOT, 600, &|| true).unwrap();
     assert!(b.reserve(SPOT, 1, &|| true).is_err());
     drop(held);
     assert!(b.reserve(SPOT, 600, &|| true).is_ok() && b.reserve(SPOT, 601, &|| true).is_err());
-    lend(root.path(), loan, 0, 0).unwrap();
+    record_export(root.path(), loan, 0, 0).unwrap();
     assert!(b.reserve(SPOT, 1000, &|| true).is_ok());
 }
 
@@ -281,7 +282,7 @@ fn what_ended_runs_have_cached_goes_oldest_first_and_no_more_than_is_wanted() {
     std::fs::write(node.join("cached/70.c"), "").unwrap();
     // Somebody asked to keep this one.
     std::fs::create_dir_all(node.join("parts/kept")).unwrap();
-    let claim = Claim {
+    let claim = WorkspaceClaim {
         workspace: "gone".into(),
         pid: i32::MAX,
         start: 1,
@@ -291,15 +292,15 @@ fn what_ended_runs_have_cached_goes_oldest_first_and_no_more_than_is_wanted() {
         cached: 250,
         waiting: None,
     };
-    let page = Page {
+    let page = TierClaims {
         entries: vec![claim],
     };
     page.write(root.path()).unwrap();
     let cluster = cluster(root.path(), 1, 400);
-    let ledgers = Ledgers::open(&cluster, &Own::All, "own").unwrap();
+    let ledgers = Ledgers::open(&cluster, &OwnedNodes::All, "own").unwrap();
     assert_eq!(held_by_others(root.path(), "own"), 50);
     let left = || {
-        let page = Page::read(root.path()).unwrap();
+        let page = TierClaims::read(root.path()).unwrap();
         let gone = page.entries.iter().find(|c| c.workspace == "gone");
         gone.map(|c| (c.used, c.cached)).unwrap_or_default()
     };

@@ -1,6 +1,6 @@
 //! What is in the shared namespace before the step begins, put there by the first node.
 
-use super::Plan;
+use super::NamespacePlan;
 use std::path::PathBuf;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
 use tarn_types::event::Failure;
@@ -11,7 +11,7 @@ const WHY: &str = "filling";
 
 /// Makes the datasets and copies into each what it begins with, compared with its manifest and read again. What failed is
 /// told by [`failure`].
-pub(crate) fn fill(plan: &Plan, mover: &dyn Mover) -> bool {
+pub(crate) fn fill(plan: &NamespacePlan, mover: &dyn Mover) -> bool {
     let filled = try_fill(plan, mover);
     if let Err(failure) = &filled {
         // Without it there is a poorer message.
@@ -21,13 +21,13 @@ pub(crate) fn fill(plan: &Plan, mover: &dyn Mover) -> bool {
 }
 
 /// Why it could not be filled.
-pub(crate) fn failure(plan: &Plan) -> String {
+pub(crate) fn failure(plan: &NamespacePlan) -> String {
     let why = std::fs::read_to_string(plan.folder.join(WHY));
     let why = why.unwrap_or_else(|_| "the process that did it was killed".into());
     format!("the shared namespace cannot be filled: {why}")
 }
 
-fn try_fill(plan: &Plan, mover: &dyn Mover) -> Result<(), Failure> {
+fn try_fill(plan: &NamespacePlan, mover: &dyn Mover) -> Result<(), Failure> {
     for part in &plan.parts {
         let dest = plan.mount().join(&part.name);
         if part.from.is_empty() {

@@ -1,6 +1,6 @@
 //! GlusterFS for a step: a brick and a client on each of its nodes, told by files what they are. docs/internals/shared-namespace.md.
 
-use super::{Plan, Provider, ProviderAddress, volfile};
+use super::{NamespacePlan, Provider, ProviderAddress, volfile};
 use crate::capability::CapabilityError;
 use crate::store::tail;
 use rustix::process::{Pid, Signal};
@@ -30,7 +30,7 @@ const TAKEN: &str = "Address already in use";
 
 /// GlusterFS on one node of a step.
 pub(crate) struct Gluster<'a> {
-    plan: &'a Plan,
+    plan: &'a NamespacePlan,
     brick: Option<Pid>,
     client: Option<Pid>,
 }
@@ -100,7 +100,7 @@ fn secret() -> io::Result<String> {
 }
 
 impl<'a> Gluster<'a> {
-    pub(crate) fn new(plan: &'a Plan) -> Self {
+    pub(crate) fn new(plan: &'a NamespacePlan) -> Self {
         Self {
             plan,
             brick: None,
@@ -156,7 +156,7 @@ impl<'a> Gluster<'a> {
             user: "tarn".into(),
             password: secret()?,
         };
-        let text = volfile::brick(&Plan::brick(&self.plan.folder), &provider_address);
+        let text = volfile::brick(&NamespacePlan::brick(&self.plan.folder), &provider_address);
         private(&self.at("brick.vol"), &text.map_err(io::Error::other)?)?;
         private(&self.at("brick.log"), "")?;
         let exe = std::env::current_exe()?;
@@ -239,7 +239,7 @@ impl Provider for Gluster<'_> {
         let mut made = DirBuilder::new();
         // A brick that is lent again is there.
         made.recursive(true).mode(0o700);
-        let brick = Plan::brick(&self.plan.folder);
+        let brick = NamespacePlan::brick(&self.plan.folder);
         for folder in [brick, self.at("links"), self.plan.mount()] {
             made.create(folder)?;
         }

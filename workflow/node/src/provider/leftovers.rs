@@ -24,11 +24,11 @@ pub(crate) fn tidy(folder: &Path) -> io::Result<()> {
     let mut names = vec![0; NAMES];
     let mut folders = vec![folder.to_owned()];
     while let Some(at) = folders.pop() {
-        strip(&at, &mut names).map_err(|e| told(&at, &e))?;
-        for entry in std::fs::read_dir(&at).map_err(|e| told(&at, &e))? {
-            let entry = entry.map_err(|e| told(&at, &e))?;
+        strip(&at, &mut names).map_err(|e| cleanup_error(&at, &e))?;
+        for entry in std::fs::read_dir(&at).map_err(|e| cleanup_error(&at, &e))? {
+            let entry = entry.map_err(|e| cleanup_error(&at, &e))?;
             let path = entry.path();
-            let status = entry.metadata().map_err(|e| told(&path, &e))?;
+            let status = entry.metadata().map_err(|e| cleanup_error(&path, &e))?;
             if status.is_dir() {
                 folders.push(path);
             } else if status.is_file() {
@@ -36,14 +36,14 @@ pub(crate) fn tidy(folder: &Path) -> io::Result<()> {
                     true => std::fs::remove_file(&path),
                     false => strip(&path, &mut names),
                 });
-                one.map_err(|e| told(&path, &e))?;
+                one.map_err(|e| cleanup_error(&path, &e))?;
             }
         }
     }
     Ok(())
 }
 
-fn told(path: &Path, e: &io::Error) -> io::Error {
+fn cleanup_error(path: &Path, e: &io::Error) -> io::Error {
     io::Error::new(
         e.kind(),
         format!(

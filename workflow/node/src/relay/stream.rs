@@ -16,13 +16,13 @@ const AT_ONCE: usize = 4096;
 
 /// Where a stream is read. Its descriptor may be shared with others, and so stays as it is: blocking. It is read only
 /// when there is something.
-pub(super) struct Source {
+pub(super) struct ExecStreamSource {
     pub(super) stream: u8,
     file: File,
     under_way: usize,
 }
 
-impl Source {
+impl ExecStreamSource {
     pub(super) fn new(stream: u8, fd: OwnedFd) -> Self {
         Self {
             stream,
@@ -68,7 +68,7 @@ impl Source {
 }
 
 /// Where a stream is written.
-pub(super) struct Sink {
+pub(super) struct ExecStreamSink {
     pub(super) stream: u8,
     file: File,
     waiting: VecDeque<Vec<u8>>,
@@ -78,7 +78,7 @@ pub(super) struct Sink {
     closed: bool,
 }
 
-impl Sink {
+impl ExecStreamSink {
     pub(super) fn new(stream: u8, fd: OwnedFd) -> Self {
         Self {
             stream,

@@ -43,16 +43,16 @@ impl Stamp {
 }
 
 /// Files with hashes and stamps.
-pub(super) type Files = BTreeMap<Box<[u8]>, (Entry, Stamp)>;
+pub(super) type StampedFiles = BTreeMap<Box<[u8]>, (Entry, Stamp)>;
 
 /// What is known of the files of `source`. Nothing, when the memory is missing, damaged, or of another source:
 /// then files are read again.
-pub(super) fn read(file: &Path, source: &Path) -> Files {
+pub(super) fn read(file: &Path, source: &Path) -> StampedFiles {
     let decoded = std::fs::read(file).ok().and_then(|b| decode(&b, source));
     decoded.unwrap_or_default()
 }
 
-fn decode(bytes: &[u8], source: &Path) -> Option<Files> {
+fn decode(bytes: &[u8], source: &Path) -> Option<StampedFiles> {
     let (body, hash) = bytes.split_last_chunk::<HASH_BYTES>()?;
     if Hash::of(body) != Hash(u128::from_le_bytes(*hash)) {
         return None;
@@ -63,7 +63,7 @@ fn decode(bytes: &[u8], source: &Path) -> Option<Files> {
         return None;
     }
     let (manifest, mut stamps) = field(rest)?;
-    let mut files = Files::new();
+    let mut files = StampedFiles::new();
     let all = Manifest::decode(manifest).ok()?.entries;
     for entry in all.into_iter().filter(is_file) {
         let (changed, rest) = stamps.split_first_chunk::<8>()?;
@@ -79,7 +79,7 @@ fn decode(bytes: &[u8], source: &Path) -> Option<Files> {
 }
 
 /// Replaces the memory. Losing it costs only reading again, so that nothing is synced and no error reported.
-pub(super) fn write(file: &Path, source: &Path, mut files: Files) {
+pub(super) fn write(file: &Path, source: &Path, mut files: StampedFiles) {
     let manifest = with_folders(&files);
     let mut bytes = MAGIC.to_vec();
     for part in [
@@ -119,7 +119,7 @@ fn is_file(entry: &Entry) -> bool {
 }
 
 /// A manifest needs the folders of its files.
-fn with_folders(files: &Files) -> Manifest {
+fn with_folders(files: &StampedFiles) -> Manifest {
     let mut folders = BTreeSet::new();
     for path in files.keys() {
         let mut at: &[u8] = path;
@@ -179,10 +179,10 @@ mod tests {
     fn what_is_written_is_read_for_the_same_source_only() {
         let dir = tempfile::tempdir().unwrap();
         let (at, source) = (dir.path().join("ws/d"), Path::new("/s1"));
-        let files: Files = [file("a", 1), file("b/c", 2)].into();
+        let files: StampedFiles = [file("a", 1), file("b/c", 2)].into();
         write(&at, source, files.clone());
         assert_eq!(read(&at, source), files);
-        assert_eq!(read(&at, Path::new("/s2")), Files::new());
+        assert_eq!(read(&at, Path::new("/s2")), StampedFiles::new());
         let mut bytes = std::fs::read(&at).unwrap();
         for n in 0..bytes.len() {
             bytes[n] ^= 1;

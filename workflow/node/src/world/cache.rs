@@ -2,7 +2,7 @@
 
 use super::Local;
 use crate::inventory::is_protected;
-use crate::pool::{Job, Pool};
+use crate::pool::{DataJob, DataPool};
 use crate::store::warn;
 use std::time::Instant;
 use tarn_types::event::Event;
@@ -32,7 +32,7 @@ impl Local {
     /// still does is to wait: the engine fetches or makes it again. What is to be kept beyond the run stays.
     fn give_way(&mut self) {
         let steps = self.running.lock().map_or(0, |r| r.len()) + self.router.attended();
-        let queued = self.pool.as_ref().map_or(0, Pool::queued);
+        let queued = self.pool.as_ref().map_or(0, DataPool::queued);
         if steps > 0 || self.owed > self.shared.ledgers.waiters() + queued {
             return;
         }
@@ -45,7 +45,7 @@ impl Local {
             if let (Ok(Keep::UntilConsumed | Keep::Workflow), Some(pool)) = (keep, &self.pool) {
                 self.owed += 1;
                 let at = Place::Node(spot);
-                pool.add(Job::Evict { part, key, at });
+                pool.add(DataJob::Evict { part, key, at });
             }
         }
     }
@@ -56,7 +56,7 @@ impl Local {
             if let Some(pool) = &self.pool {
                 self.owed += 1;
                 let at = Place::Node(spot);
-                pool.add(Job::Evict { part, key, at });
+                pool.add(DataJob::Evict { part, key, at });
             }
         }
     }
@@ -126,7 +126,7 @@ impl Local {
         {
             self.owed += 1;
             let (key, at) = (key.clone(), Place::Node(spot));
-            pool.add(Job::Evict { part, key, at });
+            pool.add(DataJob::Evict { part, key, at });
         }
     }
 }

@@ -5,9 +5,9 @@ use crate::capability::CapabilityError;
 use crate::image::Criu;
 use crate::image::able::try_images;
 use crate::namespaces::probe_shared;
-use crate::protocol::Isolation;
-use tarn_types::nodes::Own;
-use tarn_types::workflow::Checkpoints::Image;
+use crate::protocol::StepIsolation;
+use tarn_types::nodes::OwnedNodes;
+use tarn_types::workflow::CheckpointMethod::Image;
 use tarn_types::workflow::{Distribution, Workflow};
 
 /// Whether the nodes of a step can have one namespace. On one machine they have one folder; elsewhere it is looked, if a step wants
@@ -18,7 +18,7 @@ pub(super) fn one_namespace(config: &Config) -> Result<(), CapabilityError> {
         .filter(|u| u.distribution == Distribution::Shared)
         .count()
         > 0;
-    let Own::Some(own) = &config.own else {
+    let OwnedNodes::Some(own) = &config.own else {
         return Ok(());
     };
     if !wanted || own.is_empty() {
@@ -46,10 +46,10 @@ pub(super) fn no_step() -> CapabilityError {
 /// Whether images can be taken and restored here, for the steps of a run, of which one may be alone.
 pub(super) fn imaging(
     config: &Config,
-    found: &Result<Isolation, CapabilityError>,
+    found: &Result<StepIsolation, CapabilityError>,
     alone: bool,
 ) -> Result<Criu, CapabilityError> {
-    if matches!(&config.own, Own::Some(nodes) if nodes.is_empty()) {
+    if matches!(&config.own, OwnedNodes::Some(nodes) if nodes.is_empty()) {
         return Err(no_step());
     }
     let isolate = found.as_ref().map_err(CapabilityError::needs_namespaces)?;

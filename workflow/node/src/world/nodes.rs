@@ -5,13 +5,13 @@ use crate::capability::CapabilityError;
 use crate::drained::{is_there, remove_drained};
 use crate::inventory::{self, Stays};
 use crate::ledger::vacate;
-use crate::pool::Job;
-use crate::shared::Shared;
+use crate::pool::DataJob;
+use crate::shared::NodeContext;
 use crate::store::{io_failure, make_folder, warn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use tarn_ports::{Mover, MoverError, Nodes, Progress, WorldError};
+use tarn_ports::{Mover, MoverError, NodeWorld, Progress, WorldError};
 use tarn_types::cluster::{Node, Tier};
 use tarn_types::event::{Failure, PriorInstance};
 use tarn_types::id::TierRef;
@@ -23,7 +23,7 @@ fn as_text(can: &Result<(), CapabilityError>) -> Result<(), String> {
     can.clone().map_err(|why| why.to_string())
 }
 
-impl Nodes for Local {
+impl NodeWorld for Local {
     fn multi_node(&self) -> Result<(), String> {
         as_text(&self.shared.multi_node)
     }
@@ -87,7 +87,7 @@ impl Nodes for Local {
     fn learned(&mut self, transfer: &Transfer, began: i64) {
         // Every file is looked at, on a store that may be slow: not on this thread, which looks after all else.
         if let Some(pool) = &self.pool {
-            pool.add(Job::Learned(Box::new(transfer.clone()), began));
+            pool.add(DataJob::Learned(Box::new(transfer.clone()), began));
         }
     }
 
@@ -168,7 +168,7 @@ impl Nodes for Local {
 }
 
 /// Has all that is removed of this workspace from the own tiers overwritten, by whoever removes it.
-fn mark(shared: &Shared) -> Result<(), Failure> {
+fn mark(shared: &NodeContext) -> Result<(), Failure> {
     for (_, _, tier) in shared.own_tiers() {
         let folder = tier.root.join(&shared.workspace);
         make_folder(&folder)?;

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use tarn_mover::Trees;
 use tarn_node::keys::Wrapping;
 use tarn_node::{Config, Local, Namespaces};
-use tarn_ports::{Mover, Nodes, Progress, World};
+use tarn_ports::{Mover, NodeWorld, Progress, World};
 use tarn_seal::ring::KeyRing;
-use tarn_types::action::{Action, Do, Held, Run};
+use tarn_types::action::{Action, AttemptSpec, Do, NodeReplica};
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Output, Usage};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Output, Usage};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_types::layout::StateDir;
-use tarn_types::nodes::{Cleaned, Own, Staying};
+use tarn_types::nodes::{Cleaned, OwnedNodes, Staying};
 use tarn_types::part::{
     PartInfo, PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify,
 };
@@ -22,7 +22,7 @@ use tarn_types::pattern::ScatterRule;
 use tarn_types::reason::Reason;
 use tarn_types::units::SECOND;
 use tarn_types::workflow::{
-    Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
+    Dataset, DatasetUse, Distribution, Keep, OnFailure, Role, Step, VersionPartitioning, Workflow,
 };
 
 pub(crate) struct Bench {
@@ -60,21 +60,21 @@ pub(crate) fn data(name: &str) -> Dataset {
         encrypt: false,
         of: None,
         tier: None,
-        partition: Partition::Whole,
+        partition: VersionPartitioning::Whole,
     }
 }
 
 pub(crate) fn ranked(name: &str) -> Dataset {
     Dataset {
         scatter: ScatterRule::new("p{rank}").ok(),
-        partition: Partition::Ranks,
+        partition: VersionPartitioning::Ranks,
         ..data(name)
     }
 }
 
 /// A use of dataset number `at` that makes version `makes` of it.
-pub(crate) fn used(at: u32, role: Role, distribution: Distribution) -> Use {
-    Use {
+pub(crate) fn used(at: u32, role: Role, distribution: Distribution) -> DatasetUse {
+    DatasetUse {
         data: DataId(at),
         role,
         distribution,
@@ -84,7 +84,7 @@ pub(crate) fn used(at: u32, role: Role, distribution: Distribution) -> Use {
     }
 }
 
-pub(crate) fn step(run: &str, uses: Vec<Use>) -> Step {
+pub(crate) fn step(run: &str, uses: Vec<DatasetUse>) -> Step {
     Step {
         name: "work".into(),
         run: run.into(),
@@ -226,7 +226,7 @@ impl Bench {
             meter: None,
             namespaces: self.namespaces,
             signals: self.signals,
-            own: Own::All,
+            own: OwnedNodes::All,
             peers: None,
             followers: None,
             addresses: BTreeMap::new(),
@@ -360,7 +360,7 @@ impl Machine {
     }
 
     /// Lists a source and brings all of it to a node; what a view of it is.
-    pub(crate) fn stage(&mut self, data: u32, node: u32) -> Vec<Held> {
+    pub(crate) fn stage(&mut self, data: u32, node: u32) -> Vec<NodeReplica> {
         let infos = self.list(data).expect("a source");
         let to = Place::Node(spot(node));
         self.transfer(data, 0, &infos, &Place::Source, &to)
@@ -373,7 +373,7 @@ impl Machine {
         step: u32,
         attempt: u32,
         nodes: &[u32],
-        views: Vec<Vec<Vec<Held>>>,
+        views: Vec<Vec<Vec<NodeReplica>>>,
     ) {
         self.begin_in(step, attempt, nodes, views, 1 << 20);
     }
@@ -384,10 +384,10 @@ impl Machine {
         step: u32,
         attempt: u32,
         nodes: &[u32],
-        views: Vec<Vec<Vec<Held>>>,
+        views: Vec<Vec<Vec<NodeReplica>>>,
         reserve: u64,
     ) {
-        self.perform(Do::Run(Box::new(Run {
+        self.perform(Do::Run(Box::new(AttemptSpec {
             instance: InstanceId {
                 step: StepId(step),
                 index: 0,
@@ -403,7 +403,7 @@ impl Machine {
         })));
     }
 
-    pub(crate) fn ended(&mut self) -> (Ended, Usage) {
+    pub(crate) fn ended(&mut self) -> (AttemptOutcome, Usage) {
         match self.next() {
             Event::Ended { ended, usage, .. } => (ended, usage),
             other => panic!("{other:?}"),
@@ -411,7 +411,7 @@ impl Machine {
     }
 
     /// Runs a step on node 0.
-    pub(crate) fn run(&mut self, views: Vec<Vec<Vec<Held>>>) -> (Ended, Usage) {
+    pub(crate) fn run(&mut self, views: Vec<Vec<Vec<NodeReplica>>>) -> (AttemptOutcome, Usage) {
         self.begin(0, 1, &[0], views);
         self.ended()
     }
@@ -426,8 +426,8 @@ pub(crate) fn part_ref(data: u32, version: u32, seq: u32) -> PartRef {
     }
 }
 
-pub(crate) fn held(data: u32, version: u32, infos: &[PartInfo], node: u32) -> Vec<Held> {
-    let one = |i: &PartInfo| Held {
+pub(crate) fn held(data: u32, version: u32, infos: &[PartInfo], node: u32) -> Vec<NodeReplica> {
+    let one = |i: &PartInfo| NodeReplica {
         part: part_ref(data, version, i.seq),
         key: i.key.clone(),
         spot: spot(node),
@@ -435,21 +435,21 @@ pub(crate) fn held(data: u32, version: u32, infos: &[PartInfo], node: u32) -> Ve
     infos.iter().map(one).collect()
 }
 
-pub(crate) fn committed(result: (Ended, Usage)) -> Vec<Output> {
+pub(crate) fn committed(result: (AttemptOutcome, Usage)) -> Vec<Output> {
     match result.0 {
-        Ended::Committed { outputs, .. } => outputs,
-        Ended::Failed {
+        AttemptOutcome::Committed { outputs, .. } => outputs,
+        AttemptOutcome::Failed {
             failure, log_tail, ..
         } => panic!("{failure:?}\n{log_tail}"),
     }
 }
 
-pub(crate) fn failed(result: (Ended, Usage)) -> (FailureKind, String, String) {
+pub(crate) fn failed(result: (AttemptOutcome, Usage)) -> (FailureKind, String, String) {
     match result.0 {
-        Ended::Failed {
+        AttemptOutcome::Failed {
             failure, log_tail, ..
         } => (failure.kind, failure.message, log_tail),
-        Ended::Committed { .. } => panic!("it was committed"),
+        AttemptOutcome::Committed { .. } => panic!("it was committed"),
     }
 }
 

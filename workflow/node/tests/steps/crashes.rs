@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use tarn_node::Namespaces;
 use tarn_types::action::Do;
-use tarn_types::event::{Ended, Event};
+use tarn_types::event::{AttemptOutcome, Event};
 use tarn_types::id::{InstanceId, StepId};
 use tarn_types::layout::TierDir;
 use tarn_types::nodes::Staying;
@@ -73,7 +73,7 @@ fn word(event: &Event) -> String {
     match event {
         Event::Interrupted { signal } => format!("signal {signal}"),
         Event::Ended {
-            ended: Ended::Failed { failure, .. },
+            ended: AttemptOutcome::Failed { failure, .. },
             ..
         } => format!("{:?}", failure.kind),
         other => format!("{other:?}"),

@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, World};
 use tarn_types::action::Do;
 use tarn_types::cluster::Host;
-use tarn_types::event::{Ended, Event, FailureKind};
+use tarn_types::event::{AttemptOutcome, Event, FailureKind};
 use tarn_types::id::{InstanceId, NodeId, StepId};
 use tarn_types::layout::TierDir;
 use tarn_types::nodes::{Phase, RunningStep};
 use tarn_types::part::Place;
 use tarn_types::units::SECOND;
-use tarn_types::workflow::{Dataset, Distribution, Role, Use};
+use tarn_types::workflow::{Dataset, DatasetUse, Distribution, Role};
 
 pub(crate) const TESTS: &[Test] = &[
     ("far::own_nodes_and_others_mix", mixed),
@@ -62,7 +62,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("far::a_world_that_ends_leaves_no_mate_waiting", ending),
 ];
 
-fn bench(datasets: Vec<Dataset>, run: &str, uses: Vec<Use>) -> Option<Bench> {
+fn bench(datasets: Vec<Dataset>, run: &str, uses: Vec<DatasetUse>) -> Option<Bench> {
     let mut bench = Bench::new(datasets, vec![two(run, uses)]);
     bench.nodes = 2;
     with_helper(&mut bench);
@@ -234,7 +234,7 @@ fn single() {
     pair.leader().begin(0, 1, &[0, 1], vec![vec![]]);
     let (ended, usage) = pair.ended();
     assert!(usage.user > 20_000_000, "{usage:?}");
-    let Ended::Committed {
+    let AttemptOutcome::Committed {
         outputs,
         undeclared,
     } = ended
@@ -262,7 +262,7 @@ fn mixed() {
         bench.workflow.steps[0].nodes = 3;
         let mut pair = Pair::owning(&bench, [&bench.mover, &bench.mover], own);
         pair.leader().begin(0, 1, &[0, 1, 2], vec![vec![], vec![]]);
-        let Ended::Committed {
+        let AttemptOutcome::Committed {
             outputs,
             undeclared,
         } = pair.ended().0

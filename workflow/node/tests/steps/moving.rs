@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tarn_mover::Trees;
-use tarn_ports::{Nodes, World};
+use tarn_ports::{NodeWorld, World};
 use tarn_types::action::Do;
 use tarn_types::event::{Event, FailureKind};
 use tarn_types::id::{DataId, TransferId};
 use tarn_types::layout::TierDir;
 use tarn_types::part::{PartClass, PartInfo, PartMove, Place, Transfer, TransferKind, Verify};
 use tarn_types::units::SECOND;
-use tarn_types::workflow::{Dataset, Partition};
+use tarn_types::workflow::{Dataset, VersionPartitioning};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -56,7 +56,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
-fn bench(partition: Partition) -> Bench {
+fn bench(partition: VersionPartitioning) -> Bench {
     let mut bench = Bench::new(
         vec![Dataset {
             partition,
@@ -72,7 +72,7 @@ fn bench(partition: Partition) -> Bench {
 }
 
 fn a_missing_source_is_told_with_a_hint() {
-    let mut bench = bench(Partition::Whole);
+    let mut bench = bench(VersionPartitioning::Whole);
     bench.workflow.data[0].source = Some(bench.path("row"));
     let failure = bench.world().list(0).unwrap_err();
     assert!(
@@ -120,7 +120,7 @@ fn now() -> i64 {
 }
 
 fn sources_are_divided_and_their_hashes_remembered() {
-    let bench = bench(Partition::Entries);
+    let bench = bench(VersionPartitioning::Entries);
     age(&bench, &["raw/p0/f", "raw/c"]);
     // Until a file's inode is old enough to be trusted as well.
     std::thread::sleep(Duration::from_millis(2100));
@@ -181,7 +181,7 @@ fn sources_are_divided_and_their_hashes_remembered() {
 
 /// A memory that is wrong costs reading again, not the run.
 fn a_source_is_what_it_is_now() {
-    let bench = bench(Partition::Whole);
+    let bench = bench(VersionPartitioning::Whole);
     age(&bench, &["raw/p0/f", "raw/p1/f", "raw/c"]);
     std::thread::sleep(Duration::from_millis(2100));
     let mut world = bench.world();
@@ -217,7 +217,7 @@ fn a_source_is_what_it_is_now() {
 }
 
 fn parts_go_round() {
-    let mut bench = bench(Partition::Ranks);
+    let mut bench = bench(VersionPartitioning::Ranks);
     bench.nodes = 2;
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
@@ -263,7 +263,7 @@ fn parts_go_round() {
 }
 
 fn a_source_may_be_one_file() {
-    for partition in [Partition::Whole, Partition::Entries] {
+    for partition in [VersionPartitioning::Whole, VersionPartitioning::Entries] {
         let mut bench = bench(partition);
         bench.workflow.data[0].source = Some(bench.write("one.dat", "1"));
         let view = bench.world().stage(0, 0);
@@ -273,7 +273,7 @@ fn a_source_may_be_one_file() {
 }
 
 fn a_destination_of_somebody_else_is_refused() {
-    let bench = bench(Partition::Whole);
+    let bench = bench(VersionPartitioning::Whole);
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
     let dest = Place::External(bench.path("out"));
@@ -293,7 +293,7 @@ fn a_destination_of_somebody_else_is_refused() {
 }
 
 fn an_abandoned_transfer_fails_whole() {
-    let mut bench = bench(Partition::Whole);
+    let mut bench = bench(VersionPartitioning::Whole);
     bench.external_latency = 10 * SECOND;
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
@@ -326,7 +326,7 @@ fn an_abandoned_transfer_fails_whole() {
 }
 
 fn a_vanished_source_is_told() {
-    let bench = bench(Partition::Whole);
+    let bench = bench(VersionPartitioning::Whole);
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
     std::fs::rename(bench.path("raw"), bench.path("elsewhere")).unwrap();
@@ -348,7 +348,7 @@ fn a_vanished_source_is_told() {
 }
 
 fn a_replica_that_has_changed_is_damaged() {
-    let bench = bench(Partition::Whole);
+    let bench = bench(VersionPartitioning::Whole);
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
     let at = Place::Node(spot(0));
@@ -368,7 +368,7 @@ fn a_replica_that_has_changed_is_damaged() {
 }
 
 fn the_damaged_part_of_several_is_named() {
-    let bench = bench(Partition::Entries);
+    let bench = bench(VersionPartitioning::Entries);
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
     let at = Place::Node(spot(0));

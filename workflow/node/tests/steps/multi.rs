@@ -7,11 +7,11 @@ use crate::bench::{
 use crate::messages::{SUM, messages};
 use std::collections::BTreeMap;
 use tarn_node::Namespaces;
-use tarn_types::action::Held;
+use tarn_types::action::NodeReplica;
 use tarn_types::event::{FailureKind, Output};
 use tarn_types::layout::TierDir;
 use tarn_types::part::Place;
-use tarn_types::workflow::{Dataset, Distribution, Role, Step, Use};
+use tarn_types::workflow::{Dataset, DatasetUse, Distribution, Role, Step};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -50,7 +50,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
-pub(crate) fn two(run: &str, uses: Vec<Use>) -> Step {
+pub(crate) fn two(run: &str, uses: Vec<DatasetUse>) -> Step {
     Step {
         nodes: 2,
         tasks: 2,
@@ -58,7 +58,7 @@ pub(crate) fn two(run: &str, uses: Vec<Use>) -> Step {
     }
 }
 
-fn bench(datasets: Vec<Dataset>, run: &str, uses: Vec<Use>) -> Option<Bench> {
+fn bench(datasets: Vec<Dataset>, run: &str, uses: Vec<DatasetUse>) -> Option<Bench> {
     let mut bench = Bench::new(datasets, vec![two(run, uses)]);
     bench.nodes = 2;
     namespaces_allowed(&bench.world()).then_some(bench)
@@ -202,7 +202,7 @@ fn a_scattered_tree_is_changed_and_merged() {
     bench.workflow.data[0].source = Some(bench.path("raw"));
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
-    let mut views: Vec<Vec<Held>> = Vec::new();
+    let mut views: Vec<Vec<NodeReplica>> = Vec::new();
     for node in 0..2 {
         // Common and its own rank; the classes sort ranks first.
         let own = [infos[node as usize].clone(), infos[2].clone()];

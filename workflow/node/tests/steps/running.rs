@@ -5,11 +5,11 @@ use crate::bench::{Bench, committed, data, failed, namespaces_allowed, spot, ste
 use std::time::{Duration, Instant};
 use tarn_node::Namespaces;
 use tarn_types::action::Do;
-use tarn_types::event::{Ended, Event, FailureKind};
+use tarn_types::event::{AttemptOutcome, Event, FailureKind};
 use tarn_types::id::{InstanceId, StepId};
 use tarn_types::layout::TierDir;
 use tarn_types::units::SECOND;
-use tarn_types::workflow::{Checkpoints, Dataset, Distribution, Restart, Role, Step};
+use tarn_types::workflow::{CheckpointMethod, Dataset, Distribution, Restart, Role, Step};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -104,7 +104,7 @@ fn checkpoints_that_go() {
     let alone = "cd $TARN_CHECKPOINTS && test -z \"$(ls)\" && touch of.$TARN_ATTEMPT";
     let restart = Some(Restart {
         buddy: false,
-        from: Checkpoints::Files,
+        from: CheckpointMethod::Files,
         room: 0,
         every: None,
         alone: false,
@@ -118,7 +118,10 @@ fn checkpoints_that_go() {
     for attempt in 1..=2 {
         world.begin(0, attempt, &[0], vec![vec![]]);
         let (ended, _) = world.ended();
-        assert!(matches!(ended, Ended::Committed { .. }), "{ended:?}");
+        assert!(
+            matches!(ended, AttemptOutcome::Committed { .. }),
+            "{ended:?}"
+        );
         if attempt == 1 {
             let instance = InstanceId {
                 step: StepId(0),
@@ -150,7 +153,7 @@ fn only_alone() {
     world.begin_in(1, 1, &[0], vec![vec![]], 1000);
     let (kept, not): (Vec<_>, Vec<_>) = [world.ended(), world.ended()]
         .into_iter()
-        .partition(|(ended, _)| matches!(ended, Ended::Committed { .. }));
+        .partition(|(ended, _)| matches!(ended, AttemptOutcome::Committed { .. }));
     assert_eq!(kept.len(), 1, "{not:?}");
     let (kind, message, _) = failed(not.into_iter().next().expect("the other"));
     assert_eq!(kind, FailureKind::NoSpace);
@@ -184,7 +187,7 @@ fn output_is_committed_and_scratch_reported() {
         bench.namespaces = namespaces;
         let mut world = bench.world();
         let (ended, usage) = world.run(vec![vec![]]);
-        let Ended::Committed {
+        let AttemptOutcome::Committed {
             outputs,
             undeclared,
         } = ended
@@ -403,7 +406,7 @@ fn what_lies_beside_is_told() {
         return;
     }
     let (ended, _) = world.run(vec![vec![]]);
-    let Ended::Committed { undeclared, .. } = ended else {
+    let AttemptOutcome::Committed { undeclared, .. } = ended else {
         panic!("{ended:?}");
     };
     assert_eq!(
@@ -514,7 +517,7 @@ fn usage_counts_children() {
         let mut bench = Bench::new(vec![], vec![step(run, vec![])]);
         bench.namespaces = namespaces;
         let (ended, usage) = bench.world().run(vec![]);
-        assert!(matches!(ended, Ended::Committed { .. }));
+        assert!(matches!(ended, AttemptOutcome::Committed { .. }));
         assert!(usage.user + usage.system > 5_000_000, "{usage:?}");
         assert!(
             usage.written >= 3_000_000 && usage.read >= 3_000_000,

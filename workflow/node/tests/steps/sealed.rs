@@ -10,11 +10,11 @@ use std::path::Path;
 use tarn_node::keys::{DataKeys, Wrapping, workspaces};
 use tarn_node::{Local, Namespaces};
 use tarn_seal::ring::KeyRing;
-use tarn_seal::wrap::{Owner, WrappingKey};
-use tarn_types::action::{Do, Held};
+use tarn_seal::wrap::{WrappedKeyOwner, WrappingKey};
+use tarn_types::action::{Do, NodeReplica};
 use tarn_types::event::{Event, FailureKind, Output};
 use tarn_types::key::{DataKey, KeyId};
-use tarn_types::nodes::{Own, Staying};
+use tarn_types::nodes::{OwnedNodes, Staying};
 use tarn_types::part::{PartInfo, Place, StoreKey};
 use tarn_types::workflow::{Dataset, Distribution, Role};
 use zeroize::Zeroizing;
@@ -121,7 +121,7 @@ fn keys_in(bench: &Bench) -> usize {
     if keys.is_dir() { tree(&keys).len() } else { 0 }
 }
 
-fn staged(bench: &Bench) -> Option<(Machine, Vec<Held>)> {
+fn staged(bench: &Bench) -> Option<(Machine, Vec<NodeReplica>)> {
     let mut world = bench.world();
     if !namespaces_allowed(&world) {
         return None;
@@ -360,7 +360,7 @@ fn a_node_has_no_use_for_what_the_user_s_own_key_has_wrapped_until_it_is_wrapped
     let part = StoreKey("part.0".into());
     let key = DataKey::new(KeyId([4; 16]), Zeroizing::new([5; 32]));
     // As earlier releases have done it.
-    let owner = Owner {
+    let owner = WrappedKeyOwner {
         uid: rustix::process::geteuid().as_raw(),
         dataset: "raw",
         version: "part.0",
@@ -376,7 +376,7 @@ fn a_node_has_no_use_for_what_the_user_s_own_key_has_wrapped_until_it_is_wrapped
     assert_eq!(user.get("raw", &part).unwrap().secret(), key.secret());
     // A world without nodes begins a run over several.
     let mut config = bench.config("ws");
-    config.own = Own::Some([].into());
+    config.own = OwnedNodes::Some([].into());
     drop(Local::new(config).expect("a world"));
     let of_node = of_nodes(&bench).get("raw", &part);
     // Nothing describes the part: its key goes with the run.
@@ -385,7 +385,7 @@ fn a_node_has_no_use_for_what_the_user_s_own_key_has_wrapped_until_it_is_wrapped
     std::fs::write(folder.join("part.0"), wrapped).unwrap();
     std::fs::write(bench.state().manifest("ws", &part), b"").unwrap();
     let mut config = bench.config("ws");
-    config.own = Own::Some([].into());
+    config.own = OwnedNodes::Some([].into());
     drop(Local::new(config).expect("a world"));
     let of_node = of_nodes(&bench).get("raw", &part).unwrap();
     assert_eq!(of_node.secret(), key.secret());
@@ -416,7 +416,7 @@ fn keys_of_data_are_wrapped_anew_and_the_data_stays() {
 
 fn two_parts_of_a_sealed_dataset_are_one_view() {
     let mut bench = bench("cat $TARN_raw/*/x > $TARN_made/all");
-    bench.workflow.data[0].partition = tarn_types::workflow::Partition::Entries;
+    bench.workflow.data[0].partition = tarn_types::workflow::VersionPartitioning::Entries;
     std::fs::remove_dir_all(bench.path("raw")).expect("a folder");
     bench.write("raw/a/x", "one ");
     bench.write("raw/b/x", "two");

@@ -15,7 +15,7 @@ use tarn_types::layout::TierDir;
 use tarn_types::manifest::Manifest;
 use tarn_types::part::{Place, StoreKey};
 use tarn_types::units::SECOND;
-use tarn_types::workflow::{Dataset, Distribution, Partition, Role};
+use tarn_types::workflow::{Dataset, Distribution, Role, VersionPartitioning};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -43,7 +43,7 @@ pub(crate) const TESTS: &[Test] = &[
 /// A source `raw` with these files, an entry a part.
 fn bench(files: &[(&str, usize)]) -> Bench {
     let raw = Dataset {
-        partition: Partition::Entries,
+        partition: VersionPartitioning::Entries,
         ..data("raw")
     };
     let mut bench = Bench::new(vec![raw], vec![]);

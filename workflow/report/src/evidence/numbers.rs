@@ -1,6 +1,6 @@
 //! Figures as people read them: with as many digits as count, the same beside each other.
 
-use super::{Cell, Table};
+use super::{EvidenceCell, EvidenceTable};
 
 /// Digits that count of a figure that is no whole number.
 const DIGITS: i32 = 3;
@@ -63,7 +63,7 @@ fn grouped(number: &str) -> String {
 }
 
 /// A cell: the figure, the least and the greatest of its repetitions where they differ from it, the paper's.
-pub(super) struct Shown {
+pub(super) struct FigureCell {
     /// The figure, or a text.
     pub(super) value: String,
     /// The spread.
@@ -72,9 +72,9 @@ pub(super) struct Shown {
     pub(super) paper: Option<String>,
 }
 
-impl Shown {
+impl FigureCell {
     /// `is_whole`: all figures of its column are whole numbers.
-    pub(super) fn of(cell: &Cell, is_whole: bool) -> Self {
+    pub(super) fn of(cell: &EvidenceCell, is_whole: bool) -> Self {
         let plain = |value| Self {
             value,
             spread: None,
@@ -82,9 +82,9 @@ impl Shown {
         };
         let number = if is_whole { short } else { measured };
         let figure = match cell {
-            Cell::Text(text) => return plain(text.clone()),
-            Cell::Number(n) => return plain(number(*n)),
-            Cell::Figure(figure) => figure,
+            EvidenceCell::Text(text) => return plain(text.clone()),
+            EvidenceCell::Number(n) => return plain(number(*n)),
+            EvidenceCell::Figure(figure) => figure,
         };
         let value = number(figure.value);
         let spread = figure.low.zip(figure.high);
@@ -97,14 +97,14 @@ impl Shown {
     }
 }
 
-impl Table {
+impl EvidenceTable {
     /// Whether all figures of a column are whole numbers, with their spread and the paper's.
     pub(super) fn is_whole(&self, column: usize) -> bool {
         let cells = self.rows.iter().filter_map(|row| row.get(column));
         let mut numbers = cells.flat_map(|cell| match cell {
-            Cell::Text(_) => vec![],
-            Cell::Number(n) => vec![*n],
-            Cell::Figure(f) => [Some(f.value), f.low, f.high, f.paper]
+            EvidenceCell::Text(_) => vec![],
+            EvidenceCell::Number(n) => vec![*n],
+            EvidenceCell::Figure(f) => [Some(f.value), f.low, f.high, f.paper]
                 .into_iter()
                 .flatten()
                 .collect(),
@@ -116,7 +116,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::Figure;
+    use crate::evidence::MeasuredFigure;
 
     #[test]
     fn as_many_digits_as_count() {
@@ -144,13 +144,13 @@ mod tests {
     fn a_spread_that_does_not_show_is_not_shown() {
         let of = |value, low, high| {
             let (low, high) = (Some(low), Some(high));
-            let figure = Figure {
+            let figure = MeasuredFigure {
                 value,
                 low,
                 high,
                 paper: None,
             };
-            let shown = Shown::of(&Cell::Figure(figure), false);
+            let shown = FigureCell::of(&EvidenceCell::Figure(figure), false);
             (shown.value, shown.spread)
         };
         assert_eq!(of(1.0, 1.0, 1.0), ("1.00".into(), None));

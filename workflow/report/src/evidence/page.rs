@@ -1,7 +1,10 @@
 //! Results as one page: what does not hold, what is undecided, what holds; then each experiment.
 
-use super::numbers::{Shown, measured, short};
-use super::{At, Cell, Claim, Experiment, Kind, Plot, Results, Table, Verdict};
+use super::numbers::{FigureCell, measured, short};
+use super::{
+    ChartKind, ClaimVerdict, EvidenceCell, EvidenceTable, Experiment, PaperClaim, Plot,
+    PointPosition, Results,
+};
 use crate::figure::{self, figure};
 use crate::html::sections::{SCENE, counted};
 use crate::html::text::{escape, json_in_script};
@@ -27,10 +30,10 @@ pub fn page(results: &Results, data: Option<&str>) -> String {
     }
     cards(&mut page, results);
     page.push_str(figure::NO_SCRIPT);
-    claims(&mut page, results, Verdict::Fails);
+    claims(&mut page, results, ClaimVerdict::Fails);
     not_run(&mut page, results);
-    claims(&mut page, results, Verdict::Unclear);
-    claims(&mut page, results, Verdict::Holds);
+    claims(&mut page, results, ClaimVerdict::Unclear);
+    claims(&mut page, results, ClaimVerdict::Holds);
     contents(&mut page, results);
     let mut number = 0;
     for e in results.experiments.iter().filter(|e| e.not_run.is_none()) {
@@ -91,15 +94,15 @@ fn header(page: &mut String, results: &Results, data: Option<&str>) {
 }
 
 /// A verdict's class, and the anchor of its section.
-fn class(verdict: Verdict) -> (&'static str, &'static str) {
+fn class(verdict: ClaimVerdict) -> (&'static str, &'static str) {
     match verdict {
-        Verdict::Holds => ("good", "holds"),
-        Verdict::Fails => ("bad", "does-not-hold"),
-        Verdict::Unclear => ("warn", "undecided"),
+        ClaimVerdict::Holds => ("good", "holds"),
+        ClaimVerdict::Fails => ("bad", "does-not-hold"),
+        ClaimVerdict::Unclear => ("warn", "undecided"),
     }
 }
 
-fn pill(verdict: Verdict) -> String {
+fn pill(verdict: ClaimVerdict) -> String {
     let (class, _) = class(verdict);
     format!(
         "<span class=\"pill flat {class}\">{}</span>",
@@ -124,17 +127,17 @@ fn mark(how: Option<String>, beside: &str) -> String {
 fn cards(page: &mut String, results: &Results) {
     page.push_str("<section class=\"cards\">\n");
     let all = || results.experiments.iter().flat_map(|e| &e.claims);
-    for verdict in Verdict::BY_WEIGHT {
+    for verdict in ClaimVerdict::BY_WEIGHT {
         let count = all().filter(|c| c.verdict == verdict).count();
         let label = match verdict {
-            Verdict::Fails => "Claims that do not hold here",
-            Verdict::Unclear => "Undecided",
-            Verdict::Holds => "Claims that hold here",
+            ClaimVerdict::Fails => "Claims that do not hold here",
+            ClaimVerdict::Unclear => "Undecided",
+            ClaimVerdict::Holds => "Claims that hold here",
         };
         let why = match verdict {
-            Verdict::Fails => "in no repetition",
-            Verdict::Unclear => "repetitions differ, or it was put in",
-            Verdict::Holds => "in every repetition",
+            ClaimVerdict::Fails => "in no repetition",
+            ClaimVerdict::Unclear => "repetitions differ, or it was put in",
+            ClaimVerdict::Holds => "in every repetition",
         };
         let (_, anchor) = class(verdict);
         let shown = match count {
@@ -159,7 +162,7 @@ fn cards(page: &mut String, results: &Results) {
 }
 
 /// The claims with one verdict, each with its experiment.
-fn claims(page: &mut String, results: &Results, verdict: Verdict) {
+fn claims(page: &mut String, results: &Results, verdict: ClaimVerdict) {
     let mut rows = Vec::new();
     for e in &results.experiments {
         for c in e.claims.iter().filter(|c| c.verdict == verdict) {
@@ -178,7 +181,7 @@ fn claims(page: &mut String, results: &Results, verdict: Verdict) {
         return;
     }
     let (_, anchor) = class(verdict);
-    let emphasis = if verdict == Verdict::Fails {
+    let emphasis = if verdict == ClaimVerdict::Fails {
         " bad-first"
     } else {
         ""
@@ -195,7 +198,7 @@ fn claims(page: &mut String, results: &Results, verdict: Verdict) {
 }
 
 /// The cells of a claim.
-fn claim(e: &Experiment, c: &Claim) -> Vec<String> {
+fn claim(e: &Experiment, c: &PaperClaim) -> Vec<String> {
     let beside = format!("{} {}", c.claim, c.here);
     vec![
         escape(&sentence(&c.claim)),
@@ -324,7 +327,7 @@ fn data(plot: &Plot) -> String {
         "" => otherwise.to_owned(),
         label => label.to_owned(),
     };
-    let is_gantt = plot.kind == Kind::Gantt;
+    let is_gantt = plot.kind == ChartKind::Gantt;
     let head = match is_gantt {
         true => ["job", "node", "from", "to", ""].map(str::to_owned),
         false => [
@@ -339,8 +342,8 @@ fn data(plot: &Plot) -> String {
     for series in &plot.series {
         for point in &series.points {
             let at = match &point.at {
-                At::Number(x) => short(*x),
-                At::Name(name) => escape(name),
+                PointPosition::Number(x) => short(*x),
+                PointPosition::Name(name) => escape(name),
             };
             let mut row = vec![escape(&series.name), at];
             let number = |n: &f64| match is_gantt {
@@ -364,7 +367,7 @@ fn data(plot: &Plot) -> String {
     out
 }
 
-fn table(page: &mut String, table: &Table, how: Option<String>) {
+fn table(page: &mut String, table: &EvidenceTable, how: Option<String>) {
     let _ = writeln!(
         page,
         "<h3>{}{}</h3>",
@@ -372,7 +375,7 @@ fn table(page: &mut String, table: &Table, how: Option<String>) {
         mark(how, &table.title)
     );
     let is_text = |at: usize| {
-        let is = |row: &Vec<Cell>| matches!(row.get(at), Some(Cell::Text(_)));
+        let is = |row: &Vec<EvidenceCell>| matches!(row.get(at), Some(EvidenceCell::Text(_)));
         at == 0 || table.rows.iter().all(is)
     };
     let columns = table.columns.iter().enumerate();
@@ -391,11 +394,11 @@ fn table(page: &mut String, table: &Table, how: Option<String>) {
 }
 
 /// A figure, its spread and the paper's, told apart by style.
-fn cell(cell: &Cell, is_whole: bool) -> String {
-    let shown = Shown::of(cell, is_whole);
+fn cell(cell: &EvidenceCell, is_whole: bool) -> String {
+    let shown = FigureCell::of(cell, is_whole);
     let mut out = match cell {
-        Cell::Text(_) | Cell::Number(_) => escape(&shown.value),
-        Cell::Figure(_) => format!("<b>{}</b>", shown.value),
+        EvidenceCell::Text(_) | EvidenceCell::Number(_) => escape(&shown.value),
+        EvidenceCell::Figure(_) => format!("<b>{}</b>", shown.value),
     };
     if let Some((low, high)) = shown.spread {
         let _ = write!(out, " <small>{low} to {high}</small>");

@@ -1,7 +1,7 @@
 //! Results for terminals: all of them, or what a reader of the page has to know at once.
 
-use super::numbers::{Shown, short};
-use super::{Cell, Claim, Experiment, Results, Table, Verdict};
+use super::numbers::{FigureCell, short};
+use super::{ClaimVerdict, EvidenceCell, EvidenceTable, Experiment, PaperClaim, Results};
 use crate::html::sections::counted;
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub fn text(results: &Results) -> String {
 pub fn brief(results: &Results) -> String {
     let mut out = String::new();
     for e in &results.experiments {
-        for c in e.claims.iter().filter(|c| c.verdict == Verdict::Fails) {
+        for c in e.claims.iter().filter(|c| c.verdict == ClaimVerdict::Fails) {
             let _ = writeln!(out, "{}: {}", e.experiment, claim(e, c));
         }
     }
@@ -33,7 +33,7 @@ pub fn brief(results: &Results) -> String {
 }
 
 /// A claim with its verdict, the paper's figure and this machine's.
-fn claim(e: &Experiment, claim: &Claim) -> String {
+fn claim(e: &Experiment, claim: &PaperClaim) -> String {
     let how = e.how(claim.how.as_ref()).map(|how| format!(", {how}"));
     format!(
         "{}: {} (paper: {}; here{}: {})",
@@ -70,7 +70,7 @@ fn one(out: &mut String, e: &Experiment) {
     let _ = writeln!(out, "  {repeated}took {} s\n", short(e.seconds.round()));
 }
 
-fn table(out: &mut String, table: &Table) {
+fn table(out: &mut String, table: &EvidenceTable) {
     let rows: Vec<Vec<String>> = table
         .rows
         .iter()
@@ -100,8 +100,8 @@ fn table(out: &mut String, table: &Table) {
 }
 
 /// A cell in words: the figure, its spread, the paper's.
-fn cell(cell: &Cell, is_whole: bool) -> String {
-    let shown = Shown::of(cell, is_whole);
+fn cell(cell: &EvidenceCell, is_whole: bool) -> String {
+    let shown = FigureCell::of(cell, is_whole);
     let mut out = shown.value;
     if let Some((low, high)) = shown.spread {
         let _ = write!(out, " ({low} to {high})");
@@ -125,17 +125,17 @@ impl Results {
         let claims = counted(all().count() as u64, "claim");
         format!(
             "{claims}: {} do not hold, {} undecided, {} hold{not_run}",
-            count(Verdict::Fails),
-            count(Verdict::Unclear),
-            count(Verdict::Holds)
+            count(ClaimVerdict::Fails),
+            count(ClaimVerdict::Unclear),
+            count(ClaimVerdict::Holds)
         )
     }
 }
 
 impl Experiment {
     /// What does not hold stands first, what holds last.
-    pub(super) fn claims_by_verdict(&self) -> impl Iterator<Item = &Claim> {
-        Verdict::BY_WEIGHT
+    pub(super) fn claims_by_verdict(&self) -> impl Iterator<Item = &PaperClaim> {
+        ClaimVerdict::BY_WEIGHT
             .into_iter()
             .flat_map(|verdict| self.claims.iter().filter(move |c| c.verdict == verdict))
     }

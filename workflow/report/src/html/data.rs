@@ -1,11 +1,11 @@
 //! What the page's JavaScript draws from: compact rows, times in microseconds.
 
 use super::MAX_DRAWN;
-use super::links::Links;
+use super::links::PageLinks;
 use super::text::micros;
-use crate::names::{Names, kind_name};
+use crate::names::{RunNames, kind_name};
 use crate::summary::Summary;
-use crate::trace::{AttemptKey, Trace, is_stopped};
+use crate::trace::{AttemptKey, RunTrace, is_stopped};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -56,9 +56,9 @@ const KINDS: [TransferKind; 5] = [
 ];
 
 pub(super) fn drawing(
-    trace: &Trace,
-    names: &Names<'_>,
-    links: &Links,
+    trace: &RunTrace,
+    names: &RunNames<'_>,
+    links: &PageLinks,
     summary: &Summary,
 ) -> Drawing {
     let attempts = trace
@@ -66,7 +66,7 @@ pub(super) fn drawing(
         .map(|(key, a)| (trace.attempt_end(a) - a.started, (key, a)));
     let transfers = trace.history.transfers.iter();
     let transfers = transfers.map(|(id, t)| (trace.transfer_end(t) - t.ordered, (*id, t)));
-    let mut texts = Texts::default();
+    let mut texts = DrawingTexts::default();
     let transfers = longest(transfers).into_iter();
     let transfers: Vec<Value> = transfers
         .map(|(id, t)| transfer(trace, names, &mut texts, id, t))
@@ -101,12 +101,12 @@ fn longest<T>(all: impl Iterator<Item = (Nanos, T)>) -> Vec<T> {
 }
 
 #[derive(Default)]
-struct Texts {
+struct DrawingTexts {
     list: Vec<String>,
     known: BTreeMap<String, usize>,
 }
 
-impl Texts {
+impl DrawingTexts {
     fn number(&mut self, text: String) -> usize {
         if let Some(n) = self.known.get(&text) {
             return *n;
@@ -138,7 +138,13 @@ fn nodes(summary: &Summary) -> Vec<NodeDrawing> {
 
 /// `[step, name, attempt, [nodes], cores, assigned, inputs there, started, ended, how, prepare, run, commit,
 /// user, system, read, written, input, retained, output, log]`
-fn attempt(trace: &Trace, names: &Names<'_>, links: &Links, key: AttemptKey, a: &Attempt) -> Value {
+fn attempt(
+    trace: &RunTrace,
+    names: &RunNames<'_>,
+    links: &PageLinks,
+    key: AttemptKey,
+    a: &Attempt,
+) -> Value {
     let (id, _) = key;
     let how = match &a.ended {
         Some((_, AttemptEnd::Committed { .. })) => "committed",
@@ -187,9 +193,9 @@ fn attempt(trace: &Trace, names: &Names<'_>, links: &Links, key: AttemptKey, a: 
 /// `[id, data, kind, [nodes it leaves], node it goes to or -1, from, to, ordered, began to move, ended, bytes,
 /// how, reason]`
 fn transfer(
-    trace: &Trace,
-    names: &Names<'_>,
-    texts: &mut Texts,
+    trace: &RunTrace,
+    names: &RunNames<'_>,
+    texts: &mut DrawingTexts,
     id: TransferId,
     t: &TransferHistory,
 ) -> Value {

@@ -1,11 +1,11 @@
 //! What failed on the way or in the end, and what was stopped when the run was.
 
-use super::links::Links;
+use super::links::PageLinks;
 use super::text::escape;
-use crate::names::Names;
+use crate::names::RunNames;
 use crate::summarize::{lost_nodes, not_rescued, not_run};
 use crate::summary::MAX_NOT_RUN;
-use crate::trace::{Trace, is_stopped};
+use crate::trace::{RunTrace, is_stopped};
 use std::fmt::Write;
 use tarn_types::event::FailureKind;
 use tarn_types::history::{AttemptEnd, TransferEnd};
@@ -17,7 +17,7 @@ const MAX_FAILURES: usize = 100;
 const MAX_STOPPED: usize = 20;
 
 /// Attempts that ended with the run, in one sentence.
-fn stopped(page: &mut String, trace: &Trace, names: &Names<'_>) {
+fn stopped(page: &mut String, trace: &RunTrace, names: &RunNames<'_>) {
     let stopped = || trace.attempts().filter(|(_, a)| is_stopped(a));
     let first: Vec<String> = stopped()
         .take(MAX_STOPPED)
@@ -40,11 +40,15 @@ fn stopped(page: &mut String, trace: &Trace, names: &Names<'_>) {
 }
 
 /// A failure: when, what, why, the end of its log and a link to it.
-type Shown<'a> = (Time, String, &'a str, &'a str, Option<String>);
+type FailureListEntry<'a> = (Time, String, &'a str, &'a str, Option<String>);
 
 /// Failed attempts and transfers; those that were only stopped are none.
-fn failed<'a>(trace: &'a Trace, names: &Names<'_>, links: &Links) -> Vec<Shown<'a>> {
-    let mut all: Vec<Shown<'a>> = Vec::new();
+fn failed<'a>(
+    trace: &'a RunTrace,
+    names: &RunNames<'_>,
+    links: &PageLinks,
+) -> Vec<FailureListEntry<'a>> {
+    let mut all: Vec<FailureListEntry<'a>> = Vec::new();
     for ((id, _), a) in trace.attempts().filter(|(_, a)| !is_stopped(a)) {
         if let Some((when, AttemptEnd::Failed { failure, log_tail })) = &a.ended {
             let what = format!(
@@ -75,9 +79,9 @@ fn failed<'a>(trace: &'a Trace, names: &Names<'_>, links: &Links) -> Vec<Shown<'
 
 pub(super) fn failures(
     page: &mut String,
-    trace: &Trace,
-    names: &Names<'_>,
-    links: &Links,
+    trace: &RunTrace,
+    names: &RunNames<'_>,
+    links: &PageLinks,
     title: &str,
 ) {
     stopped(page, trace, names);

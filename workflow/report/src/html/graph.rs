@@ -1,10 +1,10 @@
 //! The workflow as a picture: steps, datasets and what leads to what, as plain SVG.
 
-use super::layers::{Cell, Edge, layers};
+use super::layers::{LayerCell, VertexPair, layers};
 use super::text::escape;
-use crate::names::Names;
+use crate::names::RunNames;
 use crate::summary::Summary;
-use crate::trace::Trace;
+use crate::trace::RunTrace;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tarn_types::id::{DataId, StepId};
@@ -24,7 +24,7 @@ const PITCH: usize = HEIGHT + 26;
 /// Characters of a name that fit into a box.
 const NAME: usize = 19;
 
-enum Kind {
+enum WorkflowVertexKind {
     Step { number: usize, failed: bool },
     Data { result: bool },
 }
@@ -32,20 +32,20 @@ enum Kind {
 struct Vertex {
     name: String,
     note: String,
-    kind: Kind,
+    kind: WorkflowVertexKind,
 }
 
 /// The graph of a workflow.
 #[derive(Default)]
-pub(super) struct Graph {
+pub(super) struct WorkflowGraph {
     vertices: Vec<Vertex>,
-    edges: Vec<Edge>,
+    edges: Vec<VertexPair>,
     /// Of each edge, whether it only says `after`.
     is_order: Vec<bool>,
 }
 
-impl Graph {
-    pub(super) fn of(trace: &Trace, names: &Names<'_>, summary: &Summary) -> Self {
+impl WorkflowGraph {
+    pub(super) fn of(trace: &RunTrace, names: &RunNames<'_>, summary: &Summary) -> Self {
         let mut graph = Self::default();
         let steps = &trace.start.workflow.steps;
         for (number, step) in summary.steps.iter().enumerate() {
@@ -65,7 +65,7 @@ impl Graph {
                 "not run".into()
             };
             let failed = i.failed > 0;
-            let kind = Kind::Step { number, failed };
+            let kind = WorkflowVertexKind::Step { number, failed };
             graph.vertices.push(Vertex {
                 name: step.name.clone(),
                 note,
@@ -108,8 +108,8 @@ impl Graph {
     fn data(
         &mut self,
         known: &mut BTreeMap<(DataId, u32), usize>,
-        trace: &Trace,
-        names: &Names<'_>,
+        trace: &RunTrace,
+        names: &RunNames<'_>,
         (data, version): (DataId, u32),
     ) -> usize {
         if let Some(at) = known.get(&(data, version)) {
@@ -141,7 +141,7 @@ impl Graph {
         self.vertices.push(Vertex {
             name,
             note,
-            kind: Kind::Data { result },
+            kind: WorkflowVertexKind::Data { result },
         });
         known.insert((data, version), self.vertices.len() - 1);
         self.vertices.len() - 1
@@ -150,10 +150,10 @@ impl Graph {
     /// Writes the picture: once if it is narrow, else once for wide screens and once for phones.
     pub(super) fn draw(&self, page: &mut String) {
         let wide = layers(self.vertices.len(), &self.edges, WIDE);
-        let boxes = |layer: &Vec<Cell>| {
+        let boxes = |layer: &Vec<LayerCell>| {
             layer
                 .iter()
-                .filter(|c| matches!(c, Cell::Vertex(_)))
+                .filter(|c| matches!(c, LayerCell::Vertex(_)))
                 .count()
         };
         if wide.iter().map(boxes).max().unwrap_or(0) <= NARROW {
@@ -164,7 +164,7 @@ impl Graph {
         self.svg(page, &narrow, "slim");
     }
 
-    fn svg(&self, page: &mut String, layers: &[Vec<Cell>], class: &str) {
+    fn svg(&self, page: &mut String, layers: &[Vec<LayerCell>], class: &str) {
         let widths: Vec<usize> = layers.iter().map(|l| row_width(l)).collect();
         let width = widths.iter().max().copied().unwrap_or(0) + 4;
         let height = layers.len() * PITCH - (PITCH - HEIGHT) + 4;
@@ -180,8 +180,8 @@ impl Graph {
             let y = row * PITCH + 2;
             for cell in layer {
                 match cell {
-                    Cell::Vertex(v) => place[*v] = (x, y),
-                    Cell::Bend(edge) => bends[*edge].push((x + BEND / 2, y)),
+                    LayerCell::Vertex(v) => place[*v] = (x, y),
+                    LayerCell::Bend(edge) => bends[*edge].push((x + BEND / 2, y)),
                 }
                 x += cell_width(*cell) + GAP;
             }
@@ -202,14 +202,14 @@ impl Graph {
     }
 }
 
-fn cell_width(cell: Cell) -> usize {
+fn cell_width(cell: LayerCell) -> usize {
     match cell {
-        Cell::Vertex(_) => WIDTH,
-        Cell::Bend(_) => BEND,
+        LayerCell::Vertex(_) => WIDTH,
+        LayerCell::Bend(_) => BEND,
     }
 }
 
-fn row_width(layer: &[Cell]) -> usize {
+fn row_width(layer: &[LayerCell]) -> usize {
     let cells: usize = layer.iter().map(|c| cell_width(*c)).sum();
     cells + GAP * layer.len().saturating_sub(1)
 }
@@ -234,7 +234,7 @@ fn path(from: (usize, usize), bends: &[(usize, usize)], to: (usize, usize)) -> S
 impl Vertex {
     fn draw(&self, page: &mut String, (x, y): (usize, usize)) {
         let (class, style, radius) = match &self.kind {
-            Kind::Step { number, failed } => {
+            WorkflowVertexKind::Step { number, failed } => {
                 let class = if *failed {
                     "vertex step failed"
                 } else {
@@ -242,8 +242,12 @@ impl Vertex {
                 };
                 (class, format!("--c:{}", step_colour(*number)), 6)
             }
-            Kind::Data { result: true } => ("vertex data result", String::new(), HEIGHT / 2),
-            Kind::Data { result: false } => ("vertex data", String::new(), HEIGHT / 2),
+            WorkflowVertexKind::Data { result: true } => {
+                ("vertex data result", String::new(), HEIGHT / 2)
+            }
+            WorkflowVertexKind::Data { result: false } => {
+                ("vertex data", String::new(), HEIGHT / 2)
+            }
         };
         let middle = x + WIDTH / 2;
         let _ = writeln!(

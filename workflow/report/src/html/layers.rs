@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 const SWEEPS: usize = 6;
 
 /// An edge between two boxes, by their numbers.
-pub(super) type Edge = (usize, usize);
+pub(super) type VertexPair = (usize, usize);
 
 /// What has a place in a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cell {
+pub(super) enum LayerCell {
     /// A box.
     Vertex(usize),
     /// An edge that passes on its way to a lower layer.
@@ -19,16 +19,16 @@ pub(super) enum Cell {
 }
 
 /// The layers from top to bottom, each from left to right; at most `most` boxes in one.
-pub(super) fn layers(count: usize, edges: &[Edge], most: usize) -> Vec<Vec<Cell>> {
+pub(super) fn layers(count: usize, edges: &[VertexPair], most: usize) -> Vec<Vec<LayerCell>> {
     let level = levels(count, edges, most.max(1));
     let depth = level.iter().max().map_or(0, |deepest| deepest + 1);
-    let mut layers: Vec<Vec<Cell>> = vec![Vec::new(); depth];
+    let mut layers: Vec<Vec<LayerCell>> = vec![Vec::new(); depth];
     for (vertex, at) in level.iter().enumerate() {
-        layers[*at].push(Cell::Vertex(vertex));
+        layers[*at].push(LayerCell::Vertex(vertex));
     }
     for (number, (from, to)) in edges.iter().enumerate() {
         for layer in layers.iter_mut().take(level[*to]).skip(level[*from] + 1) {
-            layer.push(Cell::Bend(number));
+            layer.push(LayerCell::Bend(number));
         }
     }
     order(&mut layers, edges);
@@ -37,7 +37,7 @@ pub(super) fn layers(count: usize, edges: &[Edge], most: usize) -> Vec<Vec<Cell>
 
 /// The layer of each box: below all that lead to it. Boxes that nothing leads to stand just above what they
 /// lead to.
-fn levels(count: usize, edges: &[Edge], most: usize) -> Vec<usize> {
+fn levels(count: usize, edges: &[VertexPair], most: usize) -> Vec<usize> {
     let (mut above, mut below) = (vec![Vec::new(); count], vec![Vec::new(); count]);
     for (from, to) in edges {
         below[*from].push(*to);
@@ -88,7 +88,7 @@ fn without_gaps(level: Vec<usize>) -> Vec<usize> {
 }
 
 /// Orders each layer by the mean position of its neighbours above, then below, in turn.
-fn order(layers: &mut [Vec<Cell>], edges: &[Edge]) {
+fn order(layers: &mut [Vec<LayerCell>], edges: &[VertexPair]) {
     for sweep in 0..SWEEPS {
         let down = sweep % 2 == 0;
         for step in 1..layers.len() {
@@ -99,7 +99,7 @@ fn order(layers: &mut [Vec<Cell>], edges: &[Edge]) {
             };
             let fixed = std::mem::take(&mut layers[beside]);
             let here = std::mem::take(&mut layers[at]);
-            let mut keyed: Vec<(f64, Cell)> = here
+            let mut keyed: Vec<(f64, LayerCell)> = here
                 .iter()
                 .enumerate()
                 .map(|(now, cell)| {
@@ -115,19 +115,26 @@ fn order(layers: &mut [Vec<Cell>], edges: &[Edge]) {
 }
 
 /// The mean position, 0 to 1, of a cell's neighbours in the layer above (`down`) or below it.
-fn barycentre(cell: Cell, fixed: &[Cell], edges: &[Edge], down: bool) -> Option<f64> {
+fn barycentre(
+    cell: LayerCell,
+    fixed: &[LayerCell],
+    edges: &[VertexPair],
+    down: bool,
+) -> Option<f64> {
     let touches = |edge: usize, vertex: usize| {
         let (from, to) = edges[edge];
         if down { to == vertex } else { from == vertex }
     };
-    let meets = |other: &Cell| match (cell, *other) {
-        (Cell::Bend(a), Cell::Bend(b)) => a == b,
-        (Cell::Vertex(v), Cell::Bend(edge)) => touches(edge, v),
-        (Cell::Bend(edge), Cell::Vertex(v)) => {
+    let meets = |other: &LayerCell| match (cell, *other) {
+        (LayerCell::Bend(a), LayerCell::Bend(b)) => a == b,
+        (LayerCell::Vertex(v), LayerCell::Bend(edge)) => touches(edge, v),
+        (LayerCell::Bend(edge), LayerCell::Vertex(v)) => {
             let (from, to) = edges[edge];
             v == if down { from } else { to }
         }
-        (Cell::Vertex(v), Cell::Vertex(o)) => edges.contains(&if down { (o, v) } else { (v, o) }),
+        (LayerCell::Vertex(v), LayerCell::Vertex(o)) => {
+            edges.contains(&if down { (o, v) } else { (v, o) })
+        }
     };
     let places = (0..fixed.len()).filter(|at| meets(&fixed[*at]));
     let (sum, count) = places.fold((0, 0), |(sum, count), at| (sum + 2 * at + 1, count + 1));
@@ -139,10 +146,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn level_of(layers: &[Vec<Cell>], vertex: usize) -> usize {
+    fn level_of(layers: &[Vec<LayerCell>], vertex: usize) -> usize {
         let at = layers
             .iter()
-            .position(|l| l.contains(&Cell::Vertex(vertex)));
+            .position(|l| l.contains(&LayerCell::Vertex(vertex)));
         at.expect("it has a place")
     }
 
@@ -151,18 +158,18 @@ mod tests {
         fn edges_lead_down_and_pass_every_layer_between(
             count in 1usize..24, pairs in prop::collection::vec((0usize..24, 0usize..24), 0..40), most in 1usize..5,
         ) {
-            let mut edges: Vec<Edge> = pairs.into_iter().filter(|(a, b)| a < b && *b < count).collect();
+            let mut edges: Vec<VertexPair> = pairs.into_iter().filter(|(a, b)| a < b && *b < count).collect();
             edges.sort_unstable();
             edges.dedup();
             let layers = layers(count, &edges, most);
             for (number, (from, to)) in edges.iter().enumerate() {
                 let (above, below) = (level_of(&layers, *from), level_of(&layers, *to));
                 prop_assert!(above < below);
-                let bends = layers.iter().filter(|l| l.contains(&Cell::Bend(number))).count();
+                let bends = layers.iter().filter(|l| l.contains(&LayerCell::Bend(number))).count();
                 prop_assert_eq!(bends, below - above - 1);
             }
             for layer in &layers {
-                let boxes = layer.iter().filter(|c| matches!(c, Cell::Vertex(_))).count();
+                let boxes = layer.iter().filter(|c| matches!(c, LayerCell::Vertex(_))).count();
                 prop_assert!((1..=most).contains(&boxes));
             }
         }
@@ -175,7 +182,7 @@ mod tests {
             layers
                 .iter()
                 .flatten()
-                .filter(|c| matches!(c, Cell::Vertex(_)))
+                .filter(|c| matches!(c, LayerCell::Vertex(_)))
                 .count(),
             3
         );

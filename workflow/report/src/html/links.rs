@@ -8,14 +8,14 @@ use tarn_types::object::is_object;
 
 /// Where a page is stored, and the run that it shows. By default the page is in the run's folder.
 #[derive(Debug, Clone, Default)]
-pub struct Links {
+pub struct PageLinks {
     /// The folder of the page; not known: links to results are absolute.
     page: Option<PathBuf>,
     /// The run's folder, seen from the page.
     run: PathBuf,
 }
 
-impl Links {
+impl PageLinks {
     /// Links of a page in folder `page` about the run with folder `run`, both absolute.
     pub fn new(page: &Path, run: &Path) -> Self {
         Self {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn links_are_relative_where_they_can_be() {
-        let links = Links::new(
+        let links = PageLinks::new(
             Path::new("/home/ada/p/../web"),
             Path::new("/home/ada/p/.tarn/runs/p-1"),
         );
@@ -116,6 +116,6 @@ mod tests {
             links.log("fit", id, 2),
             "../p/.tarn/runs/p-1/steps/fit-7.2.log"
         );
-        assert_eq!(Links::default().log("fit", id, 2), "steps/fit-7.2.log");
+        assert_eq!(PageLinks::default().log("fit", id, 2), "steps/fit-7.2.log");
     }
 }

@@ -3,7 +3,7 @@
 use super::MAX_DRAWN;
 use super::text::{escape, percent};
 use crate::summary::{OutcomeName, Summary};
-use crate::trace::{Trace, is_stopped};
+use crate::trace::{RunTrace, is_stopped};
 use std::fmt::Write;
 use tarn_types::units::{Bytes, Elapsed};
 
@@ -70,16 +70,16 @@ fn card(page: &mut String, label: &str, value: &str, below: &str, class: &str) {
 }
 
 /// Attempts that were stopped because the run was.
-fn stopped(trace: &Trace) -> usize {
+fn stopped(trace: &RunTrace) -> usize {
     trace.attempts().filter(|(_, a)| is_stopped(a)).count()
 }
 
 /// Attempts after the first of each instance.
-fn retries(trace: &Trace) -> usize {
+fn retries(trace: &RunTrace) -> usize {
     trace.attempts().filter(|((_, at), _)| *at > 0).count()
 }
 
-pub(super) fn figures(page: &mut String, trace: &Trace, s: &Summary) {
+pub(super) fn figures(page: &mut String, trace: &RunTrace, s: &Summary) {
     page.push_str("<section class=\"cards\">\n");
     let core_time: u128 = s
         .nodes
@@ -266,7 +266,7 @@ pub(super) fn traffic(page: &mut String, s: &Summary) {
     );
 }
 
-pub(super) fn charts(page: &mut String, trace: &Trace) {
+pub(super) fn charts(page: &mut String, trace: &RunTrace) {
     let attempts = trace.attempts().count();
     let _ = write!(
         page,

@@ -2,9 +2,9 @@
 
 use super::graph::step_colour;
 use super::text::{escape, percent};
-use crate::shares::{Shares, shares};
+use crate::shares::{AttemptTimeShares, shares};
 use crate::summary::{StepSummary, Summary};
-use crate::trace::Trace;
+use crate::trace::RunTrace;
 use std::fmt::Write;
 use tarn_types::units::{Bytes, Elapsed};
 
@@ -31,7 +31,7 @@ const PARTS: [(&str, &str); 4] = [
     ("own", "tarn: prepare and commit"),
 ];
 
-pub(super) fn steps(page: &mut String, trace: &Trace, s: &Summary) {
+pub(super) fn steps(page: &mut String, trace: &RunTrace, s: &Summary) {
     page.push_str("<section><h2>Steps</h2>\n<div class=\"legend\">");
     for (class, title) in PARTS {
         let _ = write!(page, "<span><i class=\"{class}\"></i>{title}</span>");
@@ -106,7 +106,13 @@ fn bytes(b: u64) -> String {
     }
 }
 
-fn step_row(page: &mut String, at: usize, r: &StepSummary, shares: &Shares, measured: bool) {
+fn step_row(
+    page: &mut String,
+    at: usize,
+    r: &StepSummary,
+    shares: &AttemptTimeShares,
+    measured: bool,
+) {
     let i = &r.instances;
     let counts = [
         (i.run, "run"),
@@ -165,7 +171,7 @@ fn step_row(page: &mut String, at: usize, r: &StepSummary, shares: &Shares, meas
 }
 
 /// The bar of where the time went; its parts are also written out.
-fn split(page: &mut String, s: &Shares) {
+fn split(page: &mut String, s: &AttemptTimeShares) {
     let parts = [s.user, s.system, s.off, s.own];
     let whole: u128 = parts.iter().map(|p| u128::from(*p)).sum();
     let title = COLUMNS[7].0;

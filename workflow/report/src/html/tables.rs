@@ -3,8 +3,8 @@
 use super::sections::too_many;
 use super::text::escape;
 use crate::summary::Summary;
-use crate::trace::Trace;
-use crate::why::Answer;
+use crate::trace::RunTrace;
+use crate::why::LoggedReason;
 use std::fmt::Write;
 use tarn_types::units::Elapsed;
 
@@ -26,7 +26,7 @@ pub(super) fn images(page: &mut String, summary: &Summary) {
 }
 
 /// Two tables that JavaScript fills: rows come as they are asked for.
-pub(super) fn lists(page: &mut String, trace: &Trace) {
+pub(super) fn lists(page: &mut String, trace: &RunTrace) {
     let (attempts, transfers) = (trace.attempts().count(), trace.history.transfers.len());
     for (id, title, rows, what) in [
         ("attempts", "Every attempt", attempts, "attempts"),
@@ -47,7 +47,7 @@ pub(crate) fn list(page: &mut String, id: &str, (title, rows): (&str, usize), no
     );
 }
 
-pub(super) fn notes(page: &mut String, notes: &[Answer]) {
+pub(super) fn notes(page: &mut String, notes: &[LoggedReason]) {
     if notes.is_empty() {
         return;
     }

@@ -1,11 +1,11 @@
 //! What was run: the graph of the workflow and the command of each step; where results are; with what it ran.
 
-use super::graph::{Graph, MAX_BOXES, step_colour};
-use super::links::Links;
+use super::graph::{MAX_BOXES, WorkflowGraph, step_colour};
+use super::links::PageLinks;
 use super::text::escape;
-use crate::names::Names;
+use crate::names::RunNames;
 use crate::summary::Summary;
-use crate::trace::Trace;
+use crate::trace::RunTrace;
 use std::fmt::Write;
 use tarn_types::text::minute;
 use tarn_types::units::{Bytes, Elapsed};
@@ -15,7 +15,7 @@ use tarn_types::workflow::{Foreach, Step};
 const MAX_COMMANDS: usize = 300;
 const MAX_LINES: usize = 12;
 
-pub(super) fn workflow(page: &mut String, trace: &Trace, names: &Names<'_>, s: &Summary) {
+pub(super) fn workflow(page: &mut String, trace: &RunTrace, names: &RunNames<'_>, s: &Summary) {
     let steps = &trace.start.workflow.steps;
     if steps.is_empty() {
         return;
@@ -23,7 +23,7 @@ pub(super) fn workflow(page: &mut String, trace: &Trace, names: &Names<'_>, s: &
     page.push_str(
         "<section id=\"workflow\"><h2>Workflow</h2>\n<div class=\"beside\"><div class=\"graph\">\n",
     );
-    let graph = Graph::of(trace, names, s);
+    let graph = WorkflowGraph::of(trace, names, s);
     if graph.boxes() <= MAX_BOXES {
         graph.draw(page);
         page.push_str(
@@ -48,7 +48,7 @@ pub(super) fn workflow(page: &mut String, trace: &Trace, names: &Names<'_>, s: &
     page.push_str("</div></div></section>\n");
 }
 
-fn command(page: &mut String, names: &Names<'_>, at: usize, step: &Step) {
+fn command(page: &mut String, names: &RunNames<'_>, at: usize, step: &Step) {
     let mut about: Vec<String> = Vec::new();
     match &step.foreach {
         None => {}
@@ -91,7 +91,7 @@ fn command(page: &mut String, names: &Names<'_>, at: usize, step: &Step) {
 }
 
 /// Datasets with a `dest`: where each is, or that it is not.
-pub(super) fn results(page: &mut String, trace: &Trace, links: &Links) {
+pub(super) fn results(page: &mut String, trace: &RunTrace, links: &PageLinks) {
     let workflow = &trace.start.workflow;
     let wanted = || (0..).map(tarn_types::id::DataId).zip(&workflow.data);
     let wanted = || wanted().filter_map(|(id, d)| Some((id, d, d.dest.as_ref()?)));
@@ -124,7 +124,7 @@ pub(super) fn results(page: &mut String, trace: &Trace, links: &Links) {
 }
 
 /// With what the run ran: versions, machines, folders.
-pub(super) fn environment(page: &mut String, trace: &Trace, s: &Summary) {
+pub(super) fn environment(page: &mut String, trace: &RunTrace, s: &Summary) {
     let start = &trace.start;
     let hosts = start.cluster.hosts.iter().take(64).map(|host| {
         let memory = if host.memory > 0 {

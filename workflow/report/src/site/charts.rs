@@ -62,7 +62,7 @@ impl Chart {
             of_kind.map(|s| s.nodes.len()).sum::<usize>()
         };
         let drawn = [false, true].map(|jobs| count(jobs) <= MAX_BOXES);
-        let mut names = Names {
+        let mut names = ChartNames {
             known: BTreeMap::new(),
             users: users(run.workload),
         };
@@ -94,9 +94,9 @@ impl Chart {
         !self.boxes.is_empty()
     }
 
-    fn draw(&mut self, run: &SiteRun<'_>, span: &Span, start: Time, names: &mut Names) {
+    fn draw(&mut self, run: &SiteRun<'_>, span: &Span, start: Time, names: &mut ChartNames) {
         let known = &mut self.names;
-        let mut name = |of: Of| names.of(of, run.workload, known);
+        let mut name = |of: ChartSubject| names.of(of, run.workload, known);
         let job = |id: JobId| run.workload.jobs.get(id.at());
         let time = |t: Time| i64::try_from(micros(t.saturating_sub(start))).unwrap_or(i64::MAX);
         let (begin, end) = (time(span.begin), time(span.end));
@@ -110,15 +110,16 @@ impl Chart {
                         .map_or(-1, |f| i64::from(f.0));
                     let shares = i64::from(job(id).is_some_and(|j| j.job.cores > 0));
                     let number = i64::from(id.0);
-                    let named = name(Of::Job(id));
+                    let named = name(ChartSubject::Job(id));
                     self.boxes
                         .push([named, flow, first, last, begin, end, shares, number]);
                 }
-                SpanOf::StageIn(id) => self.phases.push(row(name(Of::Job(id)), 0)),
-                SpanOf::StageOut(id) => self.phases.push(row(name(Of::Job(id)), 1)),
+                SpanOf::StageIn(id) => self.phases.push(row(name(ChartSubject::Job(id)), 0)),
+                SpanOf::StageOut(id) => self.phases.push(row(name(ChartSubject::Job(id)), 1)),
                 SpanOf::Run(_) => {}
                 SpanOf::Moving { item, way, .. } => {
-                    self.moves.push(row(name(Of::Item(item)), way as i64));
+                    self.moves
+                        .push(row(name(ChartSubject::Item(item)), way as i64));
                 }
                 SpanOf::Reboot => self.off.push(row(-1, 0)),
                 SpanOf::Asleep => self.off.push(row(-1, 1)),
@@ -130,25 +131,25 @@ impl Chart {
 
 /// What has a name in a chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Of {
+enum ChartSubject {
     Job(JobId),
     Item(ItemId),
 }
 
 /// Where names are in the chart's list.
-struct Names {
-    known: BTreeMap<Of, i64>,
+struct ChartNames {
+    known: BTreeMap<ChartSubject, i64>,
     /// Of items, the first jobs that write and that read them.
     users: BTreeMap<ItemId, [Vec<JobId>; 2]>,
 }
 
-impl Names {
-    fn of(&mut self, of: Of, workload: &Workload, list: &mut Vec<String>) -> i64 {
+impl ChartNames {
+    fn of(&mut self, of: ChartSubject, workload: &Workload, list: &mut Vec<String>) -> i64 {
         let users = &self.users;
         *self.known.entry(of).or_insert_with(|| {
             list.push(match of {
-                Of::Job(job) => job_name(workload, job),
-                Of::Item(item) => item_name(workload, item, users.get(&item)),
+                ChartSubject::Job(job) => job_name(workload, job),
+                ChartSubject::Item(item) => item_name(workload, item, users.get(&item)),
             });
             list.len() as i64 - 1
         })

@@ -44,7 +44,7 @@ pub struct SiteSummary {
     /// Over all jobs that are done.
     pub mean_bounded_slowdown: f64,
     /// By the way they took.
-    pub bytes: Bytes,
+    pub bytes: SiteByteTotals,
     /// What all nodes drew.
     pub energy_j: f64,
     /// Events that the planner was told.
@@ -101,7 +101,7 @@ pub struct FlowSummary {
 
 /// Bytes by the way they took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Bytes {
+pub struct SiteByteTotals {
     /// From the external store.
     pub external_in: u64,
     /// To it.
@@ -122,14 +122,14 @@ pub struct JobsSummary {
     /// Attempts that failed.
     pub retries: u64,
     /// From when a job could have begun until it did.
-    pub wait_s: Distribution,
+    pub wait_s: SiteDistribution,
     /// (wait + run) / max(run, 10 s).
-    pub bounded_slowdown: Distribution,
+    pub bounded_slowdown: SiteDistribution,
 }
 
 /// How values are distributed (percentiles by nearest rank; 0 of none).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Distribution {
+pub struct SiteDistribution {
     /// The mean.
     pub mean: f64,
     /// Half are at most this.
@@ -225,7 +225,7 @@ impl SiteSummary {
             workflows: workflows(run),
             mean_wait_s: mean(done().map(|j| seconds(j.wait()))),
             mean_bounded_slowdown: mean(done().map(JobResult::bounded_slow_down)),
-            bytes: Bytes {
+            bytes: SiteByteTotals {
                 external_in: bytes.external_in,
                 external_out: bytes.external_out,
                 peer: bytes.peer,
@@ -304,8 +304,8 @@ fn jobs(result: &SiteResult, belongs: impl Fn(usize) -> bool) -> JobsSummary {
         waits.push(seconds(job.wait()));
         slow_downs.push(job.bounded_slow_down());
     }
-    summary.wait_s = Distribution::of(waits);
-    summary.bounded_slowdown = Distribution::of(slow_downs);
+    summary.wait_s = SiteDistribution::of(waits);
+    summary.bounded_slowdown = SiteDistribution::of(slow_downs);
     summary
 }
 
@@ -314,7 +314,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / (count as f64).max(1.0)
 }
 
-impl Distribution {
+impl SiteDistribution {
     fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let rank = |percent: usize| {
@@ -357,8 +357,9 @@ mod tests {
 
     #[test]
     fn percentiles_are_values_that_occur() {
-        let of = |values: &[u32]| Distribution::of(values.iter().map(|v| f64::from(*v)).collect());
-        assert_eq!(of(&[]), Distribution::default());
+        let of =
+            |values: &[u32]| SiteDistribution::of(values.iter().map(|v| f64::from(*v)).collect());
+        assert_eq!(of(&[]), SiteDistribution::default());
         let hundred: Vec<u32> = (1..=100).rev().collect();
         let d = of(&hundred);
         assert_eq!(

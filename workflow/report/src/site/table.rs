@@ -1,6 +1,6 @@
 //! The figures of several policies side by side, for terminals.
 
-use super::summary::{Distribution, SiteSummary};
+use super::summary::{SiteDistribution, SiteSummary};
 use std::fmt::Write;
 use tarn_types::units::{Bytes, Elapsed, Nanos, SECOND};
 
@@ -8,7 +8,7 @@ use tarn_types::units::{Bytes, Elapsed, Nanos, SECOND};
 const MAX_FLOW_ROWS: usize = 20;
 
 /// A row: its label, and a cell for each policy.
-pub(super) type Row = (String, Vec<String>);
+pub(super) type PolicyRow = (String, Vec<String>);
 
 pub(super) fn time(seconds: f64) -> String {
     Elapsed((seconds * SECOND as f64).round() as Nanos).to_string()
@@ -36,8 +36,8 @@ pub(super) fn joules(joules: f64) -> String {
 }
 
 /// All rows, empty ones left out.
-pub(super) fn rows(runs: &[SiteSummary]) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
+pub(super) fn rows(runs: &[SiteSummary]) -> Vec<PolicyRow> {
+    let mut rows: Vec<PolicyRow> = Vec::new();
     let mut row = |label: &str, cell: &dyn Fn(&SiteSummary) -> String| {
         rows.push((label.to_owned(), runs.iter().map(cell).collect()));
     };
@@ -78,7 +78,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-fn flow_rows(runs: &[SiteSummary]) -> Vec<Row> {
+fn flow_rows(runs: &[SiteSummary]) -> Vec<PolicyRow> {
     let Some(first) = runs.first().filter(|s| !s.workflows.is_empty()) else {
         return Vec::new();
     };
@@ -107,7 +107,7 @@ fn flow_rows(runs: &[SiteSummary]) -> Vec<Row> {
     names.map(row).collect()
 }
 
-fn job_rows(runs: &[SiteSummary]) -> Vec<Row> {
+fn job_rows(runs: &[SiteSummary]) -> Vec<PolicyRow> {
     let mut rows = Vec::new();
     for (kind, ordinary) in [("ordinary jobs", true), ("workflow jobs", false)] {
         let of = |s: &SiteSummary| match ordinary {
@@ -124,10 +124,10 @@ fn job_rows(runs: &[SiteSummary]) -> Vec<Row> {
             open => format!("{}, {open} not done", j.done),
         });
         row(kind.to_owned(), done.collect());
-        let wait = |d: &Distribution| format!("{} / {}", time(d.mean), time(d.p99));
+        let wait = |d: &SiteDistribution| format!("{} / {}", time(d.mean), time(d.p99));
         let waits = all.iter().map(|j| wait(&j.wait_s)).collect();
         row("  wait, mean / p99".into(), waits);
-        let slow = |d: &Distribution| format!("{:.2} / {:.2}", d.mean, d.p99);
+        let slow = |d: &SiteDistribution| format!("{:.2} / {:.2}", d.mean, d.p99);
         let slow = all.iter().map(|j| slow(&j.bounded_slowdown)).collect();
         row("  bounded slow-down, mean / p99".into(), slow);
         if all.iter().any(|j| j.retries > 0) {

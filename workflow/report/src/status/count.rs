@@ -1,8 +1,8 @@
 //! How many instances are in which state, those included that nothing was decided about yet.
 
-use super::Counts;
+use super::InstanceCounts;
 use crate::summary::MAX_NOT_RUN;
-use crate::trace::{Trace, is_stopped};
+use crate::trace::{RunTrace, is_stopped};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::history::{InstanceHistory, InstanceState};
 use tarn_types::id::{DataId, StepId};
@@ -11,10 +11,10 @@ use tarn_types::pattern::EntryPattern;
 use tarn_types::workflow::Foreach;
 
 /// Those of each step.
-pub(crate) fn counts_of_steps(trace: &Trace) -> Vec<Counts> {
+pub(crate) fn counts_of_steps(trace: &RunTrace) -> Vec<InstanceCounts> {
     let expected = (0..).map(StepId).zip(expected_instances(trace));
     let of_step = |(step, expected): (StepId, Option<u64>)| {
-        let mut counts = Counts::default();
+        let mut counts = InstanceCounts::default();
         let mut known = 0u64;
         for (_, instance) in trace.history.instances_of(step) {
             known += 1;
@@ -46,7 +46,7 @@ pub(super) fn was_stopped(instance: &InstanceHistory) -> bool {
 }
 
 /// The names of the first steps whose number of instances is not known.
-pub(crate) fn unexpanded(trace: &Trace) -> Vec<String> {
+pub(crate) fn unexpanded(trace: &RunTrace) -> Vec<String> {
     let steps = trace.start.workflow.steps.iter();
     let unknown = steps
         .zip(expected_instances(trace))
@@ -56,9 +56,9 @@ pub(crate) fn unexpanded(trace: &Trace) -> Vec<String> {
 }
 
 /// Those of all steps together.
-pub(crate) fn counts(trace: &Trace) -> Counts {
+pub(crate) fn counts(trace: &RunTrace) -> InstanceCounts {
     let steps = counts_of_steps(trace).into_iter();
-    steps.fold(Counts::default(), |a, b| Counts {
+    steps.fold(InstanceCounts::default(), |a, b| InstanceCounts {
         waiting: a.waiting + b.waiting,
         staging: a.staging + b.staging,
         running: a.running + b.running,
@@ -71,7 +71,7 @@ pub(crate) fn counts(trace: &Trace) -> Counts {
 
 /// How many instances each step has; `None` while the data that it runs over is not complete. A step runs over
 /// the data of at most one other, so that the steps before it form a chain: it is walked, not recursed into.
-fn expected_instances(trace: &Trace) -> Vec<Option<u64>> {
+fn expected_instances(trace: &RunTrace) -> Vec<Option<u64>> {
     let steps = &trace.start.workflow.steps;
     let mut producers = BTreeMap::new();
     for (at, step) in steps.iter().enumerate() {
@@ -110,7 +110,7 @@ fn expected_instances(trace: &Trace) -> Vec<Option<u64>> {
 
 /// Whether all parts of a version are known: it was listed, or everything that makes it has ended.
 fn is_complete(
-    trace: &Trace,
+    trace: &RunTrace,
     data: DataId,
     version: u32,
     producer: Option<usize>,
@@ -124,7 +124,7 @@ fn is_complete(
     expected[producer].is_some_and(|wanted| made >= wanted)
 }
 
-fn entries(trace: &Trace, data: DataId, version: u32, pattern: &EntryPattern) -> u64 {
+fn entries(trace: &RunTrace, data: DataId, version: u32, pattern: &EntryPattern) -> u64 {
     let parts = trace.history.parts_of(data, version);
     let names: BTreeSet<&str> = parts
         .filter_map(|(_, info)| match &info.class {

@@ -2,15 +2,15 @@
 
 use super::count::was_stopped;
 use super::{FailedNow, MAX_FAILURES};
-use crate::names::Names;
-use crate::trace::Trace;
+use crate::names::RunNames;
+use crate::trace::RunTrace;
 use tarn_types::action::Subject;
 use tarn_types::history::{AttemptEnd, InstanceHistory, InstanceState};
 use tarn_types::reason::Reason;
 
 /// The instances that have failed, and the steps and datasets that were given up since the run began or was resumed: the first ones, and
 /// how many more there are.
-pub(super) fn failures(trace: &Trace, names: &Names<'_>) -> (Vec<FailedNow>, u64) {
+pub(super) fn failures(trace: &RunTrace, names: &RunNames<'_>) -> (Vec<FailedNow>, u64) {
     let history = &trace.history;
     let since = history.resumptions.last().copied().unwrap_or(0);
     let given_up = |about: &Subject| {

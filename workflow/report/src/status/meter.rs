@@ -1,11 +1,11 @@
 //! How fast something moves, from what a run says of itself.
 
-use super::Moved;
+use super::TransferKindBytes;
 use crate::names::kind_name;
 use std::collections::{BTreeMap, VecDeque};
 use tarn_types::history::History;
 use tarn_types::id::TransferId;
-use tarn_types::nodes::Live;
+use tarn_types::nodes::LiveRunStatus;
 use tarn_types::part::TransferKind;
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -14,9 +14,9 @@ const WINDOW: Nanos = 5 * SECOND;
 
 /// Bytes a second over the last [`WINDOW`].
 #[derive(Debug, Default)]
-struct Meter(VecDeque<(Time, u64)>);
+struct TransferRateMeter(VecDeque<(Time, u64)>);
 
-impl Meter {
+impl TransferRateMeter {
     fn note(&mut self, at: Time, bytes: u64) {
         match self.0.back_mut() {
             // The same look once more, or one from before (another process): it begins anew.
@@ -45,7 +45,7 @@ fn per_second(bytes: u64, took: Nanos) -> u64 {
 
 /// What is known of a transfer that moves.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Metered {
+pub(super) struct TransferRateEstimate {
     /// Bytes that are there.
     pub(super) done: u64,
     /// Bytes a second.
@@ -57,13 +57,13 @@ pub(super) struct Metered {
 /// The meters of a run: one a transfer that moves, one a kind.
 #[derive(Debug, Default)]
 pub(super) struct Meters {
-    transfers: BTreeMap<TransferId, (Meter, Metered)>,
-    kinds: BTreeMap<TransferKind, Meter>,
+    transfers: BTreeMap<TransferId, (TransferRateMeter, TransferRateEstimate)>,
+    kinds: BTreeMap<TransferKind, TransferRateMeter>,
     bytes: BTreeMap<TransferKind, u64>,
 }
 
 impl Meters {
-    pub(super) fn read(&mut self, history: &History, live: Option<&Live>) {
+    pub(super) fn read(&mut self, history: &History, live: Option<&LiveRunStatus>) {
         self.bytes = history.moved();
         let open = |id: &TransferId| history.transfers.get(id).is_some_and(|t| t.ended.is_none());
         let moving = live.map_or(&[][..], |l| &l.transfers);
@@ -75,7 +75,7 @@ impl Meters {
             let mut meter = match self.transfers.remove(&id) {
                 Some((meter, _)) => meter,
                 // It began with nothing.
-                None => Meter(VecDeque::from([(0, 0)])),
+                None => TransferRateMeter(VecDeque::from([(0, 0)])),
             };
             meter.note(m.elapsed, done);
             let rate = meter.rate();
@@ -83,7 +83,7 @@ impl Meters {
                 let left = u128::from(m.total - done) * u128::from(SECOND) / u128::from(r);
                 u64::try_from(left).unwrap_or(u64::MAX)
             });
-            let metered = Metered { done, rate, left };
+            let metered = TransferRateEstimate { done, rate, left };
             self.transfers.insert(id, (meter, metered));
             let sum = self.bytes.entry(m.kind).or_default();
             *sum = sum.saturating_add(done);
@@ -97,16 +97,16 @@ impl Meters {
         }
     }
 
-    pub(super) fn of(&self, id: TransferId) -> Option<Metered> {
+    pub(super) fn of(&self, id: TransferId) -> Option<TransferRateEstimate> {
         self.transfers.get(&id).map(|(_, metered)| *metered)
     }
 
-    pub(super) fn moved(&self, elapsed: Nanos) -> Vec<Moved> {
-        let moved = self.bytes.iter().map(|(kind, bytes)| Moved {
+    pub(super) fn moved(&self, elapsed: Nanos) -> Vec<TransferKindBytes> {
+        let moved = self.bytes.iter().map(|(kind, bytes)| TransferKindBytes {
             kind: kind_name(*kind).into(),
             bytes: *bytes,
             mean: per_second(*bytes, elapsed),
-            rate: self.kinds.get(kind).and_then(Meter::rate),
+            rate: self.kinds.get(kind).and_then(TransferRateMeter::rate),
         });
         moved.collect()
     }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_of_the_last_five_seconds() {
-        let mut meter = Meter::default();
+        let mut meter = TransferRateMeter::default();
         assert_eq!(meter.rate(), None);
         for (second, bytes) in [(0, 0), (1, 100), (1, 200), (2, 200)] {
             meter.note(second * SECOND, bytes);

@@ -1,6 +1,9 @@
 //! Status for a terminal: plain text, columns aligned.
 
-use super::{FailedNow, Fill, Moved, Moving, NodeNow, Running, Status};
+use super::{
+    ActiveTransferStatus, FailedNow, NodeNow, RunStatus, RunningAttemptStatus, TierFillStatus,
+    TransferKindBytes,
+};
 use crate::summary::{Emulated, MAX_NOT_RUN, OutcomeName};
 use std::fmt;
 use tarn_types::text::{COMMAND_ENDED, FATE_AND_LOG, some_of};
@@ -9,14 +12,14 @@ use tarn_types::units::{Bytes, Elapsed, SECOND};
 /// Lines of a table that the text shows; JSON has all.
 const MAX_LINES: usize = 20;
 
-impl fmt::Display for Status {
+impl fmt::Display for RunStatus {
     /// Plain text for a terminal, columns aligned.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text(MAX_LINES))
     }
 }
 
-impl Status {
+impl RunStatus {
     /// As it prints itself, with at most `lines` lines a table.
     pub fn text(&self, lines: usize) -> String {
         let mut text = self.head(lines);
@@ -122,7 +125,7 @@ impl Status {
         );
         let moving: Vec<_> = self.transfers.iter().filter(|t| t.done.is_some()).collect();
         if let Some(first) = moving.first() {
-            let sum = |of: fn(&Moving) -> Option<u64>| {
+            let sum = |of: fn(&ActiveTransferStatus) -> Option<u64>| {
                 let all = moving.iter().filter_map(|t| of(t));
                 Bytes(all.fold(0u64, u64::saturating_add))
             };
@@ -153,7 +156,7 @@ impl Status {
 
     fn tables(&self, text: &mut String, lines: usize) {
         let rate = |r: Option<u64>| r.map_or_else(String::new, |r| format!("{}/s", Bytes(r)));
-        let row = |r: &Running| {
+        let row = |r: &RunningAttemptStatus| {
             let nodes = match &r.nodes[..] {
                 [first, _, ..] => format!("{first} +{}", r.nodes.len() - 1),
                 nodes => nodes.join(""),
@@ -183,7 +186,7 @@ impl Status {
             Some(vec![r.name.clone(), images.clone()])
         });
         table(text, lines, &["images of", "so far"], images);
-        let row = |t: &Moving| {
+        let row = |t: &ActiveTransferStatus| {
             let known = |n: Option<String>| n.unwrap_or_default();
             vec![
                 t.id.clone(),
@@ -210,7 +213,7 @@ impl Status {
             &head,
             move_now.into_iter().chain(wait).map(row),
         );
-        let row = |m: &Moved| {
+        let row = |m: &TransferKindBytes| {
             let all = [Bytes(m.bytes).to_string(), rate(Some(m.mean)), rate(m.rate)];
             std::iter::once(m.kind.clone()).chain(all).collect()
         };
@@ -227,7 +230,7 @@ impl Status {
         };
         let head = ["node", "state", "running", "cores"];
         table(text, lines, &head, self.nodes.iter().map(row));
-        let row = |t: &Fill| {
+        let row = |t: &TierFillStatus| {
             vec![
                 format!("{}/{}", t.node, t.tier),
                 Bytes(t.held).to_string(),
@@ -270,7 +273,7 @@ pub(crate) fn unexpanded(steps: u64, names: &[String], may_come: bool) -> String
     }
 }
 
-fn percent(t: &Fill) -> u128 {
+fn percent(t: &TierFillStatus) -> u128 {
     u128::from(t.held) * 100 / u128::from(t.capacity.max(1))
 }
 

@@ -1,30 +1,30 @@
 //! Actions and failures in words, in the order of the log.
 
-use super::Answer;
+use super::LoggedReason;
 use super::topic::{Topic, Touched};
-use crate::names::{Names, kind_name};
-use crate::trace::Trace;
+use crate::names::{RunNames, kind_name};
+use crate::trace::RunTrace;
 use std::collections::BTreeMap;
 use tarn_types::action::{Action, Do, Outcome, Subject};
-use tarn_types::event::{Ended, Event};
+use tarn_types::event::{AttemptOutcome, Event};
 use tarn_types::id::InstanceId;
 use tarn_types::part::{Place, Transfer};
 use tarn_types::reason::Reason;
 use tarn_types::units::{Bytes, Time};
 
-pub(super) struct Teller<'a> {
-    trace: &'a Trace,
-    names: &'a Names<'a>,
+pub(super) struct ReasonRenderer<'a> {
+    trace: &'a RunTrace,
+    names: &'a RunNames<'a>,
     topic: &'a Topic,
-    answers: Vec<Answer>,
+    answers: Vec<LoggedReason>,
     /// The failure that the last event was, if it was told: of whose attempt, and the message.
     failure: Option<(Option<InstanceId>, String)>,
     /// For a question about the run: the last note about each instance that is not done.
-    waiting: BTreeMap<InstanceId, Answer>,
+    waiting: BTreeMap<InstanceId, LoggedReason>,
 }
 
-impl<'a> Teller<'a> {
-    pub(super) fn new(trace: &'a Trace, names: &'a Names<'a>, topic: &'a Topic) -> Self {
+impl<'a> ReasonRenderer<'a> {
+    pub(super) fn new(trace: &'a RunTrace, names: &'a RunNames<'a>, topic: &'a Topic) -> Self {
         Self {
             trace,
             names,
@@ -35,14 +35,20 @@ impl<'a> Teller<'a> {
         }
     }
 
-    pub(super) fn tell(&mut self, when: Time, what: String, why: String, log_tail: Option<String>) {
+    pub(super) fn add_answer(
+        &mut self,
+        when: Time,
+        what: String,
+        why: String,
+        log_tail: Option<String>,
+    ) {
         if let Some(last) = self.answers.last_mut()
             && (&last.what, &last.why, &last.log_tail) == (&what, &why, &log_tail)
         {
             last.times += 1;
             return;
         }
-        self.answers.push(Answer {
+        self.answers.push(LoggedReason {
             when,
             what,
             why,
@@ -83,9 +89,10 @@ impl<'a> Teller<'a> {
             Event::Ended {
                 instance,
                 attempt,
-                ended: Ended::Failed {
-                    failure, log_tail, ..
-                },
+                ended:
+                    AttemptOutcome::Failed {
+                        failure, log_tail, ..
+                    },
                 ..
             } => {
                 touched.instances.push(*instance);
@@ -117,7 +124,7 @@ impl<'a> Teller<'a> {
         };
         if touched.concerns(self.topic) {
             self.failure = is_failure.then(|| (of, why.to_owned()));
-            self.tell(now, what, why.to_owned(), log_tail);
+            self.add_answer(now, what, why.to_owned(), log_tail);
         }
     }
 
@@ -133,7 +140,7 @@ impl<'a> Teller<'a> {
                 last.what = what;
                 return;
             }
-            self.tell(now, what, why, None);
+            self.add_answer(now, what, why, None);
         } else if let (
             true,
             Do::Note {
@@ -149,7 +156,7 @@ impl<'a> Teller<'a> {
             }
             let instance = self.trace.history.instances.get(id);
             if instance.is_none_or(|i| !i.state.is_done()) {
-                let answer = Answer {
+                let answer = LoggedReason {
                     when: now,
                     what: self.what(&action.what),
                     why: self.reason(action),
@@ -266,7 +273,7 @@ impl<'a> Teller<'a> {
             }
             Do::Run(run) => {
                 let (name, nodes) = (names.instance(run.instance), names.nodes(&run.nodes));
-                let lent = match &names.lent(&run.partitions)[..] {
+                let lent = match &names.partition_texts(&run.partitions)[..] {
                     [] => String::new(),
                     all => format!(", with {}", all.join("; ")),
                 };
@@ -354,7 +361,7 @@ impl<'a> Teller<'a> {
     }
 
     /// The last notes of what still waits come in order of time, before the end of the run.
-    pub(super) fn finish(mut self) -> Vec<Answer> {
+    pub(super) fn finish(mut self) -> Vec<LoggedReason> {
         self.answers.extend(self.waiting.into_values());
         self.answers.sort_by_key(|a| a.when);
         self.answers

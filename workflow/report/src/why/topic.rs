@@ -1,7 +1,7 @@
 //! What a question is about, and what an action touches.
 
-use crate::names::Names;
-use crate::trace::Trace;
+use crate::names::RunNames;
+use crate::trace::RunTrace;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_types::part::{Place, Transfer};
 use tarn_types::reason::Reason;
@@ -29,7 +29,7 @@ impl Topic {
     }
 }
 
-pub(super) fn topic(trace: &Trace, names: &Names<'_>, query: &str) -> Option<Topic> {
+pub(super) fn topic(trace: &RunTrace, names: &RunNames<'_>, query: &str) -> Option<Topic> {
     let workflow = &trace.start.workflow;
     let mut topic = Topic {
         run: query.is_empty(),
@@ -81,7 +81,7 @@ pub(super) fn topic(trace: &Trace, names: &Names<'_>, query: &str) -> Option<Top
 }
 
 /// The instance that `step[element]` or `step[index]` names: an element goes before an index.
-fn instances(trace: &Trace, names: &Names<'_>, query: &str) -> Vec<InstanceId> {
+fn instances(trace: &RunTrace, names: &RunNames<'_>, query: &str) -> Vec<InstanceId> {
     let Some((step, item)) = query.strip_suffix(']').and_then(|q| q.split_once('[')) else {
         return Vec::new();
     };
@@ -101,7 +101,7 @@ fn instances(trace: &Trace, names: &Names<'_>, query: &str) -> Vec<InstanceId> {
     by_item.or_else(by_index).copied().into_iter().collect()
 }
 
-pub(super) fn all_names(trace: &Trace, names: &Names<'_>) -> Vec<String> {
+pub(super) fn all_names(trace: &RunTrace, names: &RunNames<'_>) -> Vec<String> {
     let workflow = &trace.start.workflow;
     let mut all: Vec<String> = workflow.steps.iter().map(|s| s.name.clone()).collect();
     all.extend(workflow.data.iter().map(|d| d.name.clone()));

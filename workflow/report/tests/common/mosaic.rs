@@ -4,8 +4,8 @@ use super::shape::{cluster, start, workflow};
 use super::{Log, MIB, MS, Random, info, instance, part, spot, tier_spot};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_ports::Record;
-use tarn_types::action::{Do, Outcome, Run, Subject};
-use tarn_types::event::{Ended, Event, Failure, FailureKind, Output, Undeclared, Usage};
+use tarn_types::action::{AttemptSpec, Do, Outcome, Subject};
+use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Output, Undeclared, Usage};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, TransferId};
 use tarn_types::part::{
@@ -213,12 +213,12 @@ impl Mosaic {
         inputs: &[PartRef],
         at: Time,
     ) {
-        let held = |p: &PartRef| tarn_types::action::Held {
+        let held = |p: &PartRef| tarn_types::action::NodeReplica {
             part: *p,
             key: self.parts[p].key.clone(),
             spot: spot(node),
         };
-        let run = Run {
+        let run = AttemptSpec {
             instance: id,
             attempt,
             item: item.map(str::to_string),
@@ -258,7 +258,7 @@ impl Mosaic {
             system: 20 * MS,
             ..Usage::default()
         };
-        let ended = Ended::Failed {
+        let ended = AttemptOutcome::Failed {
             failure,
             log_tail: log_tail.into(),
             newest: None,
@@ -314,7 +314,7 @@ impl Mosaic {
                 parts: vec![(made, vec![spot(node)])],
             });
         }
-        let ended = Ended::Committed {
+        let ended = AttemptOutcome::Committed {
             outputs,
             undeclared: Undeclared::default(),
         };

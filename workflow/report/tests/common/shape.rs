@@ -10,7 +10,8 @@ use tarn_types::part::{PartClass, Verify};
 use tarn_types::pattern::EntryPattern;
 use tarn_types::policy::{Order, Policy};
 use tarn_types::workflow::{
-    Dataset, Distribution, Foreach, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
+    Dataset, DatasetUse, Distribution, Foreach, Keep, OnFailure, Role, Step, VersionPartitioning,
+    Workflow,
 };
 
 pub(crate) fn start(workflow: Workflow, cluster: Cluster) -> Start {
@@ -87,7 +88,7 @@ pub(crate) fn dataset(
     name: &str,
     source: Option<&str>,
     dest: Option<&str>,
-    partition: Partition,
+    partition: VersionPartitioning,
 ) -> Dataset {
     Dataset {
         name: name.into(),
@@ -111,7 +112,7 @@ pub(crate) fn step(
     reads: &[(u32, u32)],
     makes: &[u32],
 ) -> Step {
-    let used = |data: u32, role, reads, makes| Use {
+    let used = |data: u32, role, reads, makes| DatasetUse {
         data: DataId(data),
         role,
         distribution: Distribution::Single,
@@ -165,15 +166,35 @@ pub(crate) fn workflow(first: &str) -> Workflow {
         partitions: Vec::new(),
         folder: "/home/ada/mosaic".into(),
         data: vec![
-            dataset("raw", Some("/lustre/sky/raw"), None, Partition::Entries),
-            dataset("header", Some("/lustre/sky/header"), None, Partition::Whole),
-            dataset("projected", None, None, Partition::Entries),
-            dataset("differences", None, None, Partition::Entries),
-            dataset("background", None, None, Partition::Whole),
-            dataset("corrected", None, None, Partition::Entries),
-            dataset("mosaic", None, Some("/results/mosaic"), Partition::Whole),
-            dataset("picture", None, Some("/results/picture"), Partition::Whole),
-            dataset("thumbs", None, None, Partition::Whole),
+            dataset(
+                "raw",
+                Some("/lustre/sky/raw"),
+                None,
+                VersionPartitioning::Entries,
+            ),
+            dataset(
+                "header",
+                Some("/lustre/sky/header"),
+                None,
+                VersionPartitioning::Whole,
+            ),
+            dataset("projected", None, None, VersionPartitioning::Entries),
+            dataset("differences", None, None, VersionPartitioning::Entries),
+            dataset("background", None, None, VersionPartitioning::Whole),
+            dataset("corrected", None, None, VersionPartitioning::Entries),
+            dataset(
+                "mosaic",
+                None,
+                Some("/results/mosaic"),
+                VersionPartitioning::Whole,
+            ),
+            dataset(
+                "picture",
+                None,
+                Some("/results/picture"),
+                VersionPartitioning::Whole,
+            ),
+            dataset("thumbs", None, None, VersionPartitioning::Whole),
         ],
         steps: vec![
             step(first, entries(0, 0), &[(0, 0), (1, 0)], &[2]),

@@ -1,6 +1,6 @@
 //! What the `#SBATCH` lines of a script say of its job, as far as a step has a key for it: sbatch(1).
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use std::ops::Range;
 use std::path::Path;
 use tarn_types::bounds;
@@ -15,7 +15,7 @@ const EXPANDED: &[char] = &['$', '*', '?', '[', '`', '"', '\'', '\\', '\n'];
 
 /// An option with a value that is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Said {
+enum SbatchOption {
     Nodes,
     Tasks,
     TasksPerNode,
@@ -29,39 +29,54 @@ enum Said {
 }
 
 /// Their long names, their letters, and what a value is.
-const OPTIONS: &[(Said, &str, Option<char>, &str)] = &[
+const OPTIONS: &[(SbatchOption, &str, Option<char>, &str)] = &[
     (
-        Said::Nodes,
+        SbatchOption::Nodes,
         "nodes",
         Some('N'),
         "a number of nodes, or the least and the most: `4`, `2-4`",
     ),
-    (Said::Tasks, "ntasks", Some('n'), "a number"),
-    (Said::TasksPerNode, "ntasks-per-node", None, "a number"),
-    (Said::TasksPerNode, "tasks-per-node", None, "a number"),
-    (Said::Cpus, "cpus-per-task", Some('c'), "a number"),
+    (SbatchOption::Tasks, "ntasks", Some('n'), "a number"),
     (
-        Said::Memory,
+        SbatchOption::TasksPerNode,
+        "ntasks-per-node",
+        None,
+        "a number",
+    ),
+    (
+        SbatchOption::TasksPerNode,
+        "tasks-per-node",
+        None,
+        "a number",
+    ),
+    (SbatchOption::Cpus, "cpus-per-task", Some('c'), "a number"),
+    (
+        SbatchOption::Memory,
         "mem",
         None,
         "a size: `4G`; without a unit MiB",
     ),
     (
-        Said::Gpus,
+        SbatchOption::Gpus,
         "gpus-per-node",
         None,
         "a number, perhaps behind a type: `2`, `a100:2`",
     ),
-    (Said::Gres, "gres", None, "names and numbers: `gpu:2`"),
     (
-        Said::Time,
+        SbatchOption::Gres,
+        "gres",
+        None,
+        "names and numbers: `gpu:2`",
+    ),
+    (
+        SbatchOption::Time,
         "time",
         Some('t'),
         "minutes, or `[days-]hours:minutes:seconds`",
     ),
-    (Said::Name, "job-name", Some('J'), "a name"),
+    (SbatchOption::Name, "job-name", Some('J'), "a name"),
     (
-        Said::Array,
+        SbatchOption::Array,
         "array",
         Some('a'),
         "numbers and ranges: `0-15`, `1,3,5`, `0-30:10%4`",
@@ -69,14 +84,14 @@ const OPTIONS: &[(Said, &str, Option<char>, &str)] = &[
 ];
 
 /// What an option has as its value, and where.
-struct Given {
-    option: Said,
+struct SbatchValue {
+    option: SbatchOption,
     text: String,
     span: Range<usize>,
 }
 
 /// A job, as its script says it.
-pub(super) struct Job {
+pub(super) struct SbatchJob {
     /// The script, as the user names it.
     pub(super) script: String,
     /// What the step is called, unless it says so itself.
@@ -87,7 +102,7 @@ pub(super) struct Job {
     keys: Vec<(&'static str, String, Range<usize>)>,
 }
 
-impl Job {
+impl SbatchJob {
     /// Reads a script that begins at `start` of all texts. Of an array at most so many `elements` are kept.
     pub(super) fn read(
         out: &mut Findings,
@@ -99,7 +114,7 @@ impl Job {
         let given = options(text, start);
         let said = |option| given.iter().rev().find(|given| given.option == option);
         let stem = Path::new(script).file_stem().unwrap_or_default();
-        let name = said(Said::Name).map(|given| given.text.clone());
+        let name = said(SbatchOption::Name).map(|given| given.text.clone());
         let mut job = Self {
             script: script.to_owned(),
             name: step_name(
@@ -113,7 +128,7 @@ impl Job {
         let Some(interpreter) = first.strip_prefix("#!").filter(|it| !it.trim().is_empty()) else {
             out.add(
                 Finding::error(
-                    Code::BadDirective,
+                    FindingCode::BadDirective,
                     format!("{} is no script for sbatch", quoted(script)),
                 )
                 .at(job.place.clone().into(), "this is not `#!` and a program")
@@ -124,7 +139,7 @@ impl Job {
         for (span, why, hint) in unusable(script, text, start) {
             out.add(
                 Finding::error(
-                    Code::BadDirective,
+                    FindingCode::BadDirective,
                     format!("{} cannot be a step", quoted(script)),
                 )
                 .at(span.into(), why)
@@ -136,10 +151,10 @@ impl Job {
             let number = number(option, &given.text);
             Some((checked(out, given, number)?, given.span.clone()))
         };
-        let nodes = number(out, Said::Nodes);
-        let per_node = number(out, Said::TasksPerNode);
-        let cpus = number(out, Said::Cpus);
-        let all = number(out, Said::Tasks);
+        let nodes = number(out, SbatchOption::Nodes);
+        let per_node = number(out, SbatchOption::TasksPerNode);
+        let cpus = number(out, SbatchOption::Cpus);
+        let all = number(out, SbatchOption::Tasks);
         let nodes = nodes.or_else(|| {
             let ((each, span), (all, _)) = (per_node.as_ref()?, all.as_ref()?);
             Some((all.div_ceil((*each).max(1)), span.clone()))
@@ -163,7 +178,7 @@ impl Job {
             .map_or(1, |(tasks, _)| tasks.div_ceil(on.max(1)));
         let cores = cpus.or_else(|| Some((1, tasks.as_ref()?.1.clone())));
         let cores = cores.map(|(cpus, span)| (cpus.saturating_mul(each.max(1)), span));
-        let gpus = number(out, Said::Gpus).or_else(|| number(out, Said::Gres));
+        let gpus = number(out, SbatchOption::Gpus).or_else(|| number(out, SbatchOption::Gres));
         for (key, value) in [
             ("nodes", nodes),
             ("tasks", tasks),
@@ -174,22 +189,22 @@ impl Job {
                 job.keys.push((key, number.to_string(), span));
             }
         }
-        if let Some(given) = said(Said::Memory)
+        if let Some(given) = said(SbatchOption::Memory)
             && let Some(mib) = checked(out, given, mib(&given.text)).filter(|mib| *mib > 0)
         {
-            job.say("memory", format!("{mib} MiB").into(), &given.span);
+            job.add_key("memory", format!("{mib} MiB").into(), &given.span);
         }
-        if let Some(given) = said(Said::Time)
+        if let Some(given) = said(SbatchOption::Time)
             && let Some(Some(seconds)) = checked(out, given, seconds(&given.text))
         {
-            job.say("time", format!("{seconds} s").into(), &given.span);
+            job.add_key("time", format!("{seconds} s").into(), &given.span);
         }
         let place = job.place.clone();
         let file = Path::new(script).file_name().unwrap_or_default();
         let called = name.unwrap_or_else(|| file.to_string_lossy().into_owned());
         let mut env = vec![("SLURM_JOB_NAME", called.replace("{item}", "item"))];
         let mut at = place.clone();
-        if let Some(given) = said(Said::Array)
+        if let Some(given) = said(SbatchOption::Array)
             && let Some(all) = checked(out, given, array(&given.text, elements))
         {
             let apart = all.windows(2).map(|two| two[1] - two[0]).min().unwrap_or(1);
@@ -202,12 +217,12 @@ impl Job {
                 ("SLURM_ARRAY_TASK_STEP", apart.to_string()),
             ]);
             let all = all.iter().map(|id| Value::from(id.to_string())).collect();
-            job.say("foreach", Value::Array(all), &given.span);
+            job.add_key("foreach", Value::Array(all), &given.span);
             at = given.span.clone();
         }
         let env = env.into_iter();
         let env = env.map(|(name, value)| (name.to_owned(), Value::from(value)));
-        job.say("env", Value::Table(env.collect()), &at);
+        job.add_key("env", Value::Table(env.collect()), &at);
         // As the kernel does: a program, and perhaps one argument.
         let interpreter = interpreter.trim();
         let (program, argument) = interpreter
@@ -222,12 +237,12 @@ impl Job {
             "cd \"$TARN_WORKFLOW_DIR\" && SLURM_SUBMIT_DIR=\"$TARN_WORKFLOW_DIR\" {stated}{command} {}",
             shell_word(&format!("{dash}{script}"))
         );
-        job.say("run", run.into(), &place);
-        job.say("name", job.name.clone().into(), &place);
+        job.add_key("run", run.into(), &place);
+        job.add_key("name", job.name.clone().into(), &place);
         job
     }
 
-    fn say(&mut self, key: &'static str, value: Value, span: &Range<usize>) {
+    fn add_key(&mut self, key: &'static str, value: Value, span: &Range<usize>) {
         self.keys.push((key, value.to_string(), span.clone()));
     }
 
@@ -248,13 +263,13 @@ impl Job {
 }
 
 /// The value of an option, or a problem where it has none.
-fn checked<T>(out: &mut Findings, given: &Given, value: Option<T>) -> Option<T> {
+fn checked<T>(out: &mut Findings, given: &SbatchValue, value: Option<T>) -> Option<T> {
     if value.is_none() {
         let all = OPTIONS.iter().find(|(option, ..)| *option == given.option);
         let (long, want) = all.map_or(("", ""), |(_, long, _, want)| (*long, *want));
         out.add(
             Finding::error(
-                Code::BadValue,
+                FindingCode::BadValue,
                 format!("`--{long}` cannot be {}", quoted(&given.text)),
             )
             .at(given.span.clone().into(), "not understood")
@@ -300,7 +315,7 @@ fn unusable(
 }
 
 /// All options that are looked at, in the order of the script.
-fn options(text: &str, start: usize) -> Vec<Given> {
+fn options(text: &str, start: usize) -> Vec<SbatchValue> {
     let mut all = Vec::new();
     let mut at = start;
     for line in text[..super::head(text)].split_inclusive('\n') {
@@ -313,7 +328,7 @@ fn options(text: &str, start: usize) -> Vec<Given> {
 }
 
 /// The options of a line.
-fn line_of(all: &mut Vec<Given>, line: &str, at: usize) {
+fn line_of(all: &mut Vec<SbatchValue>, line: &str, at: usize) {
     let mut words = words(line).into_iter().peekable();
     while let Some((word, span)) = words.next() {
         let known = OPTIONS.iter().find_map(|(option, long, letter, _)| {
@@ -339,7 +354,7 @@ fn line_of(all: &mut Vec<Given>, line: &str, at: usize) {
                 .map_or((String::new(), span.end), |(word, next)| (word, next.end)),
         };
         let span = at + span.start..at + end;
-        all.push(Given { option, text, span });
+        all.push(SbatchValue { option, text, span });
     }
 }
 
@@ -375,11 +390,11 @@ fn words(line: &str) -> Vec<(String, Range<usize>)> {
 }
 
 /// A number that an option has; the least where it has two.
-fn number(option: Said, text: &str) -> Option<u32> {
+fn number(option: SbatchOption, text: &str) -> Option<u32> {
     match option {
-        Said::Nodes => text.split('-').next()?.parse().ok(),
-        Said::Gpus => text.split(',').map(gpus).sum(),
-        Said::Gres => {
+        SbatchOption::Nodes => text.split('-').next()?.parse().ok(),
+        SbatchOption::Gpus => text.split(',').map(gpus).sum(),
+        SbatchOption::Gres => {
             let all = text.split(',').map(str::trim);
             let all = all.map(|it| it.strip_prefix("gres:").unwrap_or(it));
             let ours = all.filter_map(|it| it.strip_prefix("gpu"));
@@ -516,12 +531,12 @@ mod tests {
         assert_eq!(
             all,
             [
-                (Said::Nodes, "2-4", "-N 2-4"),
-                (Said::Tasks, "16", "-n16"),
-                (Said::Time, "1-2", "--time=1-2"),
-                (Said::Name, "a b", "--job-name='a b'"),
-                (Said::Memory, "4G", "--mem 4G"),
-                (Said::Cpus, "2", "-c 2"),
+                (SbatchOption::Nodes, "2-4", "-N 2-4"),
+                (SbatchOption::Tasks, "16", "-n16"),
+                (SbatchOption::Time, "1-2", "--time=1-2"),
+                (SbatchOption::Name, "a b", "--job-name='a b'"),
+                (SbatchOption::Memory, "4G", "--mem 4G"),
+                (SbatchOption::Cpus, "2", "-c 2"),
             ]
         );
     }
@@ -566,7 +581,7 @@ mod tests {
             ("gpux:3", Some(0)),
             ("gpu:1K", None),
         ] {
-            assert_eq!(number(Said::Gres, text), all, "{text}");
+            assert_eq!(number(SbatchOption::Gres, text), all, "{text}");
         }
         for (text, all) in [
             ("2", Some(2)),
@@ -574,7 +589,7 @@ mod tests {
             ("a100", Some(1)),
             ("x:2y", None),
         ] {
-            assert_eq!(number(Said::Gpus, text), all, "{text}");
+            assert_eq!(number(SbatchOption::Gpus, text), all, "{text}");
         }
         for (text, all) in [
             ("0-3", Some(vec![0, 1, 2, 3])),

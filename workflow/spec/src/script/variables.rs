@@ -1,9 +1,9 @@
 //! Variables of Slurm, and of schedulers like it, that a script reads, where there may be none.
 
 use super::shifted;
-use crate::diag::{Code, Finding};
+use crate::diag::{Finding, FindingCode};
 use crate::unset::{SET, is_of_scheduler, remedy, scheduler};
-use crate::variables::{Read, reads, set_in};
+use crate::variables::{VariableRead, reads, set_in};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ const SET_IF: &[(&str, &[&str])] = &[
     ("SLURM_GPUS_ON_NODE", &["--gpus-per-node", "--gres"]),
 ];
 /// A variable, and where it is read first.
-pub(crate) struct Unset<'s> {
+pub(crate) struct VariableUse<'s> {
     name: &'s str,
     at: Range<usize>,
     /// Python or R reads it by a call.
@@ -22,19 +22,20 @@ pub(crate) struct Unset<'s> {
 }
 
 /// Those that are read without a default and set by nobody, each once.
-pub(crate) fn not_set(text: &str) -> impl Iterator<Item = Unset<'_>> {
+pub(crate) fn not_set(text: &str) -> impl Iterator<Item = VariableUse<'_>> {
     let set = set_in("", text);
-    let asked = asked(text);
+    let asked = option_variables(text);
     let mut named = BTreeSet::new();
     let reads = reads(text).into_iter();
-    let is_settled =
-        |read: &Read<'_>| read.has_default || read.is_literal || (read.is_call && read.is_test);
+    let is_settled = |read: &VariableRead<'_>| {
+        read.has_default || read.is_literal || (read.is_call && read.is_test)
+    };
     let open = reads.filter(move |read| !is_settled(read));
     let ours = open.filter(|read| is_of_scheduler(read.name));
     ours.filter(move |read| {
         !is_set(&asked, read.name) && !set.contains(read.name) && named.insert(read.name)
     })
-    .map(|read| Unset {
+    .map(|read| VariableUse {
         name: read.name,
         at: read.at..read.at + read.len(text),
         is_call: read.is_call,
@@ -42,7 +43,7 @@ pub(crate) fn not_set(text: &str) -> impl Iterator<Item = Unset<'_>> {
 }
 
 /// What the variables begin with for which the script has an option.
-fn asked(text: &str) -> Vec<&'static str> {
+fn option_variables(text: &str) -> Vec<&'static str> {
     let lines = text.lines().filter(|line| line.starts_with("#SBATCH"));
     let options: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
     let is_said = |option: &&str| {
@@ -61,10 +62,10 @@ fn is_set(asked: &[&str], name: &str) -> bool {
 }
 
 /// What is said of it.
-pub(super) fn note(read: Unset<'_>, start: usize) -> Finding {
+pub(super) fn note(read: VariableUse<'_>, start: usize) -> Finding {
     let name = read.name;
     Finding::note(
-        Code::NoteUnsetVariable,
+        FindingCode::NoteUnsetVariable,
         format!("`{name}` is not set where there is no {}", scheduler(name)),
     )
     .at(shifted(&read.at, start).into(), "read here")

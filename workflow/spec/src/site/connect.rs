@@ -1,9 +1,9 @@
 //! What the jobs of a workload file mean together: names become numbers, and edges are checked.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::section::{Located, value_of};
-use crate::site::draft::{Draft, way_round};
-use crate::site::jobs::{RawData, RawJob};
+use crate::site::draft::{WorkflowDraft, way_round};
+use crate::site::jobs::{RawJob, RawWorkItem};
 use crate::suggest::did_you_mean;
 use miette::SourceSpan;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use tarn_types::site::{Input, Item, ItemId, JobId, WorkItem};
 use tarn_types::units::Time;
 
 /// Turns names into numbers.
-pub(crate) fn connect(out: &mut Findings, data: &[RawData], jobs: &[RawJob]) -> Draft {
+pub(crate) fn connect(out: &mut Findings, data: &[RawWorkItem], jobs: &[RawJob]) -> WorkflowDraft {
     let items: HashMap<&str, usize> = data
         .iter()
         .enumerate()
@@ -22,7 +22,7 @@ pub(crate) fn connect(out: &mut Findings, data: &[RawData], jobs: &[RawJob]) -> 
         .enumerate()
         .map(|(at, j)| (j.name.value.as_str(), at))
         .collect();
-    let mut draft = Draft::default();
+    let mut draft = WorkflowDraft::default();
     for raw in data {
         draft.items.push(WorkItem {
             item: Item {
@@ -37,20 +37,27 @@ pub(crate) fn connect(out: &mut Findings, data: &[RawData], jobs: &[RawJob]) -> 
     let mut writers: HashMap<usize, SourceSpan> = HashMap::new();
     for raw in jobs {
         let mut job = raw.draft.clone();
-        for at in lookup(out, &raw.reads, &items, Code::UnknownDataset, "data") {
+        for at in lookup(out, &raw.reads, &items, FindingCode::UnknownDataset, "data") {
             job.job.reads.push(Input {
                 item: ItemId(at.value as u32),
                 spread: data[at.value].spread,
             });
         }
-        for at in lookup(out, &raw.writes, &items, Code::UnknownDataset, "data") {
+        for at in lookup(
+            out,
+            &raw.writes,
+            &items,
+            FindingCode::UnknownDataset,
+            "data",
+        ) {
             job.job.writes.push(ItemId(at.value as u32));
             if data[at.value].outside {
                 out.add(source_written(&raw.name.value, &data[at.value], at.span));
             }
             if let Some(first) = writers.insert(at.value, at.span) {
                 let message = format!("two jobs write {}", quoted(&data[at.value].name.value));
-                let finding = Finding::error(Code::TwoProducers, message).at(at.span, "again here");
+                let finding =
+                    Finding::error(FindingCode::TwoProducers, message).at(at.span, "again here");
                 out.add(
                     finding
                         .at(first, "first here")
@@ -58,7 +65,7 @@ pub(crate) fn connect(out: &mut Findings, data: &[RawData], jobs: &[RawJob]) -> 
                 );
             }
         }
-        for at in lookup(out, &raw.after, &names, Code::UnknownStep, "job") {
+        for at in lookup(out, &raw.after, &names, FindingCode::UnknownStep, "job") {
             job.job.after.push(JobId(at.value as u32));
         }
         draft.jobs.push(job);
@@ -66,13 +73,13 @@ pub(crate) fn connect(out: &mut Findings, data: &[RawData], jobs: &[RawJob]) -> 
     draft
 }
 
-fn source_written(job: &str, data: &RawData, span: SourceSpan) -> Finding {
+fn source_written(job: &str, data: &RawWorkItem, span: SourceSpan) -> Finding {
     let message = format!(
         "job {} writes {}, which is outside from the start",
         quoted(job),
         quoted(&data.name.value)
     );
-    Finding::error(Code::SourceAsOutput, message)
+    Finding::error(FindingCode::SourceAsOutput, message)
         .at(span, "written here")
         .at(data.name.span, "`outside = true`")
         .help("remove `outside`; `keep = true` makes sure that it is outside in the end")
@@ -83,7 +90,7 @@ fn lookup(
     out: &mut Findings,
     names: &[Located<String>],
     known: &HashMap<&str, usize>,
-    code: Code,
+    code: FindingCode,
     noun: &str,
 ) -> Vec<Located<usize>> {
     let mut found: Vec<Located<usize>> = Vec::with_capacity(names.len());
@@ -105,7 +112,7 @@ fn lookup(
             }
             Some(at) if found.iter().any(|f| f.value == at) => out.add(
                 Finding::error(
-                    Code::DuplicateUse,
+                    FindingCode::DuplicateUse,
                     format!("{} is twice in one list", quoted(&name.value)),
                 )
                 .at(name.span, "again here")
@@ -133,7 +140,7 @@ pub(crate) fn submissions(
                     quoted(&flow.value)
                 );
                 out.add(
-                    Finding::error(Code::BadValue, message)
+                    Finding::error(FindingCode::BadValue, message)
                         .at(arrives.span, "another time than before")
                         .at(first.span, "first here")
                         .help(
@@ -154,7 +161,7 @@ pub(crate) fn submissions(
 }
 
 /// A job may wait only for jobs of its own workflow, and not for itself.
-pub(crate) fn check_edges(out: &mut Findings, draft: &Draft, jobs: &[RawJob]) {
+pub(crate) fn check_edges(out: &mut Findings, draft: &WorkflowDraft, jobs: &[RawJob]) {
     let flow = |at: usize| jobs[at].flow.as_ref().map(|f| f.value.as_str());
     for (at, before) in draft.waits_for().iter().enumerate() {
         for other in before
@@ -168,7 +175,7 @@ pub(crate) fn check_edges(out: &mut Findings, draft: &Draft, jobs: &[RawJob]) {
                 quoted(&other.value)
             );
             out.add(
-                Finding::error(Code::BadValue, message)
+                Finding::error(FindingCode::BadValue, message)
                     .at(name.span, "waits")
                     .at(other.span, "is waited for")
                     .help("give both the same `workflow = \"NAME\"`"),
@@ -181,7 +188,7 @@ pub(crate) fn check_edges(out: &mut Findings, draft: &Draft, jobs: &[RawJob]) {
             .first()
             .map_or((0, 0).into(), |at| jobs[*at].name.span);
         out.add(
-            Finding::error(Code::Cycle, "jobs wait for each other")
+            Finding::error(FindingCode::Cycle, "jobs wait for each other")
                 .at(first, way)
                 .help("remove one of the names in `in` or `after`"),
         );
@@ -189,7 +196,11 @@ pub(crate) fn check_edges(out: &mut Findings, draft: &Draft, jobs: &[RawJob]) {
 }
 
 /// What is read must come from somewhere, and what is there must be used. Notes what nobody gets.
-pub(crate) fn check_data(out: &mut Findings, draft: &Draft, data: &[RawData]) -> Vec<String> {
+pub(crate) fn check_data(
+    out: &mut Findings,
+    draft: &WorkflowDraft,
+    data: &[RawWorkItem],
+) -> Vec<String> {
     let mut notes = Vec::new();
     let writers = draft.writers();
     let mut read = vec![false; data.len()];
@@ -201,14 +212,14 @@ pub(crate) fn check_data(out: &mut Findings, draft: &Draft, data: &[RawData]) ->
         match (read[at], writers[at].is_some(), raw.outside) {
             (true, false, false) => out.add(
                 Finding::error(
-                    Code::NobodyMakes,
+                    FindingCode::NobodyMakes,
                     format!("nobody writes {name}, and it is read"),
                 )
                 .at(raw.name.span, "comes from nowhere")
                 .help("add `outside = true`, or name it in `out` of a job"),
             ),
             (false, false, _) => out.add(
-                Finding::error(Code::BadValue, format!("no job uses {name}"))
+                Finding::error(FindingCode::BadValue, format!("no job uses {name}"))
                     .at(raw.name.span, "neither read nor written")
                     .help("remove it, or name it in `in` or `out` of a job"),
             ),

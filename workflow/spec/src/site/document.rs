@@ -1,8 +1,8 @@
 //! A TOML document as a whole: size, syntax, then what its tables say.
 
-use crate::diag::{Code, Finding, Findings, Rejected};
+use crate::diag::{Finding, FindingCode, Findings, Rejected};
 use crate::parsed::{refuse, syntax};
-use crate::text::Text;
+use crate::text::SourceFiles;
 use std::sync::Arc;
 use tarn_types::bounds;
 use toml::de::DeTable;
@@ -19,7 +19,7 @@ pub(crate) fn read_document<T>(
     if text.len() > bounds::MAX_WORKFLOW_BYTES {
         return Err(rejected(name, too_large(text.len() as u64)));
     }
-    let mut out = Findings::new(Arc::new(Text::new(name, text)));
+    let mut out = Findings::new(Arc::new(SourceFiles::new(name, text)));
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         out.add(syntax(&error, 0));
@@ -35,7 +35,7 @@ pub(crate) fn read_document<T>(
 
 /// The refusal of a file of which no place is pointed at.
 pub(crate) fn rejected(name: &str, finding: Finding) -> Rejected {
-    let mut out = Findings::new(Arc::new(Text::new(name, "")));
+    let mut out = Findings::new(Arc::new(SourceFiles::new(name, "")));
     out.add(finding.of_file(name));
     out.into_rejected()
 }
@@ -43,7 +43,7 @@ pub(crate) fn rejected(name: &str, finding: Finding) -> Rejected {
 /// More than what is read of a file.
 pub(crate) fn too_large(bytes: u64) -> Finding {
     Finding::error(
-        Code::TooLarge,
+        FindingCode::TooLarge,
         format!("the file has {bytes} bytes or more"),
     )
     .help(format!(

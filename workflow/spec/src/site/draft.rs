@@ -16,7 +16,7 @@ pub(crate) const LEAST_LIMIT: Nanos = SECOND;
 
 /// A workflow.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Draft {
+pub(crate) struct WorkflowDraft {
     pub(crate) jobs: Vec<DraftJob>,
     pub(crate) items: Vec<WorkItem>,
 }
@@ -55,7 +55,7 @@ pub(crate) fn plain_job(nodes: u32) -> Job {
     }
 }
 
-impl Draft {
+impl WorkflowDraft {
     /// Bytes that a job reads and writes, all its nodes together.
     pub(crate) fn bytes(&self, job: &Job) -> (u64, u64) {
         let size = |item: usize| self.items.get(item).map_or(0, |i| i.bytes);
@@ -154,7 +154,7 @@ fn circle(waits_for: &[Vec<usize>], left: &[usize], start: usize) -> Vec<usize> 
 mod tests {
     use super::*;
 
-    fn draft(after: &[&[u32]]) -> Draft {
+    fn draft(after: &[&[u32]]) -> WorkflowDraft {
         let job = |after: &&[u32]| DraftJob {
             name: "".into(),
             job: Job {
@@ -164,7 +164,7 @@ mod tests {
             compute: 0,
             follows: None,
         };
-        Draft {
+        WorkflowDraft {
             jobs: after.iter().map(job).collect(),
             items: Vec::new(),
         }

@@ -1,13 +1,13 @@
 //! The files of a recorded workflow: who writes and reads them, and which are one item.
 
-use crate::diag::{Code, quoted};
-use crate::site::draft::Draft;
-use crate::site::instance::{Checks, Instance, MAX_BYTES};
+use crate::diag::{FindingCode, quoted};
+use crate::site::draft::WorkflowDraft;
+use crate::site::instance::{Checks, MAX_BYTES, RecordedWorkflow};
 use std::collections::{BTreeMap, HashMap};
 use tarn_types::site::{Input, Item, ItemId, Spread, WorkItem};
 
 /// A file and who uses it.
-pub(crate) struct File<'i> {
+pub(crate) struct RecordedFile<'i> {
     name: &'i str,
     bytes: u64,
     writer: Option<usize>,
@@ -18,17 +18,17 @@ pub(crate) struct File<'i> {
 /// The files with their writers and readers.
 pub(crate) fn files<'i>(
     checks: &mut Checks<'_>,
-    instance: &'i Instance,
+    instance: &'i RecordedWorkflow,
     notes: &mut Vec<String>,
-) -> Vec<File<'i>> {
+) -> Vec<RecordedFile<'i>> {
     let mut at: HashMap<&str, usize> = HashMap::with_capacity(instance.files.len());
-    let mut files: Vec<File<'i>> = Vec::new();
+    let mut files: Vec<RecordedFile<'i>> = Vec::new();
     let mut differ = 0u64;
     for (name, size) in &instance.files {
         let bytes = checks.number(*size, MAX_BYTES, "the size", name) as u64;
         let place = *at.entry(name).or_insert(files.len());
         match files.get_mut(place) {
-            None => files.push(File {
+            None => files.push(RecordedFile {
                 name,
                 bytes,
                 writer: None,
@@ -42,7 +42,7 @@ pub(crate) fn files<'i>(
             Some(_) => {
                 let message = format!("file {} is listed with two sizes", quoted(name));
                 checks.report(
-                    Code::DuplicateName,
+                    FindingCode::DuplicateName,
                     message,
                     name,
                     "list it once in `specification.files`",
@@ -61,9 +61,9 @@ pub(crate) fn files<'i>(
 
 fn uses(
     checks: &mut Checks<'_>,
-    instance: &Instance,
+    instance: &RecordedWorkflow,
     at: &HashMap<&str, usize>,
-    files: &mut [File<'_>],
+    files: &mut [RecordedFile<'_>],
     notes: &mut Vec<String>,
 ) {
     for (task, record) in instance.tasks.iter().enumerate() {
@@ -80,7 +80,7 @@ fn uses(
                         quoted(&record.id)
                     );
                     checks.report(
-                        Code::TwoProducers,
+                        FindingCode::TwoProducers,
                         message,
                         name,
                         "a file is written by one task",
@@ -125,7 +125,7 @@ fn known(
             quoted(name)
         );
         checks.report(
-            Code::UnknownDataset,
+            FindingCode::UnknownDataset,
             message,
             name,
             "list it in `specification.files` with `sizeInBytes`",
@@ -135,7 +135,7 @@ fn known(
 }
 
 /// Files with the same writer and the same readers become one item; what nobody uses becomes none.
-pub(crate) fn group(draft: &mut Draft, files: Vec<File<'_>>, scale: f64) {
+pub(crate) fn group(draft: &mut WorkflowDraft, files: Vec<RecordedFile<'_>>, scale: f64) {
     let mut groups: BTreeMap<(Option<usize>, Vec<usize>), usize> = BTreeMap::new();
     let mut members: Vec<(u64, u64, &str)> = Vec::new();
     for file in files {

@@ -1,7 +1,7 @@
 //! What is read from the files, put together with numbers that hold for all of it.
 
-use crate::diag::{Code, Finding};
-use crate::site::draft::{Draft, DraftJob, MAX_TIME};
+use crate::diag::{Finding, FindingCode};
+use crate::site::draft::{DraftJob, MAX_TIME, WorkflowDraft};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_types::site::{
@@ -58,7 +58,7 @@ impl Gather {
     ///
     /// # Errors
     /// A finding without a place, if not.
-    pub(crate) fn room(&self, jobs: usize, items: usize) -> Result<(), Finding> {
+    pub(crate) fn check_workload_size(&self, jobs: usize, items: usize) -> Result<(), Finding> {
         let all_jobs = self.jobs().saturating_add(jobs);
         let all_items = self.loaded.workload.items.len().saturating_add(items);
         if all_jobs <= MAX_SITE_JOBS && all_items <= MAX_SITE_ITEMS {
@@ -66,7 +66,7 @@ impl Gather {
         }
         let message =
             format!("the workload comes to {all_jobs} jobs and {all_items} items of data");
-        Err(Finding::error(Code::TooLarge, message).help(format!(
+        Err(Finding::error(FindingCode::TooLarge, message).help(format!(
             "at most {MAX_SITE_JOBS} jobs and {MAX_SITE_ITEMS} items are simulated; lower `max-jobs` or `count`"
         )))
     }
@@ -95,7 +95,7 @@ impl Gather {
     }
 
     /// Adds a workflow.
-    pub(crate) fn flow(&mut self, draft: &Draft, name: &str, arrives: Time) {
+    pub(crate) fn flow(&mut self, draft: &WorkflowDraft, name: &str, arrives: Time) {
         let flow = self.begin_flow(name, arrives);
         let first = self.first();
         self.items(&draft.items);

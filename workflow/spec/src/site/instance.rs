@@ -1,8 +1,8 @@
 //! A recorded workflow as jobs and items: one job a task; files of one producer that the same tasks read are one item.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::site::alone::Alone;
-use crate::site::draft::{Draft, DraftJob, MAX_TIME, plain_job, usual_limit, way_round};
+use crate::site::draft::{DraftJob, MAX_TIME, WorkflowDraft, plain_job, usual_limit, way_round};
 use crate::site::files::{files, group};
 use crate::site::ways::FlowOptions;
 use miette::SourceSpan;
@@ -20,8 +20,8 @@ const MAX_CORES: f64 = 65_536.0;
 
 /// What the versions of the format have in common.
 #[derive(Default)]
-pub(crate) struct Instance {
-    pub(crate) tasks: Vec<Task>,
+pub(crate) struct RecordedWorkflow {
+    pub(crate) tasks: Vec<RecordedTask>,
     /// Files with their sizes.
     pub(crate) files: Vec<(String, f64)>,
     /// Each task says how large its files are (version 1.4): the largest counts.
@@ -29,7 +29,7 @@ pub(crate) struct Instance {
 }
 
 /// A task as recorded.
-pub(crate) struct Task {
+pub(crate) struct RecordedTask {
     pub(crate) id: String,
     /// Another name by which it may be referred to.
     pub(crate) alias: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) struct Checks<'c> {
 }
 
 impl Checks<'_> {
-    pub(crate) fn report(&mut self, code: Code, message: String, name: &str, help: &str) {
+    pub(crate) fn report(&mut self, code: FindingCode, message: String, name: &str, help: &str) {
         let span = match self.out.is_full() {
             true => self.whole,
             false => self.out.find(self.whole, &format!("\"{name}\"")),
@@ -64,7 +64,7 @@ impl Checks<'_> {
             return value;
         }
         self.report(
-            Code::BadValue,
+            FindingCode::BadValue,
             format!("{what} of {} is {value}", quoted(name)),
             name,
             &format!("it must be from 0 to {most:e}: the record is damaged"),
@@ -77,21 +77,21 @@ impl Checks<'_> {
 pub(crate) fn build(
     out: &mut Findings,
     whole: SourceSpan,
-    instance: Instance,
+    instance: RecordedWorkflow,
     options: &FlowOptions,
     alone: Alone,
     notes: &mut Vec<String>,
-) -> Option<Draft> {
+) -> Option<WorkflowDraft> {
     let mut checks = Checks { out, whole };
     if instance.tasks.len() > bounds::MAX_STEPS {
         let help = format!("at most {} are read", bounds::MAX_STEPS);
         let message = format!("{} tasks are too many", instance.tasks.len());
-        checks.report(Code::TooLarge, message, "tasks", &help);
+        checks.report(FindingCode::TooLarge, message, "tasks", &help);
         return None;
     }
     let ids = index(&mut checks, &instance.tasks);
     let files = files(&mut checks, &instance, notes);
-    let mut draft = Draft::default();
+    let mut draft = WorkflowDraft::default();
     for task in &instance.tasks {
         draft.jobs.push(job(&mut checks, task, options));
     }
@@ -104,7 +104,7 @@ pub(crate) fn build(
         let message = format!("tasks wait for each other: {}", way_round(&circle, name));
         let first = circle.first().copied().map_or("", name);
         checks.report(
-            Code::Cycle,
+            FindingCode::Cycle,
             message,
             first,
             "a workflow has no circles: the record is damaged",
@@ -120,13 +120,13 @@ pub(crate) fn build(
 }
 
 /// The tasks by their names.
-fn index<'i>(checks: &mut Checks<'_>, tasks: &'i [Task]) -> HashMap<&'i str, usize> {
+fn index<'i>(checks: &mut Checks<'_>, tasks: &'i [RecordedTask]) -> HashMap<&'i str, usize> {
     let mut ids = HashMap::with_capacity(tasks.len());
     for (at, task) in tasks.iter().enumerate() {
         if ids.insert(task.id.as_str(), at).is_some() {
             let message = format!("two tasks are called {}", quoted(&task.id));
             checks.report(
-                Code::DuplicateName,
+                FindingCode::DuplicateName,
                 message,
                 &task.id,
                 "tasks are referred to by their names",
@@ -142,7 +142,7 @@ fn index<'i>(checks: &mut Checks<'_>, tasks: &'i [Task]) -> HashMap<&'i str, usi
 }
 
 /// A task as a job, its limit still missing.
-fn job(checks: &mut Checks<'_>, task: &Task, options: &FlowOptions) -> DraftJob {
+fn job(checks: &mut Checks<'_>, task: &RecordedTask, options: &FlowOptions) -> DraftJob {
     let mut job = plain_job(1);
     let cores = checks.number(
         task.cores.unwrap_or(1.0),
@@ -160,7 +160,7 @@ fn job(checks: &mut Checks<'_>, task: &Task, options: &FlowOptions) -> DraftJob 
     if task.runtime.is_none() {
         let message = format!("task {} has no run time", quoted(&task.id));
         checks.report(
-            Code::MissingKey,
+            FindingCode::MissingKey,
             message,
             &task.id,
             "give its record `runtimeInSeconds`",
@@ -181,8 +181,8 @@ fn job(checks: &mut Checks<'_>, task: &Task, options: &FlowOptions) -> DraftJob 
 /// Parents and children that no file explains become `after`. Whether all are known.
 fn controls(
     checks: &mut Checks<'_>,
-    draft: &mut Draft,
-    tasks: &[Task],
+    draft: &mut WorkflowDraft,
+    tasks: &[RecordedTask],
     ids: &HashMap<&str, usize>,
 ) -> bool {
     let by_data = draft.waits_for();
@@ -202,7 +202,7 @@ fn controls(
                         quoted(name)
                     );
                     checks.report(
-                        Code::UnknownStep,
+                        FindingCode::UnknownStep,
                         message,
                         name,
                         "name a task of the same file",

@@ -1,15 +1,15 @@
 //! `[data.NAME]` and `[[job]]` of a workload file.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::namerule::NameRule;
 use crate::section::{Located, Section, in_order, kind, place, value_of};
 use crate::site::alone::Alone;
 use crate::site::connect::{check_data, check_edges, connect, submissions};
-use crate::site::draft::{Draft, DraftJob, LEAST_LIMIT, plain_job};
+use crate::site::draft::{DraftJob, LEAST_LIMIT, WorkflowDraft, plain_job};
 use crate::site::gather::Gather;
 use crate::site::machine::MODES;
 use crate::site::read::ReadOptions;
-use crate::site::values::{NAME, Table, unique};
+use crate::site::values::{NAME, NumberedTable, unique};
 use std::collections::BTreeMap;
 use tarn_types::bounds;
 use tarn_types::site::{FlowId, Machine, Spread};
@@ -25,7 +25,7 @@ const SPREADS: &[(&str, Spread)] = &[("share", Spread::Share), ("whole", Spread:
 const MAX_PER_NODE: u32 = 65_536;
 
 /// Data as written.
-pub(crate) struct RawData {
+pub(crate) struct RawWorkItem {
     pub(crate) name: Located<String>,
     pub(crate) bytes: u64,
     pub(crate) outside: bool,
@@ -48,7 +48,7 @@ pub(crate) struct RawJob {
 
 /// Jobs that make sense.
 pub(crate) struct Inline {
-    draft: Draft,
+    draft: WorkflowDraft,
     /// Of each job: its workflow, and when it is submitted.
     flows: Vec<(Option<String>, Time)>,
     notes: Vec<String>,
@@ -117,7 +117,7 @@ pub(crate) fn add(gather: &mut Gather, inline: Inline, file: &str) {
     }
 }
 
-fn data(out: &mut Findings, top: &Section<'_>) -> Vec<RawData> {
+fn data(out: &mut Findings, top: &Section<'_>) -> Vec<RawWorkItem> {
     let Some(value) = top.get("data") else {
         return Vec::new();
     };
@@ -125,7 +125,7 @@ fn data(out: &mut Findings, top: &Section<'_>) -> Vec<RawData> {
         let found = kind(value.get_ref());
         out.add(
             Finding::error(
-                Code::WrongType,
+                FindingCode::WrongType,
                 format!("`data` must be a table, not {found}"),
             )
             .at(place(value), found)
@@ -136,7 +136,7 @@ fn data(out: &mut Findings, top: &Section<'_>) -> Vec<RawData> {
     if table.len() > bounds::MAX_DATASETS {
         out.add(
             Finding::error(
-                Code::TooLarge,
+                FindingCode::TooLarge,
                 format!("{} items of data are too many", table.len()),
             )
             .at(
@@ -159,7 +159,7 @@ fn data(out: &mut Findings, top: &Section<'_>) -> Vec<RawData> {
             let found = kind(value.get_ref());
             out.add(
                 Finding::error(
-                    Code::WrongType,
+                    FindingCode::WrongType,
                     format!("{what} must be a table, not {found}"),
                 )
                 .at(place(value), found)
@@ -172,7 +172,7 @@ fn data(out: &mut Findings, top: &Section<'_>) -> Vec<RawData> {
         };
         let section = Section::new(out, table, name.span, what, "data", DATA_KEYS);
         section.require(out, "size", "\"40 GB\"");
-        all.push(RawData {
+        all.push(RawWorkItem {
             name: Located::new(name.value.to_owned(), name.span),
             bytes: value_of(&section.size(out, "size")).unwrap_or(0),
             outside: section.flag(out, "outside").unwrap_or(false),
@@ -185,7 +185,7 @@ fn data(out: &mut Findings, top: &Section<'_>) -> Vec<RawData> {
     all
 }
 
-fn job(out: &mut Findings, (number, table, span): Table<'_>, machine: &Machine) -> RawJob {
+fn job(out: &mut Findings, (number, table, span): NumberedTable<'_>, machine: &Machine) -> RawJob {
     let what = match table.get("name").and_then(|n| n.get_ref().as_str()) {
         Some(name) => format!("job {}", quoted(name)),
         None => format!("job {number}"),
@@ -211,7 +211,7 @@ fn job(out: &mut Findings, (number, table, span): Table<'_>, machine: &Machine) 
             machine.nodes()
         );
         let finding =
-            Finding::error(Code::TooFewNodes, message).at(nodes.span, "more than there are");
+            Finding::error(FindingCode::TooFewNodes, message).at(nodes.span, "more than there are");
         out.add(finding.help("lower it, or simulate a larger machine"));
     }
     let mut job = plain_job(value_of(&nodes).unwrap_or(1));

@@ -1,13 +1,13 @@
 //! Reading `cluster.toml`.
 
-use crate::diag::{Code, Finding, Findings, Rejected, quoted};
+use crate::diag::{Finding, FindingCode, Findings, Rejected, quoted};
 use crate::namerule::{NameRule, TIER_NAME};
 use crate::section::{Located, Section, place, value_of};
 use crate::site::document::read_document;
-use crate::site::values::{NAME, Table, unique};
+use crate::site::values::{NAME, NumberedTable, unique};
 use tarn_types::bounds;
 use tarn_types::site::{
-    Island, Machine, Mode, ModeChange, NodeKind, Power, Rates, Store, TierKind,
+    Island, Machine, Mode, ModeChange, NodeKind, NodePowerModel, Rates, Store, TierKind,
 };
 use toml::de::DeTable;
 
@@ -72,7 +72,7 @@ fn machine(out: &mut Findings, table: &DeTable<'_>) -> Option<Machine> {
         let found = top.get("island");
         let what = found.map_or("no `[[island]]` here", |_| "empty");
         out.add(
-            Finding::error(Code::MissingKey, "there is no island")
+            Finding::error(FindingCode::MissingKey, "there is no island")
                 .at(found.map_or(top.span, place), what)
                 .help("add an `[[island]]` with `nodes` and `cores`"),
         );
@@ -84,7 +84,7 @@ fn machine(out: &mut Findings, table: &DeTable<'_>) -> Option<Machine> {
     let nodes: usize = islands.iter().map(|i| i.nodes as usize).sum();
     if nodes > bounds::MAX_NODES {
         out.add(
-            Finding::error(Code::TooLarge, format!("{nodes} nodes are too many"))
+            Finding::error(FindingCode::TooLarge, format!("{nodes} nodes are too many"))
                 .at(
                     top.span,
                     format!("at most {} are allowed", bounds::MAX_NODES),
@@ -121,7 +121,10 @@ fn rates(out: &mut Findings, section: &Section<'_>, read: &str, write: &str) -> 
     }
 }
 
-fn island(out: &mut Findings, (number, table, span): Table<'_>) -> (Located<String>, Island) {
+fn island(
+    out: &mut Findings,
+    (number, table, span): NumberedTable<'_>,
+) -> (Located<String>, Island) {
     let what = match table.get("name").and_then(|n| n.get_ref().as_str()) {
         Some(name) => format!("island {}", quoted(name)),
         None => format!("island {number}"),
@@ -139,7 +142,7 @@ fn island(out: &mut Findings, (number, table, span): Table<'_>) -> (Located<Stri
     if name.value.ends_with(|c: char| c.is_ascii_digit()) {
         out.add(
             Finding::error(
-                Code::BadName,
+                FindingCode::BadName,
                 format!("{} is not a name for an island", quoted(&name.value)),
             )
             .at(name.span, "ends in a digit")
@@ -158,7 +161,7 @@ fn island(out: &mut Findings, (number, table, span): Table<'_>) -> (Located<Stri
     if cores % sockets != 0 {
         out.add(
             Finding::error(
-                Code::BadValue,
+                FindingCode::BadValue,
                 format!("the cores of {} do not divide evenly", section.what),
             )
             .at(
@@ -172,7 +175,7 @@ fn island(out: &mut Findings, (number, table, span): Table<'_>) -> (Located<Stri
     if let Some(cold) = temperature.filter(|t| *t < ABSOLUTE_ZERO) {
         out.add(
             Finding::error(
-                Code::BadValue,
+                FindingCode::BadValue,
                 format!("`temperature` of {} is {cold} C", section.what),
             )
             .at(
@@ -240,7 +243,7 @@ fn mode_change(out: &mut Findings, island: &Section<'_>) -> Option<ModeChange> {
     })
 }
 
-fn power(out: &mut Findings, island: &Section<'_>) -> Power {
+fn power(out: &mut Findings, island: &Section<'_>) -> NodePowerModel {
     let keys = ["idle", "busy", "asleep", "boot", "wake"];
     let Some(power) = island.table(
         out,
@@ -248,14 +251,14 @@ fn power(out: &mut Findings, island: &Section<'_>) -> Power {
         &keys,
         "{ idle = \"200 W\", busy = \"500 W\" }",
     ) else {
-        return Power::default();
+        return NodePowerModel::default();
     };
     let watts = |out: &mut Findings, key| {
         let watts = power.measure(out, key, WATTS, "\"200 W\"").unwrap_or(0.0);
         if watts < 0.0 {
             out.add(
                 Finding::error(
-                    Code::BadValue,
+                    FindingCode::BadValue,
                     format!("`{key}` of {} is negative", power.what),
                 )
                 .at(power.get(key).map_or(power.span, place), "below zero")
@@ -264,7 +267,7 @@ fn power(out: &mut Findings, island: &Section<'_>) -> Power {
         }
         watts
     };
-    let read = Power {
+    let read = NodePowerModel {
         idle: watts(out, "idle"),
         busy: watts(out, "busy"),
         asleep: watts(out, "asleep"),
@@ -279,7 +282,7 @@ fn power(out: &mut Findings, island: &Section<'_>) -> Power {
         if power.get(more).is_some() && most < least {
             out.add(
                 Finding::error(
-                    Code::BadValue,
+                    FindingCode::BadValue,
                     format!("`{more}` of {} is less than its `{less}`", power.what),
                 )
                 .at(

@@ -1,17 +1,17 @@
 //! Reading `workload.toml`: `[[job]]`, `[[trace]]` and `[[workflow]]` on one machine.
 
-use crate::diag::{Code, Finding, Findings, Rejected};
+use crate::diag::{Finding, FindingCode, Findings, Rejected};
 use crate::namerule::NameRule;
 use crate::section::{Located, Section, value_of};
 use crate::site::document::read_document;
 use crate::site::draft::MAX_TIME;
 use crate::site::jobs;
 use crate::site::model::DataModel;
-use crate::site::random::Random;
-use crate::site::read::{Failure, ReadOptions, Source, flow_name};
+use crate::site::random::WorkloadRandom;
+use crate::site::read::{IncludeError, ReadOptions, WorkloadReader, flow_name};
 use crate::site::steps::ASSUMED_ENTRIES;
 use crate::site::swf::TraceOptions;
-use crate::site::values::{NAME, Table};
+use crate::site::values::{NAME, NumberedTable};
 use crate::site::ways::{FlowOptions, SubmitWay};
 use miette::SourceSpan;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ struct RawFlow {
 /// # Errors
 /// All that is wrong with it, or with the first wrong file that it names.
 pub(crate) fn read_mix(
-    source: &mut Source<'_>,
+    source: &mut WorkloadReader<'_>,
     path: &Path,
     name: &str,
     text: &str,
@@ -92,7 +92,7 @@ pub(crate) fn read_mix(
 fn mix(
     out: &mut Findings,
     table: &DeTable<'_>,
-    source: &mut Source<'_>,
+    source: &mut WorkloadReader<'_>,
     folder: &Path,
     options: &ReadOptions,
     inner: &mut Option<Rejected>,
@@ -104,7 +104,7 @@ fn mix(
         .all(|key| top.get(key).is_none())
     {
         out.add(
-            Finding::error(Code::MissingKey, "the workload is empty")
+            Finding::error(FindingCode::MissingKey, "the workload is empty")
                 .at(top.span, "no `[[job]]`, no `[[trace]]`, no `[[workflow]]`")
                 .help("add a `[[trace]]` or a `[[workflow]]` with `file`, or `[[job]]`s"),
         );
@@ -126,14 +126,14 @@ fn mix(
     let file = out.file();
     let inline = inline?;
     let (jobs, items) = inline.size();
-    if let Err(finding) = source.gather.room(jobs, items) {
+    if let Err(finding) = source.gather.check_workload_size(jobs, items) {
         out.add(finding.at(top.span, "with what came before"));
         return None;
     }
     jobs::add(&mut source.gather, inline, &file);
     let mut failed = |out: &mut Findings, failure, span| match failure {
-        Failure::Here(finding) => out.add(Finding::at(finding, span, "named here")),
-        Failure::There(rejected) => *inner = Some(rejected),
+        IncludeError::Here(finding) => out.add(Finding::at(finding, span, "named here")),
+        IncludeError::There(rejected) => *inner = Some(rejected),
     };
     for raw in traces {
         if let Err(failure) = source.trace(&raw.file.value, &raw.options, raw.arrives) {
@@ -151,17 +151,17 @@ fn mix(
 }
 
 /// Adds all copies of a workflow.
-fn copies(source: &mut Source<'_>, raw: &RawFlow) -> Result<(), Failure> {
+fn copies(source: &mut WorkloadReader<'_>, raw: &RawFlow) -> Result<(), IncludeError> {
     let mut draft = source.draft(&raw.file.value, &raw.options, raw.entries)?;
     let count = raw.count as usize;
     let (jobs, items) = (draft.jobs.len(), draft.items.len());
     source
         .gather
-        .room(jobs.saturating_mul(count), items.saturating_mul(count))
-        .map_err(Failure::Here)?;
+        .check_workload_size(jobs.saturating_mul(count), items.saturating_mul(count))
+        .map_err(IncludeError::Here)?;
     let order = draft.order().unwrap_or_default();
     raw.options.submit.apply(&mut draft, &order);
-    let mut random = Random::new(raw.seed, 0);
+    let mut random = WorkloadRandom::new(raw.seed, 0);
     let mut arrives = raw.arrives;
     for number in 1..=raw.count {
         let name = match raw.count {
@@ -187,7 +187,7 @@ fn file(
 
 fn trace(
     out: &mut Findings,
-    (number, table, span): Table<'_>,
+    (number, table, span): NumberedTable<'_>,
     folder: &Path,
     options: &ReadOptions,
 ) -> Option<RawTrace> {
@@ -239,7 +239,7 @@ fn seed(out: &mut Findings, section: &Section<'_>) -> u64 {
 
 fn flow(
     out: &mut Findings,
-    (number, table, span): Table<'_>,
+    (number, table, span): NumberedTable<'_>,
     folder: &Path,
     options: &ReadOptions,
 ) -> Option<RawFlow> {
@@ -287,7 +287,7 @@ fn flow(
 
 fn needs_count(span: SourceSpan, what: &str) -> Finding {
     Finding::error(
-        Code::MissingKey,
+        FindingCode::MissingKey,
         format!("{what} has `every` and no `count`"),
     )
     .at(span, "their number is not stated")

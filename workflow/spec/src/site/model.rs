@@ -1,7 +1,7 @@
 //! Modelled data for traces that record none.
 
 use crate::site::alone::Alone;
-use crate::site::random::Random;
+use crate::site::random::WorkloadRandom;
 use tarn_types::units::{Nanos, SECOND};
 
 /// Deviation of the logarithm of the I/O seconds a job spends for each second of computing. Requests for storage are
@@ -39,7 +39,7 @@ pub(crate) struct Sampler {
 
 /// The data of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Io {
+pub(crate) struct JobIoBytes {
     pub(crate) read: u64,
     pub(crate) written: u64,
 }
@@ -76,8 +76,14 @@ impl Sampler {
     }
 
     /// The data of the job with this number, if it has any. Its reading and writing together take less than `run`.
-    pub(crate) fn sample(&self, number: u64, nodes: u32, run: Nanos, alone: Alone) -> Option<Io> {
-        let mut random = Random::new(self.model.seed, number);
+    pub(crate) fn sample(
+        &self,
+        number: u64,
+        nodes: u32,
+        run: Nanos,
+        alone: Alone,
+    ) -> Option<JobIoBytes> {
+        let mut random = WorkloadRandom::new(self.model.seed, number);
         if random.unit() >= self.model.jobs {
             return None;
         }
@@ -87,7 +93,7 @@ impl Sampler {
             let bytes = u128::from(time) * u128::from(rate) / u128::from(SECOND);
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
-        Some(Io {
+        Some(JobIoBytes {
             read: bytes(reading, alone.read_rate(nodes)),
             written: bytes(io.saturating_sub(reading), alone.write_rate(nodes)),
         })
@@ -118,7 +124,7 @@ mod tests {
             };
             let sampler = Sampler::new(model);
             let run = 1000 * SECOND;
-            let all: Vec<Io> = (0..20_000)
+            let all: Vec<JobIoBytes> = (0..20_000)
                 .filter_map(|n| sampler.sample(n, 2, run, alone))
                 .collect();
             let with_data = all.len() as f64 / 20_000.0;

@@ -1,6 +1,6 @@
 //! Files as they are read: plain or compressed, and what they seem to be.
 
-use crate::diag::{Code, Finding};
+use crate::diag::{Finding, FindingCode};
 use crate::site::document::too_large;
 use flate2::read::MultiGzDecoder;
 use std::io::{self, BufRead, BufReader, Read};
@@ -18,11 +18,11 @@ const HEAD: u64 = 64 << 10;
 const BUFFER: usize = 256 << 10;
 
 /// A file's bytes.
-pub(crate) struct Opened(Vec<u8>);
+pub(crate) struct WorkloadFileContent(Vec<u8>);
 
 /// What a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum WorkloadFormat {
     /// A trace of batch jobs.
     Trace,
     /// A recorded workflow.
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
     Toml,
 }
 
-impl Opened {
+impl WorkloadFileContent {
     /// Reads a file.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl Opened {
     pub(crate) fn read(read: &ReadFile<'_>, path: &Path) -> Result<Self, Finding> {
         read(path).map(Self).map_err(|error| {
             Finding::error(
-                Code::BadPath,
+                FindingCode::BadPath,
                 format!("`{}` cannot be read: {error}", path.display()),
             )
             .help("name a file that exists and may be read; paths in a file start at its folder")
@@ -60,16 +60,16 @@ impl Opened {
     }
 
     /// What it seems to be, by its first character that is no space.
-    pub(crate) fn kind(&self) -> Result<Kind, Finding> {
+    pub(crate) fn kind(&self) -> Result<WorkloadFormat, Finding> {
         let mut head = Vec::new();
         self.lines()
             .take(HEAD)
             .read_to_end(&mut head)
             .map_err(|e| damaged(&e))?;
         Ok(match head.trim_ascii_start().first() {
-            Some(b';' | b'-' | b'0'..=b'9') => Kind::Trace,
-            Some(b'{') => Kind::Json,
-            _ => Kind::Toml,
+            Some(b';' | b'-' | b'0'..=b'9') => WorkloadFormat::Trace,
+            Some(b'{') => WorkloadFormat::Json,
+            _ => WorkloadFormat::Toml,
         })
     }
 
@@ -85,7 +85,7 @@ impl Opened {
         String::from_utf8(bytes).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
             Finding::error(
-                Code::Syntax,
+                FindingCode::Syntax,
                 format!("the file is no text: byte {at} is not UTF-8"),
             )
             .help(
@@ -97,7 +97,7 @@ impl Opened {
 
 fn damaged(error: &io::Error) -> Finding {
     Finding::error(
-        Code::Syntax,
+        FindingCode::Syntax,
         format!("the file cannot be decompressed: {error}"),
     )
     .help("fetch the file again: it is damaged or cut off")

@@ -3,9 +3,9 @@
 use tarn_types::random::{self, mix};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Random(random::Random);
+pub(crate) struct WorkloadRandom(random::Random);
 
-impl Random {
+impl WorkloadRandom {
     /// A sequence of its own for each pair of numbers.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self(random::Random::new(mix(seed) ^ stream))
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn has_the_moments_it_should() {
-        let mut random = Random::new(1, 0);
+        let mut random = WorkloadRandom::new(1, 0);
         let normal: Vec<f64> = (0..20_000).map(|_| random.normal()).collect();
         let mean = normal.iter().sum::<f64>() / 20_000.0;
         let square = normal.iter().map(|n| n * n).sum::<f64>() / 20_000.0;
@@ -45,9 +45,9 @@ mod tests {
         let wait = (0..20_000).map(|_| random.exponential()).sum::<f64>() / 20_000.0;
         assert!((wait - 1.0).abs() < 0.03, "{wait}");
         let streams = [
-            Random::new(1, 1).unit(),
-            Random::new(1, 2).unit(),
-            Random::new(2, 1).unit(),
+            WorkloadRandom::new(1, 1).unit(),
+            WorkloadRandom::new(1, 2).unit(),
+            WorkloadRandom::new(2, 1).unit(),
         ];
         assert!(streams[0] != streams[1] && streams[0] != streams[2]);
     }

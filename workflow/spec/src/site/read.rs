@@ -1,14 +1,14 @@
 //! Workloads from files of any kind.
 
-use crate::diag::{Code, Finding, Rejected};
+use crate::diag::{Finding, FindingCode, Rejected};
 use crate::site::alone::Alone;
 use crate::site::document::rejected;
-use crate::site::draft::Draft;
+use crate::site::draft::WorkflowDraft;
 use crate::site::gather::{Gather, Loaded};
 use crate::site::mix::read_mix;
-use crate::site::open::{Kind, Opened, ReadFile};
+use crate::site::open::{ReadFile, WorkloadFileContent, WorkloadFormat};
 use crate::site::steps::{self, ASSUMED_ENTRIES};
-use crate::site::swf::{Target, TraceOptions, read_trace};
+use crate::site::swf::{TraceMachine, TraceOptions, read_trace};
 use crate::site::ways::FlowOptions;
 use crate::site::wfformat;
 use std::path::Path;
@@ -52,7 +52,7 @@ pub fn read_workloads(
     options: &ReadOptions,
     read: &ReadFile<'_>,
 ) -> Result<Loaded, Rejected> {
-    let mut source = Source {
+    let mut source = WorkloadReader {
         machine,
         alone: Alone(machine.store),
         read,
@@ -65,7 +65,7 @@ pub fn read_workloads(
 }
 
 /// What is read, and into what.
-pub(crate) struct Source<'s> {
+pub(crate) struct WorkloadReader<'s> {
     pub(crate) machine: &'s Machine,
     pub(crate) alone: Alone,
     read: &'s ReadFile<'s>,
@@ -73,19 +73,19 @@ pub(crate) struct Source<'s> {
 }
 
 /// Why a file that another names gives nothing.
-pub(crate) enum Failure {
+pub(crate) enum IncludeError {
     /// Of the place where it is named.
     Here(Finding),
     /// Of the file itself.
     There(Rejected),
 }
 
-impl Source<'_> {
+impl WorkloadReader<'_> {
     fn file(&mut self, path: &Path, options: &ReadOptions) -> Result<(), Rejected> {
         let name = path.display().to_string();
         let of_file = |finding| rejected(&name, finding);
-        let opened = Opened::read(self.read, path).map_err(of_file)?;
-        if opened.kind().map_err(of_file)? == Kind::Trace {
+        let opened = WorkloadFileContent::read(self.read, path).map_err(of_file)?;
+        if opened.kind().map_err(of_file)? == WorkloadFormat::Trace {
             return self
                 .trace_of(&opened, &name, &options.trace, options.arrives)
                 .map_err(of_file);
@@ -94,7 +94,7 @@ impl Source<'_> {
         if is_flow(&opened, &text) {
             let mut draft = self.draft_of(path, &opened, &text, &options.flow, ASSUMED_ENTRIES)?;
             self.gather
-                .room(draft.jobs.len(), draft.items.len())
+                .check_workload_size(draft.jobs.len(), draft.items.len())
                 .map_err(of_file)?;
             let order = draft.order().unwrap_or_default();
             options.flow.submit.apply(&mut draft, &order);
@@ -110,27 +110,27 @@ impl Source<'_> {
         path: &Path,
         options: &TraceOptions,
         arrives: Time,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), IncludeError> {
         let name = path.display().to_string();
-        let opened = Opened::read(self.read, path).map_err(Failure::Here)?;
-        if opened.kind().map_err(Failure::Here)? != Kind::Trace {
+        let opened = WorkloadFileContent::read(self.read, path).map_err(IncludeError::Here)?;
+        if opened.kind().map_err(IncludeError::Here)? != WorkloadFormat::Trace {
             let message = format!("`{name}` is no trace");
-            return Err(Failure::Here(Finding::error(Code::BadValue, message).help(
+            return Err(IncludeError::Here(Finding::error(FindingCode::BadValue, message).help(
                 "a trace is in the Standard Workload Format: a line a job, 18 numbers in each; workflows go into `[[workflow]]`",
             )));
         }
         self.trace_of(&opened, &name, options, arrives)
-            .map_err(Failure::Here)
+            .map_err(IncludeError::Here)
     }
 
     fn trace_of(
         &mut self,
-        opened: &Opened,
+        opened: &WorkloadFileContent,
         name: &str,
         options: &TraceOptions,
         arrives: Time,
     ) -> Result<(), Finding> {
-        let target = Target {
+        let target = TraceMachine {
             nodes: self.machine.nodes(),
             alone: self.alone,
         };
@@ -150,38 +150,40 @@ impl Source<'_> {
         path: &Path,
         options: &FlowOptions,
         entries: u32,
-    ) -> Result<Draft, Failure> {
-        let opened = Opened::read(self.read, path).map_err(Failure::Here)?;
+    ) -> Result<WorkflowDraft, IncludeError> {
+        let opened = WorkloadFileContent::read(self.read, path).map_err(IncludeError::Here)?;
         let no_flow = || {
             let message = format!("`{}` is no workflow", path.display());
-            Failure::Here(Finding::error(Code::BadValue, message).help(
+            IncludeError::Here(Finding::error(FindingCode::BadValue, message).help(
                 "a workflow is a workflow file of tarn or a recorded instance in WfFormat; traces go into `[[trace]]`",
             ))
         };
-        if opened.kind().map_err(Failure::Here)? == Kind::Trace {
+        if opened.kind().map_err(IncludeError::Here)? == WorkloadFormat::Trace {
             return Err(no_flow());
         }
-        let text = opened.text().map_err(Failure::Here)?;
+        let text = opened.text().map_err(IncludeError::Here)?;
         if !is_flow(&opened, &text) {
             return Err(no_flow());
         }
         self.draft_of(path, &opened, &text, options, entries)
-            .map_err(Failure::There)
+            .map_err(IncludeError::There)
     }
 
     fn draft_of(
         &mut self,
         path: &Path,
-        opened: &Opened,
+        opened: &WorkloadFileContent,
         text: &str,
         options: &FlowOptions,
         entries: u32,
-    ) -> Result<Draft, Rejected> {
+    ) -> Result<WorkflowDraft, Rejected> {
         let name = path.display().to_string();
         let mut notes = Vec::new();
         let draft = match opened.kind().map_err(|finding| rejected(&name, finding))? {
-            Kind::Json => wfformat::read_instance(&name, text, options, self.alone, &mut notes)?,
-            Kind::Toml | Kind::Trace => {
+            WorkloadFormat::Json => {
+                wfformat::read_instance(&name, text, options, self.alone, &mut notes)?
+            }
+            WorkloadFormat::Toml | WorkloadFormat::Trace => {
                 let folder = path.parent().unwrap_or(Path::new(""));
                 let parsed = crate::parse(&name, text, folder)?;
                 steps::expand(&parsed.workflow, options, entries, self.alone, &mut notes)
@@ -196,9 +198,9 @@ impl Source<'_> {
 }
 
 /// Whether a text is a workflow: a recorded one, or a workflow file of tarn, which has steps.
-fn is_flow(opened: &Opened, text: &str) -> bool {
+fn is_flow(opened: &WorkloadFileContent, text: &str) -> bool {
     match opened.kind() {
-        Ok(Kind::Json) => true,
+        Ok(WorkloadFormat::Json) => true,
         _ => DeTable::parse_recoverable(text)
             .0
             .get_ref()

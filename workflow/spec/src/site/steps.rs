@@ -1,9 +1,9 @@
 //! A workflow file of tarn as jobs and items. What it does not say is assumed, and said in notes.
 
-use crate::diag::{Code, Finding};
+use crate::diag::{Finding, FindingCode};
 use crate::item::ITEM;
 use crate::site::alone::Alone;
-use crate::site::draft::{Draft, DraftJob, LIMIT_FACTOR, plain_job, usual_limit};
+use crate::site::draft::{DraftJob, LIMIT_FACTOR, WorkflowDraft, plain_job, usual_limit};
 use crate::site::files::scaled;
 use crate::site::gather::{MAX_SITE_ITEMS, MAX_SITE_JOBS};
 use crate::site::ways::FlowOptions;
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::id::{DataId, StepId};
 use tarn_types::site::{Input, Item, ItemId, JobId, Spread, WorkItem};
 use tarn_types::units::{Bytes, Elapsed, Nanos, SECOND};
-use tarn_types::workflow::{Distribution, Foreach, Step, Use, Workflow};
+use tarn_types::workflow::{DatasetUse, Distribution, Foreach, Step, Workflow};
 
 /// Run time of a step without a `time`, and size of a dataset without a `size`: what `tarn plan` assumes.
 const ASSUMED_RUN_TIME: Nanos = SECOND;
@@ -25,11 +25,11 @@ const MAX_USES: usize = 32 << 20;
 pub(crate) const ASSUMED_ENTRIES: u32 = 100;
 
 /// A version of a dataset.
-type Version = (DataId, u32);
+type DatasetVersion = (DataId, u32);
 
 /// The items of a version.
 #[derive(Default)]
-struct Parts {
+struct VersionItems {
     count: usize,
     /// Entries that steps select by name, each a part of its own.
     entries: BTreeSet<String>,
@@ -39,7 +39,7 @@ struct Parts {
     makers: Vec<StepId>,
 }
 
-impl Parts {
+impl VersionItems {
     /// The parts of one of several instances: an equal share in order.
     fn shared(&self, instance: usize, instances: usize) -> std::ops::Range<usize> {
         instance * self.count / instances..(instance + 1) * self.count / instances
@@ -51,7 +51,7 @@ struct Expansion<'w> {
     workflow: &'w Workflow,
     options: &'w FlowOptions,
     entries: u32,
-    parts: BTreeMap<Version, Parts>,
+    parts: BTreeMap<DatasetVersion, VersionItems>,
     /// The number of each step's first job.
     first_job: Vec<usize>,
 }
@@ -66,7 +66,7 @@ pub(crate) fn expand(
     entries: u32,
     alone: Alone,
     notes: &mut Vec<String>,
-) -> Result<Draft, Finding> {
+) -> Result<WorkflowDraft, Finding> {
     let mut expansion = Expansion {
         workflow,
         options,
@@ -76,7 +76,7 @@ pub(crate) fn expand(
     };
     expansion.number()?;
     assumptions(workflow, entries, notes);
-    let mut draft = Draft {
+    let mut draft = WorkflowDraft {
         jobs: Vec::new(),
         items: expansion.items(),
     };
@@ -107,8 +107,8 @@ fn instances(step: &Step, entries: u32) -> usize {
 }
 
 /// How every version is divided: by the instances that make it, or that each take entries of it, whichever are more.
-fn parts(workflow: &Workflow, entries: u32) -> BTreeMap<Version, Parts> {
-    let mut parts: BTreeMap<Version, Parts> = BTreeMap::new();
+fn parts(workflow: &Workflow, entries: u32) -> BTreeMap<DatasetVersion, VersionItems> {
+    let mut parts: BTreeMap<DatasetVersion, VersionItems> = BTreeMap::new();
     for (at, step) in workflow.steps.iter().enumerate() {
         let count = instances(step, entries);
         for used in &step.uses {
@@ -211,7 +211,7 @@ impl Expansion<'_> {
         let message = format!(
             "the workflow comes to {jobs} jobs, {items} items of data and {uses} uses of them"
         );
-        Err(Finding::error(Code::TooLarge, message).help(format!(
+        Err(Finding::error(FindingCode::TooLarge, message).help(format!(
             "at most {MAX_SITE_JOBS} jobs, {MAX_SITE_ITEMS} items and {MAX_USES} uses are simulated; lower `entries`, or `max` of its steps"
         )))
     }
@@ -236,7 +236,7 @@ impl Expansion<'_> {
     /// The items that an instance reads by one use.
     fn read(
         &self,
-        used: &Use,
+        used: &DatasetUse,
         instance: usize,
         instances: usize,
     ) -> Option<std::ops::Range<usize>> {

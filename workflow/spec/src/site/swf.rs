@@ -1,7 +1,7 @@
 //! Traces of batch jobs in the Standard Workload Format 2.2 (Feitelson, Parallel Workloads Archive): a line a job,
 //! 18 numbers in each.
 
-use crate::diag::{Code, Finding};
+use crate::diag::{Finding, FindingCode};
 use crate::site::alone::Alone;
 use crate::site::draft::{DraftJob, MAX_TIME, plain_job};
 use crate::site::gather::Gather;
@@ -43,7 +43,7 @@ impl Default for TraceOptions {
 
 /// What is used of a line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Line {
+struct SwfRecord {
     submit: Nanos,
     run: Nanos,
     nodes: u32,
@@ -55,7 +55,7 @@ type Odd = &'static str;
 
 /// The machine, as far as a trace needs it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target {
+pub(crate) struct TraceMachine {
     pub(crate) nodes: u32,
     pub(crate) alone: Alone,
 }
@@ -68,18 +68,18 @@ pub(crate) fn read_trace(
     gather: &mut Gather,
     file: &str,
     lines: &mut dyn BufRead,
-    target: Target,
+    target: TraceMachine,
     options: &TraceOptions,
     arrives: Time,
 ) -> Result<(), Finding> {
     if options.data.is_some() && target.alone.read_rate(1).min(target.alone.write_rate(1)) == 0 {
         return Err(Finding::error(
-            Code::BadValue,
+            FindingCode::BadValue,
             "data cannot be modelled: the machine's external store has no rates",
         )
         .help("give `[external]` of the cluster file `read` and `write`, or `client-read` and `client-write`"));
     }
-    let mut trace = Trace {
+    let mut trace = SwfTraceReader {
         sampler: options.data.map(Sampler::new),
         target,
         arrives,
@@ -100,7 +100,7 @@ pub(crate) fn read_trace(
         let parsed = parse(text, options, target.nodes).and_then(|line| trace.in_order(line));
         match parsed {
             Ok(line) => {
-                gather.room(1, 2)?;
+                gather.check_workload_size(1, 2)?;
                 trace.add(gather, number, line);
             }
             Err(odd) => trace.skip(odd, number),
@@ -111,7 +111,7 @@ pub(crate) fn read_trace(
 
 fn broken(error: &io::Error) -> Finding {
     Finding::error(
-        Code::Syntax,
+        FindingCode::Syntax,
         format!("the trace cannot be read to its end: {error}"),
     )
     .help("fetch the file again: it is damaged or cut off")
@@ -135,9 +135,9 @@ fn next_line(lines: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
 }
 
 /// A trace while it is read.
-struct Trace {
+struct SwfTraceReader {
     sampler: Option<Sampler>,
-    target: Target,
+    target: TraceMachine,
     arrives: Time,
     /// When the first used line was submitted.
     origin: Option<Nanos>,
@@ -150,8 +150,8 @@ struct Trace {
     skipped: Vec<(Odd, u64, u64)>,
 }
 
-impl Trace {
-    fn in_order(&self, line: Line) -> Result<Line, Odd> {
+impl SwfTraceReader {
+    fn in_order(&self, line: SwfRecord) -> Result<SwfRecord, Odd> {
         match line.submit < self.last {
             true => Err("it was submitted before the line above it"),
             false => Ok(line),
@@ -166,8 +166,8 @@ impl Trace {
     }
 
     /// Adds the job of a line. The recorded run time is computing and reading and writing alone (Weiland, equation 5).
-    fn add(&mut self, gather: &mut Gather, number: u64, line: Line) {
-        let Target { alone, .. } = self.target;
+    fn add(&mut self, gather: &mut Gather, number: u64, line: SwfRecord) {
+        let TraceMachine { alone, .. } = self.target;
         let io = self
             .sampler
             .and_then(|s| s.sample(number, line.nodes, line.run, alone));
@@ -226,7 +226,7 @@ impl Trace {
                 true => "it has no line of data".to_owned(),
                 false => reasons.join("; "),
             };
-            return Err(Finding::error(Code::BadValue, format!("no line of the trace can be used ({why})")).help(
+            return Err(Finding::error(FindingCode::BadValue, format!("no line of the trace can be used ({why})")).help(
                 "a trace has 18 numbers in each line (Standard Workload Format); `procs-per-node` sets how many processors make a node, `unknown-status = true` uses jobs whose status is -1",
             ));
         }
@@ -288,7 +288,7 @@ fn nanos(seconds: f64) -> Option<Nanos> {
         .then(|| (seconds * SECOND as f64).round() as Nanos)
 }
 
-fn parse(line: &[u8], options: &TraceOptions, nodes: u32) -> Result<Line, Odd> {
+fn parse(line: &[u8], options: &TraceOptions, nodes: u32) -> Result<SwfRecord, Odd> {
     let field = fields(line)?;
     let (submit, run, allocated) = (field[1], field[3], field[4]);
     let (requested, time, status) = (field[7], field[8], field[10]);
@@ -324,7 +324,7 @@ fn parse(line: &[u8], options: &TraceOptions, nodes: u32) -> Result<Line, Odd> {
         return Err("it wants more nodes than the machine has");
     }
     let too_long = "a time in it is too large";
-    Ok(Line {
+    Ok(SwfRecord {
         submit: nanos(submit).ok_or(too_long)?,
         run: nanos(run).ok_or(too_long)?,
         nodes: wanted as u32,

@@ -1,6 +1,6 @@
 //! Kinds of value that only the files of a site have.
 
-use crate::diag::{Code, Finding, Findings, quoted};
+use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::namerule::NameRule;
 use crate::section::{Located, Section, TIME_HINT, kind, place, shorten};
 use crate::site::draft::MAX_TIME;
@@ -19,11 +19,16 @@ pub(crate) const NAME: NameRule = NameRule {
 };
 
 /// A table of a list of tables: its number (from 1), itself and its place.
-pub(crate) type Table<'d> = (usize, &'d DeTable<'d>, SourceSpan);
+pub(crate) type NumberedTable<'d> = (usize, &'d DeTable<'d>, SourceSpan);
 
 impl<'d> Section<'d> {
     /// `[[key]]`: at most `most` tables.
-    pub(crate) fn tables(&self, out: &mut Findings, key: &str, most: usize) -> Vec<Table<'d>> {
+    pub(crate) fn tables(
+        &self,
+        out: &mut Findings,
+        key: &str,
+        most: usize,
+    ) -> Vec<NumberedTable<'d>> {
         let Some(value) = self.get(key) else {
             return Vec::new();
         };
@@ -31,7 +36,7 @@ impl<'d> Section<'d> {
         let wrong = |what: String, want: &str, value: &toml::Spanned<DeValue<'_>>| {
             let found = kind(value.get_ref());
             Finding::error(
-                Code::WrongType,
+                FindingCode::WrongType,
                 format!("{what} must be {want}, not {found}"),
             )
             .at(place(value), found)
@@ -44,7 +49,7 @@ impl<'d> Section<'d> {
         if list.len() > most {
             out.add(
                 Finding::error(
-                    Code::TooLarge,
+                    FindingCode::TooLarge,
                     format!("{} times `[[{key}]]` is too often", list.len()),
                 )
                 .at(place(value), format!("at most {most} are allowed"))
@@ -102,9 +107,9 @@ impl<'d> Section<'d> {
             Ok(time) if time <= MAX_TIME => return Some(Located::new(time, text.span)),
             Ok(_) => {
                 let most = format!("must be at most {} s", MAX_TIME / SECOND);
-                (Code::BadValue, most, "write a shorter time")
+                (FindingCode::BadValue, most, "write a shorter time")
             }
-            Err(why) => (Code::BadUnit, shorten(&why), TIME_HINT),
+            Err(why) => (FindingCode::BadUnit, shorten(&why), TIME_HINT),
         };
         let message = format!(
             "`{key}` of {} is not a time that can be simulated",
@@ -136,7 +141,7 @@ impl<'d> Section<'d> {
         if read.is_none() {
             out.add(
                 Finding::error(
-                    Code::BadUnit,
+                    FindingCode::BadUnit,
                     format!("`{key}` of {} is not a number with its unit", self.what),
                 )
                 .at(
@@ -170,7 +175,7 @@ impl<'d> Section<'d> {
         if number.is_none() {
             out.add(
                 Finding::error(
-                    Code::BadValue,
+                    FindingCode::BadValue,
                     format!("`{key}` of {} is out of its limits", self.what),
                 )
                 .at(place(value), format!("must be from {least} to {most}"))
@@ -209,7 +214,7 @@ impl<'d> Section<'d> {
         let hint = did_you_mean(&text.value, words.iter().map(|(word, _)| *word));
         out.add(
             Finding::error(
-                Code::BadValue,
+                FindingCode::BadValue,
                 format!("{} is no `{key}` of {}", quoted(&text.value), self.what),
             )
             .at(text.span, "not a known word")
@@ -233,7 +238,7 @@ pub(crate) fn unique<'n>(
         if let Some(first) = seen.insert(&name.value, name.span) {
             out.add(
                 Finding::error(
-                    Code::DuplicateName,
+                    FindingCode::DuplicateName,
                     format!("two {noun}s are called {}", quoted(&shorten(&name.value))),
                 )
                 .at(name.span, "again here")

@@ -1,6 +1,6 @@
 //! The three ways in which users submit a workflow (Weiland 2018, section 2, Figures 3 to 5).
 
-use crate::site::draft::Draft;
+use crate::site::draft::WorkflowDraft;
 use tarn_types::site::JobId;
 
 /// How a workflow is submitted.
@@ -45,7 +45,7 @@ impl SubmitWay {
     ];
 
     /// Makes of a workflow whose jobs come in `order` what is submitted.
-    pub(crate) fn apply(self, draft: &mut Draft, order: &[usize]) {
+    pub(crate) fn apply(self, draft: &mut WorkflowDraft, order: &[usize]) {
         match self {
             Self::Dependencies => {}
             Self::Chain => chain(draft, order),
@@ -59,18 +59,18 @@ fn id(at: usize) -> JobId {
 }
 
 /// Who submits one job after the other tells nobody what the later ones will read: all that is read goes outside.
-fn chain(draft: &mut Draft, order: &[usize]) {
+fn chain(draft: &mut WorkflowDraft, order: &[usize]) {
     for pair in order.windows(2) {
         draft.jobs[pair[1]].follows = Some(id(pair[0]));
     }
-    let Draft { jobs, items } = draft;
+    let WorkflowDraft { jobs, items } = draft;
     for input in jobs.iter().flat_map(|j| &j.job.reads) {
         let item = &mut items[input.item.at()].item;
         item.keep |= !item.outside;
     }
 }
 
-fn script(draft: &mut Draft, order: &[usize]) {
+fn script(draft: &mut WorkflowDraft, order: &[usize]) {
     let Some((&first, rest)) = order.split_first() else {
         return;
     };
@@ -101,7 +101,7 @@ mod tests {
     use tarn_types::site::{Input, Item, ItemId, Job, Spread, WorkItem};
 
     /// Two steps, the second on four nodes; the first reads what comes from outside, the second what the first writes.
-    fn draft() -> Draft {
+    fn draft() -> WorkflowDraft {
         let input = |item| Input {
             item: ItemId(item),
             spread: Spread::Share,
@@ -127,7 +127,7 @@ mod tests {
             name: "".into(),
             bytes: 1,
         };
-        Draft {
+        WorkflowDraft {
             jobs: vec![job(4, 2, 7, 1, vec![]), job(1, 8, 5, 0, vec![ItemId(1)])],
             items: vec![item(true), item(false)],
         }

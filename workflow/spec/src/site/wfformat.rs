@@ -1,14 +1,14 @@
 //! Recorded workflows in WfFormat (WfCommons), versions 1.4 to 1.6: one JSON document each. Version 1.4 lists files in
 //! its tasks; since 1.5 a specification and an execution are kept apart, and 1.6 adds what is not needed here.
 
-use crate::diag::{Code, Finding, Findings, Rejected, quoted};
+use crate::diag::{Finding, FindingCode, Findings, Rejected, quoted};
 use crate::parsed::refuse;
 use crate::section::shorten;
 use crate::site::alone::Alone;
-use crate::site::draft::Draft;
-use crate::site::instance::{self, Instance, Task};
+use crate::site::draft::WorkflowDraft;
+use crate::site::instance::{self, RecordedTask, RecordedWorkflow};
 use crate::site::ways::FlowOptions;
-use crate::text::Text;
+use crate::text::SourceFiles;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ const VERSIONS: [&str; 3] = ["1.4", "1.5", "1.6"];
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Document {
+struct WfFormatDocument {
     schema_version: Option<String>,
-    workflow: Body,
+    workflow: WfFormatBody,
 }
 
 #[derive(Deserialize)]
-struct Body {
+struct WfFormatBody {
     specification: Option<Specification>,
     execution: Option<Execution>,
     tasks: Option<Vec<OldTask>>,
@@ -96,12 +96,12 @@ struct OldTask {
 struct OldFile {
     name: String,
     size_in_bytes: f64,
-    link: Link,
+    link: WfFormatLink,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Link {
+enum WfFormatLink {
     Input,
     Output,
 }
@@ -116,9 +116,9 @@ pub(crate) fn read_instance(
     options: &FlowOptions,
     alone: Alone,
     notes: &mut Vec<String>,
-) -> Result<Draft, Rejected> {
-    let mut out = Findings::new(Arc::new(Text::new(name, text)));
-    let draft = match serde_json::from_str::<Document>(text) {
+) -> Result<WorkflowDraft, Rejected> {
+    let mut out = Findings::new(Arc::new(SourceFiles::new(name, text)));
+    let draft = match serde_json::from_str::<WfFormatDocument>(text) {
         Ok(document) => {
             check_version(&mut out, text, document.schema_version.as_deref());
             instance(&mut out, text, document.workflow).and_then(|instance| {
@@ -156,7 +156,7 @@ fn no_instance(text: &str, error: &serde_json::Error) -> Finding {
         true => "the file is not a workflow in WfFormat",
         false => "the file is not JSON",
     };
-    Finding::error(Code::Syntax, format!("{what}: {}", shorten(&why)))
+    Finding::error(FindingCode::Syntax, format!("{what}: {}", shorten(&why)))
         .at((at.min(text.len()), 1).into(), "here")
         .help("see https://wfcommons.org/format; versions 1.4 to 1.6 are read")
 }
@@ -168,7 +168,7 @@ fn check_version(out: &mut Findings, text: &str, version: Option<&str>) {
     let span = out.find((0, text.len()).into(), "\"schemaVersion\"");
     out.add(
         Finding::error(
-            Code::BadValue,
+            FindingCode::BadValue,
             format!("WfFormat {} is not known", quoted(version)),
         )
         .at(span, "the file's version")
@@ -180,7 +180,7 @@ fn check_version(out: &mut Findings, text: &str, version: Option<&str>) {
 }
 
 /// The same of either version.
-fn instance(out: &mut Findings, text: &str, body: Body) -> Option<Instance> {
+fn instance(out: &mut Findings, text: &str, body: WfFormatBody) -> Option<RecordedWorkflow> {
     let whole = (0, text.len()).into();
     let instance = match (body.specification, body.execution, body.tasks) {
         (Some(specification), Some(execution), _) => joined(out, whole, specification, execution),
@@ -188,18 +188,18 @@ fn instance(out: &mut Findings, text: &str, body: Body) -> Option<Instance> {
         (Some(_), None, _) => {
             let span = out.find(whole, "\"specification\"");
             out.add(
-                Finding::error(Code::MissingKey, "the workflow has no `execution`")
+                Finding::error(FindingCode::MissingKey, "the workflow has no `execution`")
                     .at(span, "only a specification")
                     .help("give a recorded instance: without run times nothing can be simulated"),
             );
             return None;
         }
-        (None, _, None) => Instance::default(),
+        (None, _, None) => RecordedWorkflow::default(),
     };
     if instance.tasks.is_empty() {
         let span = out.find(whole, "\"workflow\"");
         out.add(
-            Finding::error(Code::MissingKey, "the workflow has no tasks")
+            Finding::error(FindingCode::MissingKey, "the workflow has no tasks")
                 .at(span, "here")
                 .help("see https://wfcommons.org/format; versions 1.4 to 1.6 are read"),
         );
@@ -213,14 +213,14 @@ fn joined(
     whole: miette::SourceSpan,
     specification: Specification,
     execution: Execution,
-) -> Instance {
+) -> RecordedWorkflow {
     let mut executed: HashMap<String, ExecutedTask> = HashMap::with_capacity(execution.tasks.len());
     for task in execution.tasks {
         if let Some(twice) = executed.insert(task.id.clone(), task) {
             let span = out.find(whole, &format!("\"{}\"", twice.id));
             out.add(
                 Finding::error(
-                    Code::DuplicateName,
+                    FindingCode::DuplicateName,
                     format!("task {} was executed twice", quoted(&twice.id)),
                 )
                 .at(span, "first named here")
@@ -230,7 +230,7 @@ fn joined(
     }
     let tasks = specification.tasks.into_iter().map(|task| {
         let record = executed.get(&task.id);
-        Task {
+        RecordedTask {
             runtime: record.and_then(|r| r.runtime_in_seconds),
             cores: record.and_then(|r| r.core_count),
             memory: record.and_then(|r| r.memory_in_bytes),
@@ -242,7 +242,7 @@ fn joined(
             outputs: task.output_files,
         }
     });
-    Instance {
+    RecordedWorkflow {
         tasks: tasks.collect(),
         files: specification
             .files
@@ -253,21 +253,21 @@ fn joined(
     }
 }
 
-fn old(tasks: Vec<OldTask>) -> Instance {
-    let mut instance = Instance {
+fn old(tasks: Vec<OldTask>) -> RecordedWorkflow {
+    let mut instance = RecordedWorkflow {
         sizes_may_differ: true,
-        ..Instance::default()
+        ..RecordedWorkflow::default()
     };
     for task in tasks {
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for file in task.files {
             instance.files.push((file.name.clone(), file.size_in_bytes));
             match file.link {
-                Link::Input => inputs.push(file.name),
-                Link::Output => outputs.push(file.name),
+                WfFormatLink::Input => inputs.push(file.name),
+                WfFormatLink::Output => outputs.push(file.name),
             }
         }
-        instance.tasks.push(Task {
+        instance.tasks.push(RecordedTask {
             id: task.name,
             alias: task.id,
             runtime: task.runtime_in_seconds,

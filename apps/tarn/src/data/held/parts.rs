@@ -8,12 +8,12 @@ use tarn_types::id::DataId;
 use tarn_types::part::{PartInfo, StoreKey};
 
 /// The parts of a version, with their content.
-pub(in crate::data) type Parts = BTreeMap<StoreKey, PartInfo>;
+pub(in crate::data) type VersionParts = BTreeMap<StoreKey, PartInfo>;
 
 /// Why a version is not whole, and what there is of it.
-pub(in crate::data) struct Lack {
+pub(in crate::data) struct IncompleteVersion {
     pub(in crate::data) why: String,
-    pub(super) made: Parts,
+    pub(super) made: VersionParts,
     /// Which of it can be copied, or was.
     pub(in crate::data) rest: String,
     /// How what is missing is had: begins a sentence.
@@ -22,11 +22,11 @@ pub(in crate::data) struct Lack {
     pub(in crate::data) was_whole: bool,
 }
 
-impl Lack {
+impl IncompleteVersion {
     fn of(why: String) -> Self {
         Self {
             why,
-            made: Parts::new(),
+            made: VersionParts::new(),
             rest: "what is there".into(),
             remedy: "`tarn run` makes what is missing".into(),
             was_whole: false,
@@ -50,19 +50,19 @@ pub(super) fn parts_in(
     rows: &[ReplicaRow],
     history: &History,
     resumes: bool,
-) -> Result<Parts, Lack> {
+) -> Result<VersionParts, IncompleteVersion> {
     let there: BTreeSet<&StoreKey> = rows.iter().map(|r| &r.key).collect();
     let (Some(row), Some(start)) = (rows.first(), &history.start) else {
-        return Err(Lack::of("nothing of it is there".into()));
+        return Err(IncompleteVersion::of("nothing of it is there".into()));
     };
     let (name, version) = (&row.dataset, row.version);
     let known = start.workflow.data.iter().position(|d| d.name == *name);
     let Some(data) = known.map(|at| DataId(at as u32)) else {
         let why = format!("{} knows no dataset `{name}`", start.run);
-        return Err(Lack::of(why));
+        return Err(IncompleteVersion::of(why));
     };
     let parts = history.parts_of(data, version);
-    let mut keys: Parts = parts.map(|(_, i)| (i.key.clone(), i.clone())).collect();
+    let mut keys: VersionParts = parts.map(|(_, i)| (i.key.clone(), i.clone())).collect();
     let was_whole = history.is_sealed(data, version);
     let all = keys.len();
     keys.retain(|key, _| there.contains(key));
@@ -82,12 +82,12 @@ pub(super) fn parts_in(
             "`{name}` (version {version}, made by {}) is incomplete: {gone} of its {all} parts {are} gone{named}",
             start.run
         );
-        let lack = Lack::of(why);
+        let lack = IncompleteVersion::of(why);
         let rest = match keys.len() {
             1 => "the other part".into(),
             left => format!("the other {left} parts"),
         };
-        return Err(Lack {
+        return Err(IncompleteVersion {
             made: keys,
             rest,
             remedy: run_again(&start.workflow, data).unwrap_or(lack.remedy),
@@ -114,10 +114,10 @@ pub(super) fn parts_in(
         true => "`tarn resume` runs the other instances",
         false => "`tarn run` runs the other instances",
     };
-    Err(Lack {
+    Err(IncompleteVersion {
         made: keys,
         rest: rest.into(),
         remedy: remedy.into(),
-        ..Lack::of(why)
+        ..IncompleteVersion::of(why)
     })
 }

@@ -1,6 +1,6 @@
 //! What a run of another workflow needs to know of a dataset to read it where it is stored.
 
-use super::Held;
+use super::LockedVersion;
 use crate::error::{CliError, CliResult};
 use crate::run::wall;
 use tarn_journal::{ReplicaRow, RunLock, StoredAt};
@@ -22,7 +22,7 @@ pub(crate) struct StoredPart {
     pub(crate) rows: Vec<ReplicaRow>,
 }
 
-impl Held {
+impl LockedVersion {
     /// The workflow that the dataset belongs to.
     pub(crate) fn workflow(&self) -> &str {
         self.rows.first().map_or("", |r| &r.workflow)

@@ -15,7 +15,7 @@ use tarn_types::text::some_of;
 const NAMES: usize = 20;
 
 /// Which dataset is meant.
-pub(crate) struct Which<'a> {
+pub(crate) struct DatasetSelector<'a> {
     /// The workflow that it belongs to; by none it is the only one of its name.
     pub(crate) workflow: Option<&'a str>,
     /// Not one of this workflow.
@@ -23,7 +23,7 @@ pub(crate) struct Which<'a> {
     pub(crate) dataset: &'a str,
 }
 
-impl<'a> Which<'a> {
+impl<'a> DatasetSelector<'a> {
     /// `DATASET`, or `WORKFLOW/DATASET`.
     pub(super) fn named(name: &'a str) -> Self {
         let (workflow, dataset) = match name.split_once('/') {

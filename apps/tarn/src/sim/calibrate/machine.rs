@@ -7,7 +7,7 @@ use tarn_types::cluster::{Cluster, Node};
 use tarn_types::codes::Exit;
 use tarn_types::history::{TransferEnd, TransferHistory};
 use tarn_types::part::TransferKind;
-use tarn_types::site::{Island, Machine, Mode, NodeKind, Power, Rates, Store, TierKind};
+use tarn_types::site::{Island, Machine, Mode, NodeKind, NodePowerModel, Rates, Store, TierKind};
 use tarn_types::units::{SECOND, Time};
 
 /// Memory of a node that does not say how much it has: more than any step asks for.
@@ -16,14 +16,14 @@ const UNLIMITED_MEMORY: u64 = 1 << 60;
 /// Bytes a second, each observed where the run moved something that way, else as its cluster record has them.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Bandwidths {
-    pub(super) external_in: Bandwidth,
-    pub(super) external_out: Bandwidth,
-    pub(super) peer: Bandwidth,
+    pub(super) external_in: CalibratedBandwidth,
+    pub(super) external_out: CalibratedBandwidth,
+    pub(super) peer: CalibratedBandwidth,
 }
 
 /// A bandwidth, bytes a second.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Bandwidth {
+pub(super) struct CalibratedBandwidth {
     pub(super) rate: u64,
     pub(super) observed: bool,
 }
@@ -34,11 +34,11 @@ impl Bandwidths {
         let of = |kind, otherwise| {
             let transfers = recorded.history.transfers.values();
             match observed(transfers.filter(|t| t.order.kind == kind)) {
-                Some(rate) => Bandwidth {
+                Some(rate) => CalibratedBandwidth {
                     rate,
                     observed: true,
                 },
-                None => Bandwidth {
+                None => CalibratedBandwidth {
                     rate: otherwise,
                     observed: false,
                 },
@@ -152,7 +152,7 @@ fn kind(node: &Node, link: Rates) -> NodeKind {
         link,
         mode: Mode::OneLevel,
         mode_change: None,
-        power: Power::default(),
+        power: NodePowerModel::default(),
         temperature: 0.0,
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::{CliError, CliResult};
 use std::collections::BTreeMap;
 use tarn_ports::Record;
-use tarn_types::action::{Do, Outcome, Run};
+use tarn_types::action::{AttemptSpec, Do, Outcome};
 use tarn_types::codes::Exit;
 use tarn_types::event::{Start, Usage};
 use tarn_types::history::{Attempt, AttemptEnd, History, InstanceHistory, InstanceState};
@@ -27,7 +27,7 @@ pub(super) struct Recorded<'a> {
 
 /// The last attempt of an instance that succeeded.
 pub(super) struct Ran<'a> {
-    order: &'a Run,
+    order: &'a AttemptSpec,
     /// From its start to its commit, as the log has it: for so long it held its cores.
     pub(super) held: Nanos,
     usage: Usage,
@@ -76,7 +76,7 @@ impl<'a> Recorded<'a> {
         Ok(this)
     }
 
-    fn add(&mut self, id: InstanceId, instance: &InstanceHistory, orders: &Orders<'a>) {
+    fn add(&mut self, id: InstanceId, instance: &InstanceHistory, orders: &OrderedAttempts<'a>) {
         self.reused += usize::from(instance.state == InstanceState::Reused);
         let good = |a: &&Attempt| matches!(a.ended, Some((_, AttemptEnd::Committed { .. })));
         let last = instance.attempts.iter().rfind(good);
@@ -113,9 +113,9 @@ impl<'a> Recorded<'a> {
 }
 
 /// Every attempt, as it was ordered.
-type Orders<'a> = BTreeMap<(InstanceId, u32), &'a Run>;
+type OrderedAttempts<'a> = BTreeMap<(InstanceId, u32), &'a AttemptSpec>;
 
-fn orders(records: &[Record]) -> Orders<'_> {
+fn orders(records: &[Record]) -> OrderedAttempts<'_> {
     let actions = records.iter().flat_map(|r| &r.actions);
     let runs = actions.filter_map(|a| match &a.what {
         Do::Run(run) => Some(&**run),

@@ -1,6 +1,6 @@
 //! Real against simulated, as figures.
 
-use super::machine::{Bandwidth, Bandwidths};
+use super::machine::{Bandwidths, CalibratedBandwidth};
 use super::recorded::Recorded;
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -11,7 +11,7 @@ use tarn_types::units::{Bytes, Elapsed, Nanos, SECOND};
 
 /// A run and its simulations; what `--json` prints.
 #[derive(Debug, Serialize)]
-pub(super) struct Told {
+pub(super) struct CalibrationReport {
     schema: u32,
     run: String,
     /// Bytes a second that were simulated.
@@ -48,7 +48,7 @@ struct NotModelled {
 #[derive(Debug, Serialize)]
 pub(super) struct Calibration {
     policy: String,
-    makespan: Pair<Time>,
+    makespan: CalibrationPair<DurationSeconds>,
     steps: Vec<StepPair>,
     bytes: BytesPair,
 }
@@ -58,24 +58,24 @@ pub(super) struct Calibration {
 struct StepPair {
     step: String,
     instances: usize,
-    run: Pair<Time>,
+    run: CalibrationPair<DurationSeconds>,
 }
 
 #[derive(Debug, Serialize)]
 struct BytesPair {
-    external_in: Pair<u64>,
-    external_out: Pair<u64>,
-    peer: Pair<u64>,
-    retained: Pair<u64>,
+    external_in: CalibrationPair<u64>,
+    external_out: CalibrationPair<u64>,
+    peer: CalibrationPair<u64>,
+    retained: CalibrationPair<u64>,
 }
 
 /// A length of time; seconds in JSON.
 #[derive(Debug, Clone, Copy)]
-struct Time(Nanos);
+struct DurationSeconds(Nanos);
 
 /// What was, and what was simulated.
 #[derive(Debug, Serialize)]
-struct Pair<T> {
+struct CalibrationPair<T> {
     real: T,
     simulated: T,
     /// How much more was simulated than was, in percent; `None` where there was nothing.
@@ -86,7 +86,7 @@ fn seconds<S: Serializer>(time: &Nanos, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(*time as f64 / SECOND as f64)
 }
 
-impl Serialize for Time {
+impl Serialize for DurationSeconds {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         seconds(&self.0, to)
     }
@@ -97,16 +97,16 @@ fn percent(real: u64, simulated: u64) -> Option<f64> {
     (real > 0.0).then(|| (simulated - real) / real * 100.0)
 }
 
-fn times(real: Nanos, simulated: Nanos) -> Pair<Time> {
-    Pair {
-        real: Time(real),
-        simulated: Time(simulated),
+fn times(real: Nanos, simulated: Nanos) -> CalibrationPair<DurationSeconds> {
+    CalibrationPair {
+        real: DurationSeconds(real),
+        simulated: DurationSeconds(simulated),
         difference_percent: percent(real, simulated),
     }
 }
 
-fn bytes(real: u64, simulated: u64) -> Pair<u64> {
-    Pair {
+fn bytes(real: u64, simulated: u64) -> CalibrationPair<u64> {
+    CalibrationPair {
         real,
         simulated,
         difference_percent: percent(real, simulated),
@@ -118,7 +118,7 @@ fn mean(times: impl Iterator<Item = Nanos>) -> Nanos {
     sum.checked_div(count).unwrap_or(0)
 }
 
-impl Told {
+impl CalibrationReport {
     pub(super) fn of(
         run: &str,
         recorded: &Recorded<'_>,
@@ -191,7 +191,7 @@ impl Calibration {
     }
 }
 
-impl fmt::Display for Bandwidth {
+impl fmt::Display for CalibratedBandwidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.rate, self.observed) {
             (0, _) => write!(f, "without a limit"),
@@ -201,7 +201,7 @@ impl fmt::Display for Bandwidth {
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for CalibrationReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "run            {}", self.run)?;
         writeln!(f, "external in    {}", self.bandwidths.external_in)?;
@@ -270,15 +270,16 @@ impl fmt::Display for Calibration {
             "{label:<26} {:>12} {:>12} {:>10}",
             "real", "simulated", "difference"
         )?;
-        let time = |f: &mut fmt::Formatter<'_>, label: &str, p: &Pair<Time>| {
-            row(
-                f,
-                label,
-                Elapsed(p.real.0),
-                Elapsed(p.simulated.0),
-                p.difference_percent,
-            )
-        };
+        let time =
+            |f: &mut fmt::Formatter<'_>, label: &str, p: &CalibrationPair<DurationSeconds>| {
+                row(
+                    f,
+                    label,
+                    Elapsed(p.real.0),
+                    Elapsed(p.simulated.0),
+                    p.difference_percent,
+                )
+            };
         time(f, "makespan", &self.makespan)?;
         for step in &self.steps {
             time(f, &format!("{} ({})", step.step, step.instances), &step.run)?;

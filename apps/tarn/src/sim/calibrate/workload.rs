@@ -21,9 +21,9 @@ const LIMIT_FACTOR: u64 = 2;
 const LEAST_LIMIT: Nanos = SECOND;
 
 /// Who reads something, in the order of the jobs, and how it lies over the nodes of each.
-type Readers = Vec<(JobId, Spread)>;
+type JobReaders = Vec<(JobId, Spread)>;
 /// What moves as one: who made it, of which version it is, who reads it.
-type Same = (Option<JobId>, DataId, u32, Readers);
+type Same = (Option<JobId>, DataId, u32, JobReaders);
 
 /// A run on its way to a workload.
 struct Converted<'r> {
@@ -153,7 +153,7 @@ impl Converted<'_> {
 
     /// The items, and what each job reads and writes of them.
     fn items(&mut self, jobs: &mut [Job]) -> CliResult<Vec<WorkItem>> {
-        let mut parts: BTreeMap<PartRef, (Option<JobId>, Readers)> = BTreeMap::new();
+        let mut parts: BTreeMap<PartRef, (Option<JobId>, JobReaders)> = BTreeMap::new();
         for (id, ran) in &self.recorded.jobs {
             let Some(job) = self.numbers.get(id).copied() else {
                 continue;

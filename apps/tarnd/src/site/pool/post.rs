@@ -1,11 +1,11 @@
 //! A user's queue: what the user's worker is to do, and a thread that sees to it. It ends with the worker.
 
-use super::worker::Worker;
-use super::{Task, WorkerPool, lock};
+use super::worker::UserWorker;
+use super::{WorkerPool, WorkerTask, lock};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_proto::local::{Code, Refusal};
+use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Gid, Uid};
 
 /// Orders of one user that wait to be written to the worker.
@@ -17,9 +17,9 @@ const LONGEST: Duration = Duration::from_secs(300);
 const IDLE: Duration = Duration::from_secs(5);
 
 /// Something to be said to a worker.
-pub(super) enum Item {
+pub(super) enum WorkerQueueItem {
     /// It is to do this, in this group.
-    Task(Gid, Task),
+    Task(Gid, WorkerTask),
     /// What it does for this number is to be stopped.
     Stop(u64),
     /// Its user's keys are others now.
@@ -29,15 +29,15 @@ pub(super) enum Item {
 /// A user's queue.
 pub(super) struct Post {
     user: Uid,
-    state: Mutex<State>,
+    state: Mutex<WorkerQueueState>,
     news: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    waiting: VecDeque<Item>,
+struct WorkerQueueState {
+    waiting: VecDeque<WorkerQueueItem>,
     has_thread: bool,
-    worker: Option<Arc<Worker>>,
+    worker: Option<Arc<UserWorker>>,
     /// Workers in a row that did not answer, and until when there is no next one.
     silent: u32,
     until: Option<(Instant, String)>,
@@ -61,25 +61,25 @@ impl Post {
     /// Puts it behind what waits already. What cannot wait comes back.
     pub(super) fn add(
         self: &Arc<Self>,
-        item: Item,
+        item: WorkerQueueItem,
         pool: &Arc<WorkerPool>,
-    ) -> Result<(), (Task, Refusal)> {
+    ) -> Result<(), (WorkerTask, RequestError)> {
         let mut state = lock(&self.state);
         let is_full = state.waiting.len() >= MAX_WAITING;
         let refused = |item, why| match item {
-            Item::Task(_, task) => Err((task, why)),
-            Item::Stop(_) | Item::Keys => Ok(()),
+            WorkerQueueItem::Task(_, task) => Err((task, why)),
+            WorkerQueueItem::Stop(_) | WorkerQueueItem::Keys => Ok(()),
         };
-        if is_full && matches!(item, Item::Task(..)) {
+        if is_full && matches!(item, WorkerQueueItem::Task(..)) {
             let text = format!("{MAX_WAITING} orders of user {} wait already", self.user);
-            return refused(item, Refusal::new(Code::Busy, text));
+            return refused(item, RequestError::new(Code::Busy, text));
         }
         if !state.has_thread {
             let (post, pool) = (Arc::clone(self), Arc::clone(pool));
             let thread = std::thread::Builder::new().name("post".into());
             if let Err(e) = thread.spawn(move || post.serve(&pool)) {
                 let text = format!("no thread for the worker of user {}: {e}", self.user);
-                return refused(item, Refusal::new(Code::Busy, text));
+                return refused(item, RequestError::new(Code::Busy, text));
             }
             state.has_thread = true;
         }
@@ -89,7 +89,7 @@ impl Post {
     }
 
     /// Tells a worker that there is; one that begins later knows it.
-    pub(super) fn tell(self: &Arc<Self>, item: Item, pool: &Arc<WorkerPool>) {
+    pub(super) fn notify_worker(self: &Arc<Self>, item: WorkerQueueItem, pool: &Arc<WorkerPool>) {
         if !self.is_idle() {
             let _ = self.add(item, pool);
         }
@@ -98,12 +98,12 @@ impl Post {
     /// Stops what is done for this number, or waits to be.
     pub(super) fn stop(self: &Arc<Self>, number: u64, pool: &Arc<WorkerPool>) {
         let mut state = lock(&self.state);
-        let is_it = |item: &Item| matches!(item, Item::Task(_, task) if task.number == number);
+        let is_it = |item: &WorkerQueueItem| matches!(item, WorkerQueueItem::Task(_, task) if task.number == number);
         if let Some(at) = state.waiting.iter().position(is_it) {
             let found = state.waiting.remove(at);
             drop(state);
-            if let Some(Item::Task(_, task)) = found {
-                let why = Refusal::new(Code::Cancelled, "it was stopped before it began");
+            if let Some(WorkerQueueItem::Task(_, task)) = found {
+                let why = RequestError::new(Code::Cancelled, "it was stopped before it began");
                 task.refuse(self.user, &pool.audit, why);
             }
             return;
@@ -111,7 +111,7 @@ impl Post {
         let has_it = state.worker.as_ref().is_some_and(|w| w.has(number));
         drop(state);
         if has_it {
-            self.tell(Item::Stop(number), pool);
+            self.notify_worker(WorkerQueueItem::Stop(number), pool);
         }
     }
 
@@ -119,16 +119,16 @@ impl Post {
     fn serve(self: &Arc<Self>, pool: &Arc<WorkerPool>) {
         while let Some(item) = self.next() {
             match item {
-                Item::Task(group, task) => match self.worker(group, pool) {
+                WorkerQueueItem::Task(group, task) => match self.worker(group, pool) {
                     Ok(worker) => worker.give(task),
                     Err(why) => task.refuse(self.user, &pool.audit, why),
                 },
-                Item::Stop(number) => {
+                WorkerQueueItem::Stop(number) => {
                     if let Some(worker) = self.current() {
                         worker.stop(number);
                     }
                 }
-                Item::Keys => {
+                WorkerQueueItem::Keys => {
                     let secrets = lock(&pool.secrets).clone();
                     if let (Some(worker), Some(secrets)) = (self.current(), secrets) {
                         worker.rekey(&secrets);
@@ -139,7 +139,7 @@ impl Post {
     }
 
     /// What is next; `None` when the thread is to end.
-    fn next(&self) -> Option<Item> {
+    fn next(&self) -> Option<WorkerQueueItem> {
         let mut state = lock(&self.state);
         loop {
             if let Some(item) = state.waiting.pop_front() {
@@ -155,7 +155,7 @@ impl Post {
         }
     }
 
-    fn current(&self) -> Option<Arc<Worker>> {
+    fn current(&self) -> Option<Arc<UserWorker>> {
         lock(&self.state).worker.clone()
     }
 
@@ -164,7 +164,7 @@ impl Post {
         self: &Arc<Self>,
         group: Gid,
         pool: &Arc<WorkerPool>,
-    ) -> Result<Arc<Worker>, Refusal> {
+    ) -> Result<Arc<UserWorker>, RequestError> {
         {
             let state = lock(&self.state);
             if let Some(worker) = &state.worker {
@@ -179,7 +179,7 @@ impl Post {
                     self.user,
                     left.as_secs() + 1
                 );
-                return Err(Refusal::new(Code::Busy, text));
+                return Err(RequestError::new(Code::Busy, text));
             }
         }
         let (worker, listening) = pool.spawn_worker(self.user, group).inspect_err(|why| {
@@ -204,7 +204,7 @@ impl Post {
             // What has begun ends, as its socket is closed.
             lock(&self.state).worker = None;
             let text = format!("no thread for the worker of user {}: {e}", self.user);
-            return Err(Refusal::new(Code::Busy, text));
+            return Err(RequestError::new(Code::Busy, text));
         }
         Ok(worker)
     }

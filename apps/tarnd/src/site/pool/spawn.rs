@@ -1,8 +1,8 @@
 //! How a worker begins.
 
-use super::super::talk::{Said, Told, hear, say};
+use super::super::talk::{WorkerCommand, WorkerNotification, hear, send_message};
 use super::super::{project, user_folder};
-use super::worker::{Listening, Worker};
+use super::worker::{Listening, UserWorker};
 use super::{WorkerPool, lock};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
@@ -15,12 +15,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tarn_proto::local::{Code, Refusal};
+use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Gid, Uid};
 use tarn_sys::process::become_user;
 
 /// How long a worker may be silent: it says every [`Said::BEAT`] that it is there.
-const SILENCE: Duration = Duration::from_secs(5 * Said::BEAT.as_secs());
+const SILENCE: Duration = Duration::from_secs(5 * WorkerNotification::BEAT.as_secs());
 /// How long it may take to begin: it removes what its predecessors have half done. Its user's orders alone wait meanwhile.
 const BEGINNING: Duration = Duration::from_secs(120);
 /// How long a worker before it may take to end by itself, and to be killed.
@@ -36,10 +36,10 @@ impl WorkerPool {
         self: &Arc<Self>,
         user: Uid,
         group: Gid,
-    ) -> Result<(Worker, Listening), Refusal> {
+    ) -> Result<(UserWorker, Listening), RequestError> {
         let failed = |e: io::Error| {
             let text = format!("no worker of user {user} can be started: {e}");
-            Refusal::new(Code::Internal, text)
+            RequestError::new(Code::Internal, text)
         };
         let (group, groups) = project::standing(user, group).map_err(failed)?;
         let keys = lock(&self.secrets)
@@ -73,7 +73,7 @@ impl WorkerPool {
             .set_len(0)
             .and_then(|()| lock_file.rewind())
             .and_then(|()| lock_file.write_all(number.as_bytes()));
-        let told = Told::Begin {
+        let told = WorkerCommand::Begin {
             stores: self.stores.places(),
             node: self.node.clone(),
             keys,
@@ -83,14 +83,14 @@ impl WorkerPool {
         let first = noted
             .and_then(|()| near.set_read_timeout(Some(SILENCE)))
             .and_then(|()| near.set_write_timeout(Some(SILENCE)))
-            .and_then(|()| say(&near, &told))
+            .and_then(|()| send_message(&near, &told))
             .and_then(|()| first_word(&near));
         let port = first.map_err(|e| {
             give_up(&mut child);
             failed(e)
         })?;
         let socket = near.try_clone().map_err(failed)?;
-        let worker = Worker {
+        let worker = UserWorker {
             user,
             groups,
             socket,
@@ -145,8 +145,8 @@ fn first_word(near: &UnixStream) -> io::Result<u16> {
     let until = Instant::now() + BEGINNING;
     loop {
         match hear(near)? {
-            Some(Said::Serving { port }) => return Ok(port),
-            Some(Said::Alive) if Instant::now() < until => {}
+            Some(WorkerNotification::Serving { port }) => return Ok(port),
+            Some(WorkerNotification::Alive) if Instant::now() < until => {}
             Some(_) => return Err(io::Error::other("it takes too long to begin")),
             None => {
                 let text = "it ended at once; its own words are in tarnd's log";

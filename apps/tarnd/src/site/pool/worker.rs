@@ -2,8 +2,8 @@
 
 use super::super::audit::Audit;
 use super::super::keys::Secrets;
-use super::super::talk::{Said, Told, hear, say};
-use super::{Task, Wanted, lock};
+use super::super::talk::{WorkerCommand, WorkerNotification, hear, send_message};
+use super::{WorkerOrder, WorkerTask, lock};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::Shutdown;
@@ -11,18 +11,18 @@ use std::os::unix::net::UnixStream;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Gid, Report, Uid, Worked};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Gid, Report, Uid, WorkResult};
 
 /// A worker that takes orders. One thread at a time writes to it, its post's; another one [listens](Worker::listen).
-pub(super) struct Worker {
+pub(super) struct UserWorker {
     pub(super) user: Uid,
     /// The user's, as they were when it began.
     pub(super) groups: Vec<Gid>,
     pub(super) socket: UnixStream,
     pub(super) port: u16,
     /// What it does, by which number it knows it.
-    pub(super) pending: Mutex<Pending>,
+    pub(super) pending: Mutex<PendingWorkerTasks>,
     pub(super) audit: Arc<Audit>,
     /// It was given up, as it took nothing.
     pub(super) is_mute: AtomicBool,
@@ -32,9 +32,9 @@ pub(super) struct Worker {
 const MUTE: &str = "it does not answer";
 
 #[derive(Default)]
-pub(super) struct Pending {
+pub(super) struct PendingWorkerTasks {
     next: u64,
-    works: BTreeMap<u64, Task>,
+    works: BTreeMap<u64, WorkerTask>,
     /// It is over: why.
     over: Option<String>,
 }
@@ -58,16 +58,16 @@ fn is_cut(e: &std::io::Error) -> bool {
     )
 }
 
-impl Worker {
+impl UserWorker {
     /// Has it do something; its end is reported.
-    pub(super) fn give(&self, task: Task) {
+    pub(super) fn give(&self, task: WorkerTask) {
         let work = match &task.order {
-            Wanted::Port => {
+            WorkerOrder::Port => {
                 let (number, port) = (task.number, self.port);
                 let _ = task.reports.send(Report::Serving { number, port });
                 return;
             }
-            Wanted::Work(work) => work.clone(),
+            WorkerOrder::Work(work) => work.clone(),
         };
         let own = {
             let mut pending = lock(&self.pending);
@@ -80,7 +80,7 @@ impl Worker {
             pending.works.insert(own, task);
             own
         };
-        let told = self.tell(&Told::Work { number: own, work });
+        let told = self.send_command(&WorkerCommand::Work { number: own, work });
         if told.is_err()
             && let Some(task) = lock(&self.pending).works.remove(&own)
         {
@@ -88,9 +88,9 @@ impl Worker {
         }
     }
 
-    fn fail(&self, task: Task, why: &str) {
+    fn fail(&self, task: WorkerTask, why: &str) {
         let text = format!("the worker of user {} has ended: {why}", self.user);
-        task.refuse(self.user, &self.audit, Refusal::new(Code::Io, text));
+        task.refuse(self.user, &self.audit, RequestError::new(Code::Io, text));
     }
 
     /// Whether it does something for this number.
@@ -107,7 +107,7 @@ impl Worker {
             found.map(|(own, _)| *own)
         };
         if let Some(own) = own {
-            let _ = self.tell(&Told::Stop(own));
+            let _ = self.send_command(&WorkerCommand::Stop(own));
         }
     }
 
@@ -115,12 +115,12 @@ impl Worker {
     pub(super) fn rekey(&self, secrets: &Secrets) {
         let keys = secrets.of_user(self.user, &self.groups);
         // One that ends meanwhile has a successor.
-        let _ = self.tell(&Told::Keys(keys));
+        let _ = self.send_command(&WorkerCommand::Keys(keys));
     }
 
     /// Says something; one that takes nothing for a while is given up.
-    fn tell(&self, told: &Told) -> std::io::Result<()> {
-        say(&self.socket, told).inspect_err(|e| {
+    fn send_command(&self, told: &WorkerCommand) -> std::io::Result<()> {
+        send_message(&self.socket, told).inspect_err(|e| {
             self.is_mute.fetch_or(is_late(e), Ordering::Relaxed);
             // Half a message may have been said. Whoever listens hears of it.
             let _ = self.socket.shutdown(Shutdown::Both);
@@ -135,12 +135,12 @@ impl Worker {
             answered,
         } = listening;
         let silent = loop {
-            match hear::<Said>(&socket) {
-                Ok(Some(Said::Worked { number, what })) => {
+            match hear::<WorkerNotification>(&socket) {
+                Ok(Some(WorkerNotification::Worked { number, what })) => {
                     answered();
                     self.ended(number, what);
                 }
-                Ok(Some(Said::Serving { .. } | Said::Alive)) => {}
+                Ok(Some(WorkerNotification::Serving { .. } | WorkerNotification::Alive)) => {}
                 Ok(None) => break None,
                 // It was killed while something was on its way.
                 Err(e) if is_cut(&e) => break None,
@@ -160,7 +160,7 @@ impl Worker {
         silent
     }
 
-    fn ended(&self, own: u64, what: Worked) {
+    fn ended(&self, own: u64, what: WorkResult) {
         let task = lock(&self.pending).works.remove(&own);
         if let Some(task) = task {
             task.ended(self.user, &self.audit, what);

@@ -1,14 +1,14 @@
 //! What goes outside: one rule for folders and trees of an object store. Only what tarn has put there for the same owner is replaced.
 
-use super::{Store, copying};
-use crate::work::{Endpoint, Held, told};
+use super::{UserStore, copying};
+use crate::work::{ConfinedPath, TaskEndpoint, to_request_error};
 use rustix::fs::{Access, AtFlags};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tarn_node::{Destination, Intent, real_folder};
-use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Delivery, Mover, MoverError, Over};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Owner, Worked};
+use tarn_ports::{Control, CopyJob, CopyReport, CopySource, DeliveryJob, Mover, MoverError, Over};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Owner, WorkResult};
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::object::is_object;
 use tarn_types::part::Verify;
@@ -16,22 +16,24 @@ use tarn_types::part::Verify;
 /// What a job whose delivery is refused waits for.
 const REMEDY: &str = "let the job's data be delivered again";
 
-fn exists(why: String) -> Refusal {
-    Refusal::new(Code::Exists, why)
+fn exists(why: String) -> RequestError {
+    RequestError::new(Code::Exists, why)
 }
 
-impl Store {
+impl UserStore {
     /// Whether what belongs to this owner may be put there, before it is made.
     pub(super) fn check_dest(
         &self,
         dest: &Path,
         owner: &str,
         control: &Control,
-    ) -> Result<Worked, Refusal> {
+    ) -> Result<WorkResult, RequestError> {
         if is_object(dest) {
             let mover = self.outside_mover(dest)?;
             let may = mover.may_deliver(dest, owner, control);
-            return may.map(|()| Worked::Done).map_err(|e| told(&e, &[]));
+            return may
+                .map(|()| WorkResult::Done)
+                .map_err(|e| to_request_error(&e, &[]));
         }
         let real = self.real_dest(dest)?;
         // Folders that are missing are made with the delivery.
@@ -40,11 +42,11 @@ impl Store {
         may_write(above)?;
         let place = Destination::beside(&real, owner, REMEDY);
         place.check(&self.mover).map_err(exists)?;
-        Ok(Worked::Done)
+        Ok(WorkResult::Done)
     }
 
     /// The folder that is meant, apart from the node's own stores.
-    fn real_dest(&self, dest: &Path) -> Result<PathBuf, Refusal> {
+    fn real_dest(&self, dest: &Path) -> Result<PathBuf, RequestError> {
         let real = real_folder(dest).map_err(exists)?;
         let own = |root: &Path| root.join(Owner::User(self.user).to_string());
         let spaces = self.roots().map(|root| ("store".to_owned(), own(root)));
@@ -58,15 +60,15 @@ impl Store {
         &self,
         sources: Vec<CopySource>,
         (dest, owner): (&Path, &str),
-        held: &[Held],
+        held: &[ConfinedPath],
         control: &Control,
-    ) -> Result<CopyReport, Refusal> {
+    ) -> Result<CopyReport, RequestError> {
         if owner.is_empty() {
             let text = "the controller is older than this node's tarnd and does not know object stores: update it";
-            return Err(Refusal::new(Code::Unsupported, text));
+            return Err(RequestError::new(Code::Unsupported, text));
         }
         let mover = self.outside_mover(dest)?;
-        let job = Delivery {
+        let job = DeliveryJob {
             sources,
             dest: dest.to_owned(),
             owner: owner.to_owned(),
@@ -77,7 +79,7 @@ impl Store {
             latency: 0,
         };
         let report = mover.deliver_limited(&job, control, self.outside.clone());
-        report.map_err(|e| told(&e, &held.iter().collect::<Vec<_>>()))
+        report.map_err(|e| to_request_error(&e, &held.iter().collect::<Vec<_>>()))
     }
 
     /// Writes trees to a folder outside, as one.
@@ -85,18 +87,18 @@ impl Store {
         &self,
         sources: Vec<CopySource>,
         (dest, owner): (&Path, &str),
-        held: &[Held],
+        held: &[ConfinedPath],
         control: &Control,
-    ) -> Result<CopyReport, Refusal> {
+    ) -> Result<CopyReport, RequestError> {
         let real = self.real_dest(dest)?;
         let path = real.as_os_str().as_bytes().to_vec();
-        let to = Held::open(&Endpoint::Path { space: None, path }, true)?;
+        let to = ConfinedPath::open(&TaskEndpoint::Path { space: None, path }, true)?;
         let (write, plain) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty());
         let may = rustix::fs::accessat(to.folder(), ".", write, plain);
         may.map_err(|e| to.failed("write to", e))?;
-        let mut known: Vec<&Held> = held.iter().collect();
+        let mut known: Vec<&ConfinedPath> = held.iter().collect();
         known.push(&to);
-        let failed = |failure: Failure| told(&of_failure(failure), &known);
+        let failed = |failure: Failure| to_request_error(&of_failure(failure), &known);
         let place = Destination::beside(&to.path(), owner, REMEDY);
         place.check(&self.mover).map_err(|why| {
             failed(Failure {
@@ -114,7 +116,7 @@ impl Store {
             }
             Err(e) => {
                 intent.abandon(&self.mover);
-                Err(told(&e, &known))
+                Err(to_request_error(&e, &known))
             }
         }
     }
@@ -141,11 +143,11 @@ impl Store {
     }
 }
 
-fn may_write(folder: &Path) -> Result<(), Refusal> {
+fn may_write(folder: &Path) -> Result<(), RequestError> {
     let (write, plain) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty());
     rustix::fs::accessat(rustix::fs::CWD, folder, write, plain).map_err(|e| {
         let text = format!("cannot write to `{}`: {e}", folder.display());
-        Refusal::new(Code::Denied, text)
+        RequestError::new(Code::Denied, text)
     })
 }
 

@@ -1,13 +1,13 @@
 //! What there is in a user's part of a store, and what is left of half-done work.
 
-use super::{HIDDEN, MADE, Store};
-use crate::work::{Held as Opened, told};
+use super::{HIDDEN, MADE, UserStore};
+use crate::work::{ConfinedPath as Opened, to_request_error};
 use std::path::{Path, PathBuf};
 use tarn_node::looks_like;
-use tarn_node::untouched::{self, Changes, Holds};
+use tarn_node::untouched::{self, ChangeScope, MarkValidity};
 use tarn_ports::{Control, Mover};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Gid, Held, Holding, Owner, Part, Proof, Worked, is_name};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Gid, Holding, Owner, Part, Proof, StoreContent, WorkResult, is_name};
 use tarn_types::manifest::Manifest;
 
 /// Bytes that are told of what one owner has here, and of all owners that one worker tells of.
@@ -16,14 +16,14 @@ const MOST: usize = 24 << 20;
 
 /// What is told, and who has more.
 #[derive(Default)]
-struct Told {
+struct HoldingsReport {
     all: Vec<Holding>,
     /// Bytes of all of it.
     weight: usize,
     partial: Vec<Owner>,
 }
 
-impl Told {
+impl HoldingsReport {
     /// Tells of something, if there is room for it in what is told of its owner. False if nothing more of theirs is told.
     fn add(&mut self, owner: Owner, room: &mut usize, holding: Holding) -> bool {
         let weight = holding.weight();
@@ -39,9 +39,9 @@ impl Told {
     }
 }
 
-impl Store {
-    pub(super) fn inventory(&self, projects: &[Gid]) -> Result<Worked, Refusal> {
-        let mut told = Told::default();
+impl UserStore {
+    pub(super) fn inventory(&self, projects: &[Gid]) -> Result<WorkResult, RequestError> {
+        let mut told = HoldingsReport::default();
         let own = Owner::User(self.user);
         let projects = projects.iter().map(|gid| Owner::Project(*gid));
         for owner in std::iter::once(own).chain(projects) {
@@ -54,7 +54,7 @@ impl Store {
                 }
             }
         }
-        Ok(Worked::Inventory {
+        Ok(WorkResult::Inventory {
             holds: told.all,
             partial: told.partial,
         })
@@ -67,26 +67,27 @@ impl Store {
         part: &Part,
         (held, manifest): (&Opened, &Manifest),
         control: &Control,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let tree = held.path_of(&[held.name(), b"/tree"].concat());
         let listed = self.mover.list(&tree, control);
         // Views of jobs link to its files.
-        let is_as_marked = || untouched::is_untouched(&tree, Holds::Always, Changes::Entries);
+        let is_as_marked =
+            || untouched::is_untouched(&tree, MarkValidity::Always, ChangeScope::Entries);
         if listed.is_ok_and(|listed| looks_like(&listed, manifest)) && is_as_marked() {
             return Ok(());
         }
         let mut same = Ok(());
-        untouched::read_and_mark(&tree, Holds::Always, || {
+        untouched::read_and_mark(&tree, MarkValidity::Always, || {
             same = self.mover.verify(&tree, manifest, control);
             same.is_ok()
         });
         same.map_err(|e| {
-            let why = told(&e, &[held]);
+            let why = to_request_error(&e, &[held]);
             let text = format!(
                 "{part} was changed on this node since it was published: {}. `tarn data rm` removes it, and the next job that needs it has it brought or made again",
                 why.text
             );
-            Refusal::new(why.code, text)
+            RequestError::new(why.code, text)
         })
     }
 
@@ -94,15 +95,15 @@ impl Store {
         &self,
         (store, root): &(String, PathBuf),
         room: &mut usize,
-        told: &mut Told,
-    ) -> Result<bool, Refusal> {
+        told: &mut HoldingsReport,
+    ) -> Result<bool, RequestError> {
         let own = Owner::User(self.user);
         for name in self.names(root, Path::new(&format!("{own}/j")))? {
             if let Ok(job) = name.parse() {
                 let held = self.held(root, Path::new(&format!("{own}/j/{job}")), false)?;
                 let holding = Holding {
                     store: store.clone(),
-                    held: Held::Job(job),
+                    held: StoreContent::Job(job),
                     proof: None,
                     is_behind: false,
                     stored: self.mover.stored(&held.path()).unwrap_or(0),
@@ -120,11 +121,11 @@ impl Store {
         owner: Owner,
         (store, root): &(String, PathBuf),
         room: &mut usize,
-        told: &mut Told,
-    ) -> Result<bool, Refusal> {
+        told: &mut HoldingsReport,
+    ) -> Result<bool, RequestError> {
         let top = PathBuf::from(format!("{owner}/d"));
         // What has no name of a dataset is none.
-        let named = |folder: &Path| -> Result<Vec<String>, Refusal> {
+        let named = |folder: &Path| -> Result<Vec<String>, RequestError> {
             let mut names = self.names(root, folder)?;
             names.retain(|name| is_name(name));
             Ok(names)
@@ -152,7 +153,7 @@ impl Store {
                         let holding = Holding {
                             store: store.clone(),
                             stored: proof.as_ref().map_or(0, |p| p.bytes),
-                            held: Held::Part(part),
+                            held: StoreContent::Part(part),
                             proof,
                             is_behind,
                         };
@@ -167,7 +168,7 @@ impl Store {
     }
 
     /// Whether the newest secret does not wrap a part's key, after all that this worker can do: in a project its maker alone can.
-    fn stays_behind(&self, held: &super::Held, about: (&Part, &Proof)) -> bool {
+    fn stays_behind(&self, held: &super::ConfinedPath, about: (&Part, &Proof)) -> bool {
         let is_own = held
             .stat()
             .is_ok_and(|about| about.is_some_and(|about| about.st_uid == self.user));
@@ -182,7 +183,7 @@ impl Store {
     }
 
     /// The names in a folder of a store that are not hidden; none if there is no such folder.
-    fn names(&self, root: &Path, folder: &Path) -> Result<Vec<String>, Refusal> {
+    fn names(&self, root: &Path, folder: &Path) -> Result<Vec<String>, RequestError> {
         let held = match self.held(root, &folder.join("."), false) {
             Err(why) if why.code == Code::NotFound => return Ok(Vec::new()),
             other => other?,
@@ -235,7 +236,7 @@ impl Store {
         }
     }
 
-    fn sweep_folder(&self, root: &Path, folder: &Path) -> Result<(), Refusal> {
+    fn sweep_folder(&self, root: &Path, folder: &Path) -> Result<(), RequestError> {
         let held = match self.held(root, &folder.join("."), false) {
             Err(why) if why.code == Code::NotFound => return Ok(()),
             other => other?,

@@ -1,32 +1,32 @@
 //! A part goes from one store of a node to another: by a rename where both are of one file system, else by a copy that was read back. It
 //! goes from where it was only then, so that it is whole somewhere whenever this is interrupted. docs/internals/site.md, "Moves between stores".
 
-use super::{Store, copying, hidden, not_it, sealed, told};
-use crate::work::Held;
+use super::{UserStore, copying, hidden, not_it, sealed, to_request_error};
+use crate::work::ConfinedPath;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Part, Proof, Worked};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Part, Proof, WorkResult};
 use tarn_types::manifest::Manifest;
 use tarn_types::part::Verify;
 
-impl Store {
+impl UserStore {
     pub(super) fn bring(
         &self,
         part: &Part,
         (from, to): (&str, &str),
         (proof, keep): (&Proof, bool),
         control: &Control,
-    ) -> Result<Worked, Refusal> {
+    ) -> Result<WorkResult, RequestError> {
         let (from, to) = (self.root_of(from)?, self.root_of(to)?);
         if from == to {
             let text = "it goes from a store to the same one";
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         let source = match self.part(from, part, false) {
             Err(why) if why.code == Code::NotFound => None,
             held => Some(held?),
         };
-        let is_there = |held: &Held| held.stat().map(|about| about.is_some());
+        let is_there = |held: &ConfinedPath| held.stat().map(|about| about.is_some());
         let source = match source {
             Some(held) if is_there(&held)? => Some(held),
             _ => None,
@@ -54,23 +54,23 @@ impl Store {
             self.prune(from, part);
         }
         let proof = proof.clone();
-        Ok(Worked::Proven { proof, moved })
+        Ok(WorkResult::Proven { proof, moved })
     }
 
     /// Whether a part is there, as an interrupted move has left it. What may be had again from its source, and is not what it must be, goes.
     fn is_whole(
         &self,
-        held: &Held,
+        held: &ConfinedPath,
         proof: &Proof,
         has_source: bool,
         control: &Control,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, RequestError> {
         let found = self.manifest_in(held, held.name());
         let same = match found {
             Ok((manifest, there)) if there == *proof => {
                 let tree = held.path_of(&[held.name(), b"/tree"].concat());
                 let same = self.mover.verify(&tree, &manifest, control);
-                same.map_err(|e| told(&e, &[held]))
+                same.map_err(|e| to_request_error(&e, &[held]))
             }
             Ok(_) => Err(not_it(held)),
             Err(why) => Err(why),
@@ -85,11 +85,11 @@ impl Store {
     /// Brings a whole part to where there is none. How many bytes were copied for it.
     fn carry(
         &self,
-        (source, dest): (&Held, &Held),
+        (source, dest): (&ConfinedPath, &ConfinedPath),
         about: (&Part, &Proof),
         keep: bool,
         control: &Control,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, RequestError> {
         let (manifest, there) = self.manifest_in(source, source.name())?;
         if there != *about.1 {
             return Err(not_it(source));
@@ -110,12 +110,12 @@ impl Store {
 
     fn copy_over(
         &self,
-        (source, dest): (&Held, &Held),
+        (source, dest): (&ConfinedPath, &ConfinedPath),
         whole: &[u8],
         (part, proof): (&Part, &Proof),
         manifest: &Manifest,
         control: &Control,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, RequestError> {
         self.begin(dest, whole)?;
         let inside = |name: &str| dest.path_of(&[whole, b"/", name.as_bytes()].concat());
         let tree = source.path_of(&[source.name(), b"/tree"].concat());
@@ -129,7 +129,7 @@ impl Store {
             ..copying(vec![tree], inside("tree"), inside("staging"))
         };
         let report = self.mover.copy_limited(&job, control, self.within.clone());
-        let report = report.map_err(|e| told(&e, &[source, dest]))?;
+        let report = report.map_err(|e| to_request_error(&e, &[source, dest]))?;
         let beside = (proof.file.clone(), proof.origin);
         let mut there = self.label(dest, whole, manifest, beside)?;
         // As long as it has no name here, who wraps all keys anew does not find it.

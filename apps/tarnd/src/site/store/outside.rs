@@ -1,23 +1,25 @@
 //! Between a store and what is outside it: sources and places of the user's, and other nodes.
 
 use super::sealed::KEY;
-use super::{MAX_MANIFEST, Store, not_it};
+use super::{MAX_MANIFEST, UserStore, not_it};
 use crate::peers::fingerprint;
 use crate::site::site_registry;
-use crate::work::told;
+use crate::work::to_request_error;
 use rustix::fs::{Mode, OFlags};
 use std::net::ToSocketAddrs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tarn_data_plane::{MAX_ADDRESSES, Timeouts, Tree, Way};
+use tarn_data_plane::{ContentTransport, DataClientTimeouts, MAX_ADDRESSES, Tree};
 use tarn_mover::Trees;
 use tarn_munge::KEY_BYTES;
 use tarn_node::why_unreadable;
 use tarn_ports::{Control, CopySource, Follow, Mover, PeerTree, Piece};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Held as Thing, Origin, Owner, Part, Peer, Proof, Worked};
-use tarn_s3::Client;
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{
+    Origin, Owner, Part, Proof, StoreContent as Thing, WorkResult, WorkerAddress,
+};
+use tarn_s3::S3Client;
 use tarn_seal::wrap::WRAPPED;
 use tarn_sys::links::{Unresolved, resolve};
 use tarn_types::event::FailureKind;
@@ -25,19 +27,19 @@ use tarn_types::hash::{Hash, Hasher};
 use tarn_types::manifest::{EntryKind, Manifest};
 use tarn_types::object::{ObjectUrl, is_object, shown};
 
-impl Store {
+impl UserStore {
     /// What moves data to and from a place outside; where that is an object store, with what the user's files say of it now.
-    pub(super) fn outside_mover(&self, path: &Path) -> Result<Trees, Refusal> {
+    pub(super) fn outside_mover(&self, path: &Path) -> Result<Trees, RequestError> {
         let refused = |why: String| {
             let text = format!("`{}` cannot be used: {why}", shown(path));
-            Refusal::new(Code::Denied, text)
+            RequestError::new(Code::Denied, text)
         };
         let Some(at) = ObjectUrl::of(path) else {
             return Ok(Trees::new());
         };
         let home = tarn_sys::users::home(self.user).ok().flatten();
         let nobody = || refused(format!("user {} has no home on this node", self.user));
-        let client = Client::of_home(home.ok_or_else(nobody)?, self.object_endpoint.clone());
+        let client = S3Client::of_home(home.ok_or_else(nobody)?, self.object_endpoint.clone());
         let at = at.map_err(|why| refused(why.to_string()))?;
         let known = client.knows(&at);
         known.map_err(refused)?;
@@ -53,7 +55,7 @@ impl Store {
         path: &Path,
         owner: Owner,
         control: &Control,
-    ) -> Result<(CopySource, Option<String>, Hash), Refusal> {
+    ) -> Result<(CopySource, Option<String>, Hash), RequestError> {
         let (root, follow) = match (is_object(path), owner) {
             (true, _) => (path.to_owned(), Follow::None),
             // The source itself may be a link. It keeps its name.
@@ -67,8 +69,8 @@ impl Store {
             follow => mover.list_following(&root, follow, control),
         };
         let list = list.map_err(|e| match (e.failure.kind, owner) {
-            (FailureKind::Escape, Owner::Project(_)) => leads_out(&told(&e, &[])),
-            _ => told(&e, &[]),
+            (FailureKind::Escape, Owner::Project(_)) => leads_out(&to_request_error(&e, &[])),
+            _ => to_request_error(&e, &[]),
         })?;
         let print = print_of(path, &list);
         let source = CopySource {
@@ -82,18 +84,18 @@ impl Store {
     }
 
     /// Where a path leads that is a source, or a folder above one.
-    fn resolve(&self, path: &Path, source: &Path) -> Result<PathBuf, Refusal> {
+    fn resolve(&self, path: &Path, source: &Path) -> Result<PathBuf, RequestError> {
         resolve(path, self.user).map_err(|why| match why {
             Unresolved::Io(e) => unreadable(source, &e),
             why => {
                 let text = format!("cannot read `{}`: {why}", source.display());
-                Refusal::new(Code::Denied, text)
+                RequestError::new(Code::Denied, text)
             }
         })
     }
 
     /// Where a project's source lies, which is no link.
-    fn of_project(&self, path: &Path) -> Result<PathBuf, Refusal> {
+    fn of_project(&self, path: &Path) -> Result<PathBuf, RequestError> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return self.resolve(path, path);
         };
@@ -104,7 +106,7 @@ impl Store {
                 "`{}` is a symbolic link, which a project's source must not be: its members read what it leads to; name that itself",
                 path.display()
             );
-            return Err(Refusal::new(Code::Denied, text));
+            return Err(RequestError::new(Code::Denied, text));
         }
         Ok(real)
     }
@@ -115,34 +117,34 @@ impl Store {
         (path, owner): (&Path, Owner),
         known: &Proof,
         control: &Control,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let (_, _, print) = self.source(path, owner, control)?;
         if known.origin == Some(print) {
             return Ok(());
         }
         let text = format!("`{}` has changed since it was read", path.display());
-        Err(Refusal::new(Code::Changed, text))
+        Err(RequestError::new(Code::Changed, text))
     }
 
     /// A part on another node, as a source of a copy; what it holds is known.
     pub(super) fn remote(
         &self,
         part: &Part,
-        peer: &Peer,
+        peer: &WorkerAddress,
         proof: &Proof,
         control: &Control,
-    ) -> Result<CopySource, Refusal> {
+    ) -> Result<CopySource, RequestError> {
         let client = Arc::new(self.client(peer)?);
         if proof.manifest > MAX_MANIFEST {
             let text = format!("{part} has a manifest of {} bytes", proof.manifest);
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         let bytes = piece(&client, part, ("manifest", proof.manifest), control)?;
         let manifest = Manifest::decode(&bytes).ok();
         let is_it = |m: &Manifest| m.hash() == Some(proof.hash);
         let Some(manifest) = manifest.filter(is_it) else {
             let text = format!("node {} has another {part} than was published", peer.node);
-            return Err(Refusal::new(Code::Corrupt, text));
+            return Err(RequestError::new(Code::Corrupt, text));
         };
         Ok(CopySource {
             peer: Some(Arc::new(client.tree(tree_of(part, "tree")))),
@@ -151,16 +153,16 @@ impl Store {
         })
     }
 
-    fn client(&self, peer: &Peer) -> Result<tarn_data_plane::Client, Refusal> {
+    fn client(&self, peer: &WorkerAddress) -> Result<tarn_data_plane::DataClient, RequestError> {
         client(peer, (&self.key, self.user), &self.way)
     }
 
     pub(super) fn send(
         &self,
-        parts: &[(Part, Option<Peer>, Proof)],
+        parts: &[(Part, Option<WorkerAddress>, Proof)],
         (dest, owner): (&Path, &str),
         control: &Control,
-    ) -> Result<Worked, Refusal> {
+    ) -> Result<WorkResult, RequestError> {
         let mut sources = Vec::new();
         let mut held = Vec::new();
         let mut guests = Vec::new();
@@ -172,7 +174,7 @@ impl Store {
                     if let Some(peer) = far {
                         let from = Origin::Peer(peer.clone());
                         self.fetch((part, ""), &from, (Some(proof), true), control)?;
-                        guests.push(Guest(self, part));
+                        guests.push(TransientPart(self, part));
                     }
                     let (at, manifest, there) = self.manifest(part)?;
                     if there.hash != proof.hash {
@@ -191,7 +193,7 @@ impl Store {
         };
         drop(guests);
         let sum = |of: fn(&Proof) -> u64| parts.iter().map(|(_, _, p)| of(p)).sum();
-        Ok(Worked::Proven {
+        Ok(WorkResult::Proven {
             proof: Proof {
                 hash: Hash::default(),
                 bytes: sum(|p| p.bytes),
@@ -209,9 +211,9 @@ impl Store {
     pub(super) fn key_from(
         &self,
         part: &Part,
-        peer: &Peer,
+        peer: &WorkerAddress,
         control: &Control,
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Vec<u8>, RequestError> {
         let client = Arc::new(self.client(peer)?);
         piece(&client, part, (KEY, WRAPPED as u64), control)
     }
@@ -219,37 +221,37 @@ impl Store {
 
 /// The user's worker on another node, as who asks it with the key of the user's data plane.
 pub(super) fn client(
-    peer: &Peer,
+    peer: &WorkerAddress,
     (key, user): (&[u8; KEY_BYTES], u32),
-    way: &Way,
-) -> Result<tarn_data_plane::Client, Refusal> {
+    way: &ContentTransport,
+) -> Result<tarn_data_plane::DataClient, RequestError> {
     let unknown = |why: String| {
         let text = format!(
             "node {} cannot be reached at {}:{}: {why}",
             peer.node, peer.host, peer.port
         );
-        Refusal::new(Code::Io, text)
+        RequestError::new(Code::Io, text)
     };
     let mut found = (peer.host.as_str(), peer.port)
         .to_socket_addrs()
         .map_err(|e| unknown(e.to_string()))?;
     let address = found.next().ok_or_else(|| unknown("no address".into()))?;
     let (run, key) = site_registry::credentials(key, user);
-    Ok(tarn_data_plane::Client {
+    Ok(tarn_data_plane::DataClient {
         node: peer.node.clone(),
         address,
         others: found.take(MAX_ADDRESSES).collect(),
         run,
         key,
-        timeout: Timeouts::default(),
+        timeout: DataClientTimeouts::default(),
         way: way.clone(),
     })
 }
 
 /// A part that is here only for a moment.
-struct Guest<'a>(&'a Store, &'a Part);
+struct TransientPart<'a>(&'a UserStore, &'a Part);
 
-impl Drop for Guest<'_> {
+impl Drop for TransientPart<'_> {
     fn drop(&mut self) {
         let Self(store, part) = self;
         // What stays is found by the next inventory.
@@ -267,12 +269,12 @@ fn tree_of(part: &Part, name: &str) -> Tree {
 
 /// A small file beside the tree of a part on another node, of known length.
 fn piece(
-    client: &Arc<tarn_data_plane::Client>,
+    client: &Arc<tarn_data_plane::DataClient>,
     part: &Part,
     (name, len): (&str, u64),
     control: &Control,
-) -> Result<Vec<u8>, Refusal> {
-    let told = |e: &tarn_ports::MoverError| told(e, &[]);
+) -> Result<Vec<u8>, RequestError> {
+    let told = |e: &tarn_ports::MoverError| to_request_error(e, &[]);
     let tree = client.tree(tree_of(part, ""));
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
     let mut stream = tree.open(control).map_err(|e| told(&e))?;
@@ -308,37 +310,37 @@ fn print_of(path: &Path, list: &Manifest) -> Hash {
 }
 
 /// Why a source cannot be read.
-fn unreadable(path: &Path, e: &std::io::Error) -> Refusal {
+fn unreadable(path: &Path, e: &std::io::Error) -> RequestError {
     let code = match e.kind() {
         std::io::ErrorKind::NotFound => Code::NotFound,
         std::io::ErrorKind::PermissionDenied => Code::Denied,
         _ => Code::Io,
     };
     let why = why_unreadable(path, e);
-    Refusal::new(code, format!("cannot read `{}`: {why}", path.display()))
+    RequestError::new(code, format!("cannot read `{}`: {why}", path.display()))
 }
 
 /// A link of a project's source leads out of it.
-fn leads_out(why: &Refusal) -> Refusal {
+fn leads_out(why: &RequestError) -> RequestError {
     let text = format!(
         "{}. (Links that lead out of a project's source are not followed: its members read what it holds.)",
         why.text
     );
-    Refusal::new(why.code, text)
+    RequestError::new(why.code, text)
 }
 
 /// The name of a source that is no folder and lies there; what is not there, or cannot be read, is refused with the user's path.
-fn single(path: &Path, root: &Path) -> Result<Option<String>, Refusal> {
+fn single(path: &Path, root: &Path) -> Result<Option<String>, RequestError> {
     if let Some(at) = ObjectUrl::of(path) {
         let at = at.map_err(|why| {
             let text = format!("cannot read `{}`: {why}", shown(path));
-            Refusal::new(Code::Invalid, text)
+            RequestError::new(Code::Invalid, text)
         })?;
         return Ok((!at.is_tree()).then(|| at.name().to_owned()));
     }
     let refuse = |code, why: String| {
         let text = format!("cannot read `{}`: {why}", path.display());
-        Err(Refusal::new(code, text))
+        Err(RequestError::new(code, text))
     };
     // A FIFO is not waited for.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;

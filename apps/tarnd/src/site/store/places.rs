@@ -1,18 +1,18 @@
 //! Where something is: in which of the node's stores, and in that, opened beneath its root.
 
-use super::Store;
-use super::sealed::Which;
+use super::UserStore;
+use super::sealed::JobFolderKind;
 use crate::site::stores::{having, root_in};
-use crate::work::{Endpoint, Held};
+use crate::work::{ConfinedPath, TaskEndpoint};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Owner, Part, is_name};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Owner, Part, SlurmJobId, is_name};
 
-impl Store {
+impl UserStore {
     /// The root of a store; one without a name is the first.
-    pub(super) fn root_of(&self, store: &str) -> Result<&Path, Refusal> {
+    pub(super) fn root_of(&self, store: &str) -> Result<&Path, RequestError> {
         root_in(&self.places, store)
     }
 
@@ -32,7 +32,7 @@ impl Store {
     }
 
     /// The root of the store in which a job writes.
-    pub(super) fn where_written(&self, job: Job, dataset: &str) -> &Path {
+    pub(super) fn where_written(&self, job: SlurmJobId, dataset: &str) -> &Path {
         let path = format!("{}/j/{job}/w/{dataset}", Owner::User(self.user));
         let mut roots = self.roots();
         let found = roots.find(|root| std::fs::symlink_metadata(root.join(&path)).is_ok());
@@ -40,7 +40,12 @@ impl Store {
     }
 
     /// A place of a store, its folders opened one beneath the other, no link followed.
-    pub(super) fn held(&self, root: &Path, relative: &Path, make: bool) -> Result<Held, Refusal> {
+    pub(super) fn held(
+        &self,
+        root: &Path,
+        relative: &Path,
+        make: bool,
+    ) -> Result<ConfinedPath, RequestError> {
         // The owner's folder is where names end that only root can change.
         let path = relative.as_os_str().as_bytes();
         let at = path.iter().position(|b| *b == b'/').unwrap_or(path.len());
@@ -48,13 +53,18 @@ impl Store {
         let root = root.join(OsStr::from_bytes(owner));
         let space = Some(("store".to_owned(), root));
         let path = rest.strip_prefix(b"/").unwrap_or(rest).to_vec();
-        Held::open(&Endpoint::Path { space, path }, make)
+        ConfinedPath::open(&TaskEndpoint::Path { space, path }, make)
     }
 
-    pub(super) fn part(&self, root: &Path, part: &Part, make: bool) -> Result<Held, Refusal> {
-        let folder = part
-            .folder()
-            .ok_or_else(|| Refusal::new(Code::Invalid, "a name that cannot be one of a dataset"))?;
+    pub(super) fn part(
+        &self,
+        root: &Path,
+        part: &Part,
+        make: bool,
+    ) -> Result<ConfinedPath, RequestError> {
+        let folder = part.folder().ok_or_else(|| {
+            RequestError::new(Code::Invalid, "a name that cannot be one of a dataset")
+        })?;
         let held = self.held(root, &folder, make)?;
         if make {
             self.open_to_members(root, part)?;
@@ -65,14 +75,14 @@ impl Store {
     /// A folder of a job, in a store or in the job's memory, which is below the folder that the worker began in.
     pub(super) fn of_job(
         &self,
-        job: Job,
-        which: Which,
+        job: SlurmJobId,
+        which: JobFolderKind,
         dataset: &str,
         (root, make): (Option<&Path>, bool),
-    ) -> Result<Held, Refusal> {
+    ) -> Result<ConfinedPath, RequestError> {
         if !is_name(dataset) {
             let text = "a name that cannot be one of a dataset";
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         let owner = Owner::User(self.user);
         let name = which.name();
@@ -83,6 +93,6 @@ impl Store {
         let own = PathBuf::from(format!("{job}/{owner}"));
         let space = Some((format!("memory of job {job}"), own));
         let path = format!("{name}/{dataset}").into_bytes();
-        Held::open(&Endpoint::Path { space, path }, make)
+        ConfinedPath::open(&TaskEndpoint::Path { space, path }, make)
     }
 }

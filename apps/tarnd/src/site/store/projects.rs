@@ -1,12 +1,12 @@
 //! What a user does for a project: its other members read it, and make what is beside it.
 
-use super::Store;
-use crate::work::{Held, told};
+use super::UserStore;
+use crate::work::{ConfinedPath, to_request_error};
 use rustix::fs::{AtFlags, Gid as Group, Mode, chmodat, chownat, fchmod};
 use rustix::io::Errno;
 use std::path::Path;
 use tarn_ports::{Control, Mover};
-use tarn_proto::local::Refusal;
+use tarn_proto::local::RequestError;
 use tarn_proto::site::{Gid, Owner, Part};
 use tarn_sys::beneath::Root;
 use tarn_types::manifest::{EntryKind, Manifest};
@@ -20,9 +20,9 @@ fn shared(mode: u32, is_folder: bool) -> u32 {
     mode | 0o040 | if is_run { 0o010 } else { 0 }
 }
 
-impl Store {
+impl UserStore {
     /// Lets the project's other members make parts beside this one.
-    pub(super) fn open_to_members(&self, root: &Path, part: &Part) -> Result<(), Refusal> {
+    pub(super) fn open_to_members(&self, root: &Path, part: &Part) -> Result<(), RequestError> {
         let (Owner::Project(_), Some(folder)) = (part.owner, part.folder()) else {
             return Ok(());
         };
@@ -40,27 +40,27 @@ impl Store {
     /// Gives what a member has made to the project, if it is one's.
     pub(super) fn share_made(
         &self,
-        held: &Held,
+        held: &ConfinedPath,
         tree: &Path,
         part: &Part,
         control: &Control,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let Owner::Project(gid) = part.owner else {
             return Ok(());
         };
         let list = self.mover.list(tree, control);
-        let mut list = list.map_err(|e| told(&e, &[held]))?;
+        let mut list = list.map_err(|e| to_request_error(&e, &[held]))?;
         self.share(held, tree, gid, &mut list)
     }
 
     /// Gives a tree that has become a project's to its group, to be read; `manifest` is of it.
     pub(super) fn share(
         &self,
-        held: &Held,
+        held: &ConfinedPath,
         tree: &Path,
         gid: Gid,
         manifest: &mut Manifest,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let failed = |e: Errno| held.failed("give to the project", e);
         let top = Root::open(tree).map_err(failed)?;
         let group = Some(Group::from_raw(gid));

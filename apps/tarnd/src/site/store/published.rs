@@ -1,12 +1,12 @@
 //! Parts as the controller knows them: what its log says that each holds is compared with what lies here before it is used.
 
-use super::sealed::Which;
-use super::{MADE, Store, hidden};
-use crate::work::{Held, told};
+use super::sealed::JobFolderKind;
+use super::{MADE, UserStore, hidden};
+use crate::work::{ConfinedPath, to_request_error};
 use std::path::Path;
 use tarn_ports::{Control, Mover};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Part, Proof, Slice, Worked};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Part, Proof, Slice, SlurmJobId, WorkResult};
 use tarn_types::hash::Hash;
 use tarn_types::manifest::Manifest;
 
@@ -17,10 +17,10 @@ pub(super) struct Published {
 }
 
 impl Published {
-    pub(super) fn all(parts: Vec<Part>, hashes: Vec<Hash>) -> Result<Vec<Self>, Refusal> {
+    pub(super) fn all(parts: Vec<Part>, hashes: Vec<Hash>) -> Result<Vec<Self>, RequestError> {
         if !hashes.is_empty() && hashes.len() != parts.len() {
             let text = format!("{} parts with {} hashes", parts.len(), hashes.len());
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         }
         let hashes = hashes.into_iter().map(Some).chain(std::iter::repeat(None));
         let all = parts.into_iter().zip(hashes);
@@ -29,21 +29,21 @@ impl Published {
 }
 
 /// A part is whole, and not the one that it must be.
-pub(super) fn not_it(held: &Held) -> Refusal {
+pub(super) fn not_it(held: &ConfinedPath) -> RequestError {
     let text = format!("`{}` is not what was published", held.place());
-    Refusal::new(Code::Corrupt, text)
+    RequestError::new(Code::Corrupt, text)
 }
 
-impl Store {
+impl UserStore {
     /// Makes a part of what a job has written; again, after whatever failure.
     pub(super) fn publish(
         &self,
-        job: Job,
+        job: SlurmJobId,
         (part, store): (&Part, &str),
         slice: Option<&Slice>,
         sealed: bool,
         control: &Control,
-    ) -> Result<Worked, Refusal> {
+    ) -> Result<WorkResult, RequestError> {
         let root = match store {
             // The store may have got its name since, and others beside it.
             "" => self.where_written(job, &part.dataset),
@@ -60,7 +60,7 @@ impl Store {
             };
             if !is_left {
                 let (_, proof) = found?;
-                return Ok(Worked::Proven { proof, moved: 0 });
+                return Ok(WorkResult::Proven { proof, moved: 0 });
             }
             self.discard(&held)?;
         }
@@ -71,9 +71,14 @@ impl Store {
             }
             self.cut(&from, slice, control)?;
             let proof = self.publish_sealed(&from, (&held, part), control)?;
-            return Ok(Worked::Proven { proof, moved: 0 });
+            return Ok(WorkResult::Proven { proof, moved: 0 });
         }
-        let from = self.of_job(job, Which::Written, &part.dataset, (Some(root), false))?;
+        let from = self.of_job(
+            job,
+            JobFolderKind::Written,
+            &part.dataset,
+            (Some(root), false),
+        )?;
         let whole = hidden(held.name(), MADE);
         // A try before this one may have moved the tree already.
         let tree = [&whole[..], b"/tree"].concat();
@@ -95,12 +100,21 @@ impl Store {
         let proof = self.label(&held, &whole, &manifest, (None, None))?;
         rustix::fs::syncfs(held.folder()).map_err(|e| held.failed("sync", e))?;
         self.publish_as(&held, &whole)?;
-        Ok(Worked::Proven { proof, moved: 0 })
+        Ok(WorkResult::Proven { proof, moved: 0 })
     }
 
     /// Whether what a job has written in a store is still there.
-    fn is_written(&self, job: Job, (part, root): (&Part, &Path)) -> Result<bool, Refusal> {
-        match self.of_job(job, Which::Written, &part.dataset, (Some(root), false)) {
+    fn is_written(
+        &self,
+        job: SlurmJobId,
+        (part, root): (&Part, &Path),
+    ) -> Result<bool, RequestError> {
+        match self.of_job(
+            job,
+            JobFolderKind::Written,
+            &part.dataset,
+            (Some(root), false),
+        ) {
             Err(why) if why.code == Code::NotFound => Ok(false),
             held => Ok(held?.stat()?.is_some()),
         }
@@ -112,7 +126,7 @@ impl Store {
         &self,
         root: &Path,
         Published { part, hash }: &Published,
-    ) -> Result<(Held, Manifest, Proof), Refusal> {
+    ) -> Result<(ConfinedPath, Manifest, Proof), RequestError> {
         let (held, manifest, proof) = self.manifest_at(root, part)?;
         match hash {
             Some(hash) if *hash != proof.hash => Err(not_it(&held)),
@@ -125,12 +139,12 @@ impl Store {
         &self,
         (part, root): (&Part, &Path),
         control: &Control,
-    ) -> Result<Worked, Refusal> {
+    ) -> Result<WorkResult, RequestError> {
         let (held, manifest, proof) = self.manifest_at(root, part)?;
         let tree = held.path_of(&[held.name(), b"/tree"].concat());
         let same = self.mover.verify(&tree, &manifest, control);
-        same.map_err(|e| told(&e, &[&held]))?;
+        same.map_err(|e| to_request_error(&e, &[&held]))?;
         self.check_key(&held, (part, &proof))?;
-        Ok(Worked::Proven { proof, moved: 0 })
+        Ok(WorkResult::Proven { proof, moved: 0 })
     }
 }

@@ -2,15 +2,17 @@
 //! between jobs". A part's manifest is of its files as they lie; its key is bound to that, so both are what was published, or nothing.
 
 use super::super::keys::WrappingKeys;
-use super::{MADE, MAX_BESIDE, Published, Store, copying, hidden, read_small, told, write};
-use crate::work::Held;
+use super::{
+    MADE, MAX_BESIDE, Published, UserStore, copying, hidden, read_small, to_request_error, write,
+};
+use crate::work::ConfinedPath;
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
-use tarn_munge::Secret;
+use tarn_munge::SecretBytes;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Owner, Part, Proof};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{Owner, Part, Proof, SlurmJobId};
 use tarn_seal::SealError;
-use tarn_seal::wrap::{Owner as Whose, WRAPPED, WrappingKey, wrapped_by};
+use tarn_seal::wrap::{WRAPPED, WrappedKeyOwner as Whose, WrappingKey, wrapped_by};
 use tarn_sys::private::wipe;
 use tarn_types::hash::Hash;
 use tarn_types::key::{DataKey, KeyId};
@@ -21,7 +23,7 @@ pub(super) const KEY: &str = "key";
 
 /// A folder of a job, in the store or in its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum JobFolderKind {
     /// What it writes.
     Written,
     /// What it reads.
@@ -30,7 +32,7 @@ pub(super) enum Which {
     Lent,
 }
 
-impl Which {
+impl JobFolderKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Written => "w",
@@ -67,10 +69,10 @@ impl Bound {
     }
 }
 
-fn random() -> Result<[u8; 32], Refusal> {
-    let secret = Secret::random().map_err(|e| {
+fn random() -> Result<[u8; 32], RequestError> {
+    let secret = SecretBytes::random().map_err(|e| {
         let text = format!("no random bytes for a key: {e}");
-        Refusal::new(Code::Internal, text)
+        RequestError::new(Code::Internal, text)
     })?;
     Ok(*secret.bytes())
 }
@@ -82,31 +84,31 @@ fn first<const N: usize>(bytes: [u8; 32]) -> [u8; N] {
 }
 
 /// A key for a part that is being made.
-pub(super) fn new_key() -> Result<Arc<DataKey>, Refusal> {
+pub(super) fn new_key() -> Result<Arc<DataKey>, RequestError> {
     let id = KeyId(first(random()?));
     Ok(Arc::new(DataKey::new(id, random()?.into())))
 }
 
 /// Writes a part's key beside its tree, wrapped.
 pub(super) fn keep_key(
-    (held, whole): (&Held, &[u8]),
+    (held, whole): (&ConfinedPath, &[u8]),
     (part, proof): (&Part, &Proof),
     (key, keys): (&DataKey, &WrappingKeys),
-) -> Result<(), Refusal> {
+) -> Result<(), RequestError> {
     write(held, whole, KEY, &wrap((part, proof), (key, keys))?)
 }
 
 fn wrap(
     (part, proof): (&Part, &Proof),
     (key, keys): (&DataKey, &WrappingKeys),
-) -> Result<[u8; WRAPPED], Refusal> {
+) -> Result<[u8; WRAPPED], RequestError> {
     let bound = Bound::to(part, proof.hash);
     let Some(newest) = of(keys, part)?.first() else {
         let text = "the controller keeps no secrets for encrypted data: update it";
-        return Err(Refusal::new(Code::Unsupported, text));
+        return Err(RequestError::new(Code::Unsupported, text));
     };
     let wrapped = newest.wrap(key, bound.whose(), first(random()?));
-    wrapped.map_err(|e| Refusal::new(Code::Internal, e.to_string()))
+    wrapped.map_err(|e| RequestError::new(Code::Internal, e.to_string()))
 }
 
 /// A part's key.
@@ -114,7 +116,7 @@ pub(super) fn unwrapped(
     keys: &WrappingKeys,
     (part, proof): (&Part, &Proof),
     wrapped: &[u8],
-) -> Result<Arc<DataKey>, Refusal> {
+) -> Result<Arc<DataKey>, RequestError> {
     let bound = Bound::to(part, proof.hash);
     let keys = of(keys, part)?;
     let by = wrapped_by(wrapped).and_then(|id| {
@@ -129,16 +131,16 @@ pub(super) fn unwrapped(
             ),
             e => format!("{part} cannot be opened: {e}"),
         };
-        Refusal::new(Code::Corrupt, text)
+        RequestError::new(Code::Corrupt, text)
     })
 }
 
 /// Those that wrap the keys of a part.
-fn of<'a>(keys: &'a WrappingKeys, part: &Part) -> Result<&'a [WrappingKey], Refusal> {
+fn of<'a>(keys: &'a WrappingKeys, part: &Part) -> Result<&'a [WrappingKey], RequestError> {
     let keys = keys.get(&part.owner).map(Vec::as_slice);
     keys.ok_or_else(|| {
         let text = format!("{part} is of {}, of whom this worker has no keys: its user became a member after it began; try again in a minute", part.owner);
-        Refusal::new(Code::Denied, text)
+        RequestError::new(Code::Denied, text)
     })
 }
 
@@ -148,7 +150,7 @@ fn open_to_write(path: &std::path::Path) -> std::io::Result<std::fs::File> {
     Ok(rustix::fs::open(path, flags, rustix::fs::Mode::empty())?.into())
 }
 
-impl Store {
+impl UserStore {
     /// The keys that wrap those of data are these from now on. Parts that are given their names now have them before.
     pub(crate) fn rekey(&self, keys: WrappingKeys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
@@ -161,28 +163,28 @@ impl Store {
     /// The key of a part that is here; `None` if it lies in the clear.
     pub(super) fn key_of(
         &self,
-        held: &Held,
+        held: &ConfinedPath,
         about: (&Part, &Proof),
-    ) -> Result<Option<Arc<DataKey>>, Refusal> {
+    ) -> Result<Option<Arc<DataKey>>, RequestError> {
         let wrapped = self.wrapped_of(held)?;
         let key = wrapped.map(|wrapped| unwrapped(&self.keys(), about, &wrapped));
         key.transpose()
     }
 
-    pub(super) fn wrapped_of(&self, held: &Held) -> Result<Option<Vec<u8>>, Refusal> {
+    pub(super) fn wrapped_of(&self, held: &ConfinedPath) -> Result<Option<Vec<u8>>, RequestError> {
         let path = held.path_of(&[held.name(), b"/", KEY.as_bytes()].concat());
         match read_small(&path, MAX_BESIDE) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => {
                 let text = format!("the key of `{}` cannot be read: {e}", held.place());
-                Err(Refusal::new(Code::Corrupt, text))
+                Err(RequestError::new(Code::Corrupt, text))
             }
         }
     }
 
     /// Whether another secret than the newest wraps a part's key.
-    pub(super) fn is_behind(&self, held: &Held, part: &Part) -> Result<bool, Refusal> {
+    pub(super) fn is_behind(&self, held: &ConfinedPath, part: &Part) -> Result<bool, RequestError> {
         let Some(wrapped) = self.wrapped_of(held)? else {
             return Ok(false);
         };
@@ -191,7 +193,11 @@ impl Store {
     }
 
     /// Refuses a sealed part whose key does not open, as damaged if the secret is known that wraps it.
-    pub(super) fn check_key(&self, held: &Held, about: (&Part, &Proof)) -> Result<(), Refusal> {
+    pub(super) fn check_key(
+        &self,
+        held: &ConfinedPath,
+        about: (&Part, &Proof),
+    ) -> Result<(), RequestError> {
         let Some(wrapped) = self.wrapped_of(held)? else {
             return Ok(());
         };
@@ -203,12 +209,16 @@ impl Store {
         let is_known = of(&keys, about.0)?.iter().any(|key| Some(key.id()) == by);
         match is_known {
             true => Err(why),
-            false => Err(Refusal::new(Code::Io, why.text)),
+            false => Err(RequestError::new(Code::Io, why.text)),
         }
     }
 
     /// Wraps a part's key with the newest secret, if another one wraps it. An error: it cannot be opened.
-    pub(super) fn wrap_anew(&self, held: &Held, about: (&Part, &Proof)) -> Result<(), Refusal> {
+    pub(super) fn wrap_anew(
+        &self,
+        held: &ConfinedPath,
+        about: (&Part, &Proof),
+    ) -> Result<(), RequestError> {
         let Some(wrapped) = self.wrapped_of(held)? else {
             return Ok(());
         };
@@ -233,7 +243,7 @@ impl Store {
     }
 
     /// Overwrites a part's key, without which the rest of it is noise; and what was to take its place.
-    pub(super) fn forget_key(&self, held: &Held) {
+    pub(super) fn forget_key(&self, held: &ConfinedPath) {
         for name in [KEY.to_owned(), format!("{KEY}.new")] {
             let path = held.path_of(&[held.name(), b"/", name.as_bytes()].concat());
             match open_to_write(&path).and_then(wipe) {
@@ -250,7 +260,7 @@ impl Store {
         &self,
         parts: &[Published],
         control: &Control,
-    ) -> Result<(Vec<CopySource>, Vec<Held>), Refusal> {
+    ) -> Result<(Vec<CopySource>, Vec<ConfinedPath>), RequestError> {
         let mut sources = Vec::new();
         let mut all = Vec::new();
         for published in parts {
@@ -265,16 +275,16 @@ impl Store {
     /// A part that is here, as the source of a copy.
     pub(super) fn open_one(
         &self,
-        held: &Held,
+        held: &ConfinedPath,
         about: (&Part, &Proof),
         manifest: Manifest,
         control: &Control,
-    ) -> Result<CopySource, Refusal> {
+    ) -> Result<CopySource, RequestError> {
         let root = held.path_of(&[held.name(), b"/tree"].concat());
         let sealed = self.key_of(held, about)?;
         if sealed.is_some() {
             let same = self.mover.verify(&root, &manifest, control);
-            same.map_err(|e| told(&e, &[held]))?;
+            same.map_err(|e| to_request_error(&e, &[held]))?;
         }
         Ok(CopySource {
             // A sealed part's is of its files as they lie.
@@ -287,34 +297,38 @@ impl Store {
     /// Makes a folder in a job's memory, of these parts.
     pub(super) fn open_into(
         &self,
-        held: &Held,
+        held: &ConfinedPath,
         parts: &[Published],
         control: &Control,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let (sources, all) = self.opened(parts, control)?;
         // What is opened into memory was sealed: without its key it is nobody knows what.
         if let Some((_, one)) = sources.iter().zip(parts).find(|(s, _)| s.sealed.is_none()) {
             let text = format!("the key of {} is gone: it cannot be opened", one.part);
-            return Err(Refusal::new(Code::Corrupt, text));
+            return Err(RequestError::new(Code::Corrupt, text));
         }
         let staging = held.path_of(&hidden(held.name(), "staging"));
         let job = CopyJob {
             sync: false,
             ..copying(sources, held.path(), staging)
         };
-        let mut known: Vec<&Held> = all.iter().collect();
+        let mut known: Vec<&ConfinedPath> = all.iter().collect();
         known.push(held);
         let copied = self.mover.copy(&job, control);
-        copied.map(drop).map_err(|e| told(&e, &known))
+        copied.map(drop).map_err(|e| to_request_error(&e, &known))
     }
 
     /// What a job writes in its memory, of which a part is made.
-    pub(super) fn written_in_memory(&self, job: Job, part: &Part) -> Result<Held, Refusal> {
-        self.of_job(job, Which::Written, &part.dataset, (None, false))
+    pub(super) fn written_in_memory(
+        &self,
+        job: SlurmJobId,
+        part: &Part,
+    ) -> Result<ConfinedPath, RequestError> {
+        self.of_job(job, JobFolderKind::Written, &part.dataset, (None, false))
     }
 
     /// Whether that is still there.
-    pub(super) fn is_in_memory(&self, job: Job, part: &Part) -> Result<bool, Refusal> {
+    pub(super) fn is_in_memory(&self, job: SlurmJobId, part: &Part) -> Result<bool, RequestError> {
         match self.written_in_memory(job, part) {
             Err(why) if why.code == Code::NotFound => Ok(false),
             held => Ok(held?.stat()?.is_some()),
@@ -324,10 +338,10 @@ impl Store {
     /// Makes a part of what a job has written in its memory. The folder is gone then.
     pub(super) fn publish_sealed(
         &self,
-        from: &Held,
-        (held, part): (&Held, &Part),
+        from: &ConfinedPath,
+        (held, part): (&ConfinedPath, &Part),
         control: &Control,
-    ) -> Result<Proof, Refusal> {
+    ) -> Result<Proof, RequestError> {
         let whole = hidden(held.name(), MADE);
         self.begin(held, &whole)?;
         let key = new_key()?;
@@ -338,7 +352,7 @@ impl Store {
             ..copying(vec![CopySource::of(from.path())], dest, staging)
         };
         let copied = self.mover.copy(&job, control);
-        copied.map_err(|e| told(&e, &[from, held]))?;
+        copied.map_err(|e| to_request_error(&e, &[from, held]))?;
         self.share_made(held, &job.dest, part, control)?;
         let manifest = self.as_it_lies(held, &job.dest, control)?;
         let proof = self.label(held, &whole, &manifest, (None, None))?;
@@ -348,7 +362,7 @@ impl Store {
         drop(keys);
         self.mover
             .remove(&from.path())
-            .map_err(|e| told(&e, &[from]))?;
+            .map_err(|e| to_request_error(&e, &[from]))?;
         Ok(Proof {
             sealed: true,
             ..proof

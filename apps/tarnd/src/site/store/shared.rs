@@ -1,74 +1,74 @@
 //! Partitions that lie over the nodes of a job: the pieces here for the job's tasks and those of its other nodes.
 
-use super::Store;
+use super::UserStore;
 use super::outside::client;
-use super::sealed::Which;
-use crate::pieces::{Lending, Others};
-use crate::work::Held;
+use super::sealed::JobFolderKind;
+use crate::pieces::{PieceExport, PiecePeers};
+use crate::work::ConfinedPath;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, PoisonError};
-use tarn_data_plane::{Client, Way};
+use tarn_data_plane::{ContentTransport, DataClient};
 use tarn_munge::KEY_BYTES;
-use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Peer, Worked};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{SlurmJobId, WorkResult, WorkerAddress};
 
 /// The socket for tasks, in the folder of the first of a job's partitions that are spread (docs/internals/site.md, "What a job sees").
 const SOCKET: &str = "tarnd";
 
 /// What of a job's partitions is lent here. Dropped in this order.
-pub(super) struct Shared {
-    _lending: Lending,
-    followers: Arc<Followers>,
+pub(super) struct JobPieceExports {
+    _lending: PieceExport,
+    followers: Arc<FollowerWorkers>,
     /// The folders: what is opened is beneath them, whatever their names lead to meanwhile.
-    _folders: Vec<Held>,
+    _folders: Vec<ConfinedPath>,
 }
 
 /// The workers of the job's user on its other nodes.
-struct Followers {
+struct FollowerWorkers {
     node: String,
     user: u32,
     key: [u8; KEY_BYTES],
-    way: Way,
-    peers: Mutex<BTreeMap<String, Peer>>,
+    way: ContentTransport,
+    peers: Mutex<BTreeMap<String, WorkerAddress>>,
 }
 
-impl std::fmt::Debug for Followers {
+impl std::fmt::Debug for FollowerWorkers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Followers of {}", self.node)
     }
 }
 
-impl Others for Followers {
+impl PiecePeers for FollowerWorkers {
     fn own(&self) -> String {
         self.node.clone()
     }
 
-    fn client(&self, node: &str) -> Result<Arc<Client>, Refusal> {
+    fn client(&self, node: &str) -> Result<Arc<DataClient>, RequestError> {
         let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let peer = peers.get(node).cloned();
         drop(peers);
         let peer = peer.ok_or_else(|| {
             let text = format!("`{}` is no node of this job", node.escape_debug());
-            Refusal::new(Code::NotFound, text)
+            RequestError::new(Code::NotFound, text)
         })?;
         client(&peer, (&self.key, self.user), &self.way).map(Arc::new)
     }
 
-    fn way(&self) -> &Way {
+    fn way(&self) -> &ContentTransport {
         &self.way
     }
 }
 
-impl Store {
+impl UserStore {
     /// Lends a job's pieces, if that is not done already.
     pub(super) fn offer(
         &self,
-        job: Job,
+        job: SlurmJobId,
         partitions: &[(String, String)],
-    ) -> Result<Worked, Refusal> {
+    ) -> Result<WorkResult, RequestError> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let serving = Worked::Serving { port: self.port() };
+        let serving = WorkResult::Serving { port: self.port() };
         if shared.contains_key(&job) {
             return Ok(serving);
         }
@@ -76,7 +76,7 @@ impl Store {
         let mut names = BTreeMap::new();
         for (name, store) in partitions {
             let root = self.root_of(store)?;
-            let held = self.of_job(job, Which::Lent, name, (Some(root), false))?;
+            let held = self.of_job(job, JobFolderKind::Lent, name, (Some(root), false))?;
             if held.stat()?.is_none() {
                 return Err(held.missing());
             }
@@ -85,11 +85,11 @@ impl Store {
         }
         let Some(first) = folders.first() else {
             let text = format!("job {job} has nothing that is divided over its nodes");
-            return Err(Refusal::new(Code::Invalid, text));
+            return Err(RequestError::new(Code::Invalid, text));
         };
         let failed = |e: std::io::Error| {
             let text = format!("the socket for partitions of job {job} cannot be made: {e}");
-            Refusal::new(Code::Io, text)
+            RequestError::new(Code::Io, text)
         };
         let socket = first.path().join(SOCKET);
         // Of a worker before this one.
@@ -97,7 +97,7 @@ impl Store {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(e)),
             _ => {}
         }
-        let followers = Arc::new(Followers {
+        let followers = Arc::new(FollowerWorkers {
             node: self.node.clone(),
             user: self.user,
             key: self.key,
@@ -105,9 +105,9 @@ impl Store {
             peers: Mutex::default(),
         });
         let name = format!("@job.{job}");
-        let others = Arc::clone(&followers) as Arc<dyn Others>;
-        let lending = self.lent.lend(name, names, others, &socket);
-        let entry = Shared {
+        let others = Arc::clone(&followers) as Arc<dyn PiecePeers>;
+        let lending = self.lent.export_pieces(name, names, others, &socket);
+        let entry = JobPieceExports {
             _lending: lending.map_err(failed)?,
             followers,
             _folders: folders,
@@ -117,11 +117,15 @@ impl Store {
     }
 
     /// Where the others are that have pieces. Of who is not told of, what was told before holds.
-    pub(super) fn join(&self, job: Job, peers: Vec<Peer>) -> Result<Worked, Refusal> {
+    pub(super) fn join(
+        &self,
+        job: SlurmJobId,
+        peers: Vec<WorkerAddress>,
+    ) -> Result<WorkResult, RequestError> {
         let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(shared) = shared.get(&job) else {
             let text = format!("nothing is lent to job {job} here any more");
-            return Err(Refusal::new(Code::Busy, text));
+            return Err(RequestError::new(Code::Busy, text));
         };
         let mut known = shared
             .followers
@@ -129,11 +133,11 @@ impl Store {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         known.extend(peers.into_iter().map(|peer| (peer.node.clone(), peer)));
-        Ok(Worked::Done)
+        Ok(WorkResult::Done)
     }
 
     /// A job's pieces are lent no more: streams to them are cut.
-    pub(super) fn withdraw(&self, job: Job) {
+    pub(super) fn withdraw(&self, job: SlurmJobId) {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = shared.remove(&job);
         drop(shared);
@@ -142,7 +146,7 @@ impl Store {
     }
 
     /// Whether this process has pieces to lend.
-    pub(in crate::site) fn lends(&self) -> bool {
+    pub(in crate::site) fn has_exported_pieces(&self) -> bool {
         let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         !shared.is_empty()
     }

@@ -1,6 +1,6 @@
 //! Who begins to use a file while the system still writes what a killed program had given it.
 
-use crate::units::layout::{GATE, Layout};
+use crate::units::layout::{GATE, UnitLayout};
 use crate::units::recover::write_all;
 use crate::units::{Units, Using, reopened};
 use rustix::fd::OwnedFd;
@@ -8,7 +8,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, pread};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tarn_sys::lock::{Hold, held, hold};
+use tarn_sys::lock::{RangeLockState, held, hold};
 
 const UNIT: u64 = 4096;
 const FROM: u64 = 2 << 20;
@@ -20,7 +20,7 @@ const USING: Using = Using {
     writable: true,
     guarded: false,
 };
-const LAYOUT: Layout = Layout {
+const LAYOUT: UnitLayout = UnitLayout {
     unit: UNIT,
     from: FROM,
     identity: 5,
@@ -54,7 +54,7 @@ fn waits_for_what_a_killed_program_still_writes() {
     // Of the dead program there is only what io_uring holds: an open file, which has locked a slot.
     let dead = reopened(&file, true).unwrap();
     let lock = LAYOUT.locks(3..4);
-    assert_eq!(hold(&dead, &lock, Hold::Alone), Ok(true));
+    assert_eq!(hold(&dead, &lock, RangeLockState::Alone), Ok(true));
     let place = LAYOUT.place(3..4).start;
     write_all(&file, place, &shadow(1)).unwrap();
     std::thread::scope(|threads| {
@@ -78,7 +78,10 @@ fn is_refused_where_that_never_ends() {
     let file: OwnedFd = tempfile::tempfile().unwrap().into();
     fallocate(&file, FallocateFlags::empty(), 0, FROM + SIZE).unwrap();
     let dead = reopened(&file, true).unwrap();
-    assert_eq!(hold(&dead, &LAYOUT.locks(0..1), Hold::Shared), Ok(true));
+    assert_eq!(
+        hold(&dead, &LAYOUT.locks(0..1), RangeLockState::Shared),
+        Ok(true)
+    );
     assert_eq!(begin(&file).map(drop), Err(Errno::BUSY));
     drop(dead);
     assert_eq!(begin(&file).map(drop), Ok(()));

@@ -1,6 +1,6 @@
 //! A medium whose calls take their time, and which notes them.
 
-use crate::units::engine::{Ended, Engine, Io};
+use crate::units::engine::{UnitIoCall, UnitIoCompletion, UnitIoEngine};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{pread, pwrite};
 use std::collections::BTreeMap;
@@ -108,7 +108,7 @@ pub(super) struct Played {
     pub(super) file: Arc<OwnedFd>,
     pub(super) log: Arc<Mutex<Log>>,
     pub(super) dice: Dice,
-    under_way: Vec<(u32, Io, usize)>,
+    under_way: Vec<(u32, UnitIoCall, usize)>,
 }
 
 // SAFETY: what is under way is the unit I/O's.
@@ -124,43 +124,43 @@ impl Played {
         }
     }
 
-    fn end(&mut self, which: usize) -> Ended {
+    fn end(&mut self, which: usize) -> UnitIoCompletion {
         let (number, io, call) = self.under_way.swap_remove(which);
         let done = match io {
-            Io::Read { at, to, length } => {
+            UnitIoCall::Read { at, to, length } => {
                 // SAFETY: the unit I/O's, until this ends.
                 let to = unsafe { std::slice::from_raw_parts_mut(to, length) };
                 pread(&self.file, to, at)
             }
-            Io::Write {
+            UnitIoCall::Write {
                 at, from, length, ..
             } => {
                 // SAFETY: as above.
                 let from = unsafe { std::slice::from_raw_parts(from, length) };
                 pwrite(&self.file, from, at)
             }
-            Io::Sync => Ok(0),
+            UnitIoCall::Sync => Ok(0),
         };
         let mut log = self.log.lock().unwrap();
         let now = log.tick();
-        if !matches!(io, Io::Read { .. }) {
+        if !matches!(io, UnitIoCall::Read { .. }) {
             log.calls[call].ended = Some(now);
         }
         (number, done)
     }
 }
 
-impl Engine for Played {
+impl UnitIoEngine for Played {
     // SAFETY: the trait's: the memory is there until the number has ended.
-    unsafe fn begin(&mut self, number: u32, io: Io) {
+    unsafe fn begin(&mut self, number: u32, io: UnitIoCall) {
         let mut log = self.log.lock().unwrap();
         let (bytes, synced) = match io {
-            Io::Read { .. } => {
+            UnitIoCall::Read { .. } => {
                 drop(log);
                 self.under_way.push((number, io, usize::MAX));
                 return;
             }
-            Io::Write {
+            UnitIoCall::Write {
                 at,
                 from,
                 length,
@@ -170,7 +170,7 @@ impl Engine for Played {
                 let from = unsafe { std::slice::from_raw_parts(from, length) };
                 (Some((at, from.to_vec())), synced)
             }
-            Io::Sync => (None, false),
+            UnitIoCall::Sync => (None, false),
         };
         let began = log.tick();
         log.calls.push(Call {
@@ -185,7 +185,7 @@ impl Engine for Played {
     fn enter(&mut self) {}
 
     /// In any order, and not always at once.
-    fn ended(&mut self) -> Option<Ended> {
+    fn ended(&mut self) -> Option<UnitIoCompletion> {
         let count = self.under_way.len() as u64;
         if count == 0 || self.dice.one_in(4) {
             return None;
@@ -210,7 +210,7 @@ impl Drop for Played {
                 true => drop(self.end(which)),
                 false => {
                     let (_, io, call) = self.under_way.swap_remove(which);
-                    if !matches!(io, Io::Read { .. }) {
+                    if !matches!(io, UnitIoCall::Read { .. }) {
                         self.log.lock().unwrap().calls[call].began = usize::MAX;
                     }
                 }

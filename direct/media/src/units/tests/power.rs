@@ -2,14 +2,14 @@
 //! before or later; and of what others had in the same units, all.
 
 use super::played::{Dice, Log, Played};
-use crate::units::unit_io::{BUFFER, Change, DEPTH, UnitIo, Work};
+use crate::units::unit_io::{BUFFER, DEPTH, UnitChange, UnitIo, UnitOperation};
 use crate::units::{Units, Using, pool, reopened};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use tarn_ring::{Memory, Span, Ticket};
+use tarn_ring::{MemorySpan, ProgramMemory, Ticket};
 
 /// The largest, which has the fewest slots: 32.
 const UNIT: usize = 16384;
@@ -104,14 +104,14 @@ impl World {
     }
 
     /// Bytes that are the program's until the request has ended: they are never given back.
-    fn bytes(words: &[u64]) -> Span {
+    fn bytes(words: &[u64]) -> MemorySpan {
         let cells: Box<[Cell<u8>]> = words
             .iter()
             .flat_map(|word| word.to_ne_bytes())
             .map(Cell::new)
             .collect();
         let cells: &'static [Cell<u8>] = Box::leak(cells);
-        let memory = Memory::of(cells);
+        let memory = ProgramMemory::of(cells);
         let at = cells.as_ptr().addr() as u64;
         memory.span(at, cells.len() as u64).unwrap()
     }
@@ -163,9 +163,15 @@ impl World {
                 let Some(before) = self.value(words.0) else {
                     return;
                 };
-                (before + (tag << 32), Work::Word(Change::Add(tag << 32)))
+                (
+                    before + (tag << 32),
+                    UnitOperation::Word(UnitChange::Add(tag << 32)),
+                )
             }
-            _ => (tag, Work::Write(Self::bytes(&vec![tag; words.1 - words.0]))),
+            _ => (
+                tag,
+                UnitOperation::Write(Self::bytes(&vec![tag; words.1 - words.0])),
+            ),
         };
         let persistent = kind != 3 && self.dice.one_in(2);
         let op = Op {
@@ -323,7 +329,7 @@ proptest::proptest! {
         let mut last = world.program();
         for (ticket, unit) in (0..).zip(UNITS) {
             last.posted.push(None);
-            last.unit_io.post(ticket, (unit * UNIT) as u64, Work::Word(Change::Add(0)), false);
+            last.unit_io.post(ticket, (unit * UNIT) as u64, UnitOperation::Word(UnitChange::Add(0)), false);
         }
         for _ in 0..1000 {
             last.unit_io.go_on();
@@ -343,9 +349,9 @@ proptest::proptest! {
         let part = 5..9;
         for round in 1..20 {
             let whole = World::bytes(&vec![round; WORDS]);
-            programs[0].unit_io.post(0, 0, Work::Write(whole), false);
+            programs[0].unit_io.post(0, 0, UnitOperation::Write(whole), false);
             let change = World::bytes(&vec![round + 100; part.len()]);
-            programs[1].unit_io.post(0, part.start as u64 * 8, Work::Write(change), false);
+            programs[1].unit_io.post(0, part.start as u64 * 8, UnitOperation::Write(change), false);
             let mut ended = 0;
             while ended < 2 {
                 let which = world.dice.below(2) as usize;

@@ -1,7 +1,7 @@
 //! Where the system allows no io_uring, or no `O_DIRECT`; where calls fail, and where a program does not look.
 
-use crate::units::engine::{Blocking, Ended, Engine, Io};
-use crate::units::{Queued, Units, Using};
+use crate::units::engine::{Blocking, UnitIoCall, UnitIoCompletion, UnitIoEngine};
+use crate::units::{UnitStorage, Units, Using};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use rustix::io::Errno;
@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_ring::{Failure, Memory, Span, Started, Storage};
+use tarn_ring::{MemorySpan, ProgramMemory, Storage, StorageRequestError, SubmitOutcome};
 
 const UNIT: u64 = 8192;
 const SIZE: u64 = 64 * UNIT;
@@ -37,16 +37,16 @@ fn units(file: &OwnedFd) -> Arc<Units> {
 }
 
 /// Memory that is never given back, aligned to pages but for some bytes.
-fn memory(length: usize, skip: usize) -> (&'static [Cell<u8>], Span) {
+fn memory(length: usize, skip: usize) -> (&'static [Cell<u8>], MemorySpan) {
     let cells: Box<[Cell<u8>]> = vec![Cell::new(0); length + 8192].into();
     let cells: &'static [Cell<u8>] = Box::leak(cells);
     let first = cells.as_ptr().addr().next_multiple_of(4096) - cells.as_ptr().addr() + skip;
     let cells = &cells[first..][..length];
-    let span = Memory::of(cells).span(cells.as_ptr().addr() as u64, length as u64);
+    let span = ProgramMemory::of(cells).span(cells.as_ptr().addr() as u64, length as u64);
     (cells, span.unwrap())
 }
 
-fn bytes(from: &[u8], skip: usize) -> Span {
+fn bytes(from: &[u8], skip: usize) -> MemorySpan {
     let (cells, span) = memory(from.len(), skip);
     cells
         .iter()
@@ -55,8 +55,8 @@ fn bytes(from: &[u8], skip: usize) -> Span {
     span
 }
 
-fn end(queued: &mut Queued, started: Started) -> Result<u64, Failure> {
-    if let Started::Done(result) = started {
+fn end(queued: &mut UnitStorage, started: SubmitOutcome) -> Result<u64, StorageRequestError> {
+    if let SubmitOutcome::Done(result) = started {
         return result;
     }
     queued.settle().unwrap();
@@ -69,12 +69,22 @@ fn end(queued: &mut Queued, started: Started) -> Result<u64, Failure> {
     ended.unwrap()
 }
 
-fn write(queued: &mut Queued, at: u64, from: &[u8], skip: usize) -> Result<u64, Failure> {
+fn write(
+    queued: &mut UnitStorage,
+    at: u64,
+    from: &[u8],
+    skip: usize,
+) -> Result<u64, StorageRequestError> {
     let started = queued.write(at, bytes(from, skip), false, 0);
     end(queued, started)
 }
 
-fn read(queued: &mut Queued, at: u64, length: usize, skip: usize) -> Result<Vec<u8>, Failure> {
+fn read(
+    queued: &mut UnitStorage,
+    at: u64,
+    length: usize,
+    skip: usize,
+) -> Result<Vec<u8>, StorageRequestError> {
     let (cells, span) = memory(length, skip);
     let started = queued.read(at, span, 0);
     end(queued, started)?;
@@ -82,7 +92,7 @@ fn read(queued: &mut Queued, at: u64, length: usize, skip: usize) -> Result<Vec<
 }
 
 /// All kinds of requests.
-fn works(queued: &mut Queued) {
+fn works(queued: &mut UnitStorage) {
     let all: Vec<u8> = (0..SIZE).map(|i| ((i * 31) >> 3) as u8).collect();
     for (at, length, skip) in [
         (0, SIZE, 0),
@@ -113,7 +123,7 @@ fn works(queued: &mut Queued) {
     assert_eq!(end(queued, started), Ok(0));
     assert_eq!(read(queued, 0, 8, 0).unwrap(), [0xff; 8]);
     let started = queued.write(SIZE - 4, bytes(&[0; 5], 0), false, 0);
-    assert_eq!(end(queued, started), Err(Failure::Invalid));
+    assert_eq!(end(queued, started), Err(StorageRequestError::Invalid));
 }
 
 /// Has the system refuse some calls to this thread: `call`, if its second argument is as is said, and the third has some bits.
@@ -172,7 +182,7 @@ fn in_a_thread(of: impl FnOnce() + Send + 'static) {
 #[test]
 fn by_io_uring_and_without_the_page_cache_all_kinds_of_requests_work() {
     let units = units(&file());
-    let mut queued = Queued::new(&units, None).unwrap();
+    let mut queued = UnitStorage::new(&units, None).unwrap();
     works(&mut queued);
 }
 
@@ -181,7 +191,7 @@ fn without_io_uring_the_same_is_done_by_calls_that_block() {
     in_a_thread(|| {
         refuse(libc::SYS_io_uring_setup, None, 0, libc::EPERM);
         let units = units(&file());
-        let mut queued = Queued::new(&units, None).unwrap();
+        let mut queued = UnitStorage::new(&units, None).unwrap();
         assert!(format!("{:?}", queued.core).contains("Blocking"));
         works(&mut queued);
     });
@@ -198,7 +208,7 @@ fn where_the_page_cache_cannot_be_avoided_it_is_used() {
         );
         let units = units(&file());
         assert!(!units.direct);
-        let mut queued = Queued::new(&units, None).unwrap();
+        let mut queued = UnitStorage::new(&units, None).unwrap();
         works(&mut queued);
     });
 }
@@ -211,9 +221,9 @@ struct Failing {
     failed: Vec<u32>,
 }
 
-impl Engine for Failing {
+impl UnitIoEngine for Failing {
     // SAFETY: the trait's: the memory is there until the number has ended.
-    unsafe fn begin(&mut self, number: u32, io: Io) {
+    unsafe fn begin(&mut self, number: u32, io: UnitIoCall) {
         if self.left == 0 {
             return self.failed.push(number);
         }
@@ -224,7 +234,7 @@ impl Engine for Failing {
 
     fn enter(&mut self) {}
 
-    fn ended(&mut self) -> Option<Ended> {
+    fn ended(&mut self) -> Option<UnitIoCompletion> {
         let failed = self.failed.pop().map(|number| (number, Err(Errno::IO)));
         failed.or_else(|| self.inner.ended())
     }
@@ -239,12 +249,12 @@ impl Engine for Failing {
 #[test]
 fn what_fails_is_told_and_the_next_one_deals_with_what_it_has_left() {
     let units = units(&file());
-    let mut other = Queued::new(&units, None).unwrap();
+    let mut other = UnitStorage::new(&units, None).unwrap();
     // The unit is read, the shadow is written, the unit, and the slot is cleared.
     for calls in 0..=4 {
         let before = vec![calls as u8; UNIT as usize];
         assert_eq!(write(&mut other, 0, &before, 0), Ok(UNIT));
-        let mut failing = Queued::with(&units, None, |file, _| {
+        let mut failing = UnitStorage::with(&units, None, |file, _| {
             Box::new(Failing {
                 inner: Blocking::new(Arc::clone(file)),
                 left: calls,
@@ -253,7 +263,14 @@ fn what_fails_is_told_and_the_next_one_deals_with_what_it_has_left() {
         })
         .unwrap();
         let done = write(&mut failing, 8, &[0xaa; 8], 0);
-        assert_eq!(done, if calls < 4 { Err(Failure::Io) } else { Ok(8) });
+        assert_eq!(
+            done,
+            if calls < 4 {
+                Err(StorageRequestError::Io)
+            } else {
+                Ok(8)
+            }
+        );
         let marked = units.marks.is_set(0);
         assert_eq!(marked, (1..4).contains(&calls), "{calls}");
         // A part of the unit, of another one with the same slot, and whole units.
@@ -271,17 +288,17 @@ fn what_fails_is_told_and_the_next_one_deals_with_what_it_has_left() {
 #[test]
 fn a_program_that_does_not_look_keeps_nobody_waiting() {
     let units = units(&file());
-    let mut idle = Queued::new(&units, None).unwrap();
+    let mut idle = UnitStorage::new(&units, None).unwrap();
     for ticket in 0..8 {
         let (at, length) = match ticket % 2 {
             0 => (0, UNIT),
             _ => (64, 8),
         };
         let span = bytes(&vec![1; length as usize], 0);
-        assert_eq!(idle.write(at, span, false, ticket), Started::Pending);
+        assert_eq!(idle.write(at, span, false, ticket), SubmitOutcome::Pending);
     }
     idle.settle().unwrap();
-    let mut other = Queued::new(&units, None).unwrap();
+    let mut other = UnitStorage::new(&units, None).unwrap();
     assert_eq!(write(&mut other, 128, &[2; 8], 0), Ok(8));
     let mut ended = 0;
     let until = Instant::now() + TIMEOUT;
@@ -295,7 +312,7 @@ fn a_program_that_does_not_look_keeps_nobody_waiting() {
 fn what_is_under_way_ends_before_the_hands_are_gone() {
     let units = units(&file());
     for _ in 0..20 {
-        let mut queued = Queued::new(&units, None).unwrap();
+        let mut queued = UnitStorage::new(&units, None).unwrap();
         let mut kept = Vec::new();
         for ticket in 0..200 {
             let span = bytes(&[3; 5000], ticket as usize % 2);
@@ -306,7 +323,7 @@ fn what_is_under_way_ends_before_the_hands_are_gone() {
         }
         queued.settle().unwrap();
     }
-    let mut queued = Queued::new(&units, None).unwrap();
+    let mut queued = UnitStorage::new(&units, None).unwrap();
     // No lock is left, and no slot is wanted by anybody.
     assert_eq!(write(&mut queued, 0, &vec![0; SIZE as usize], 0), Ok(SIZE));
 }
@@ -316,7 +333,7 @@ fn a_file_that_was_made_shorter_is_broken() {
     for whole in [true, false] {
         let file = file();
         let units = units(&file);
-        let mut queued = Queued::new(&units, None).unwrap();
+        let mut queued = UnitStorage::new(&units, None).unwrap();
         assert_eq!(write(&mut queued, 0, &[1; 9000], 0), Ok(9000));
         ftruncate(&file, FROM + UNIT).unwrap();
         assert_eq!(read(&mut queued, 0, 100, 0).map(|read| read[0]), Ok(1));
@@ -324,12 +341,12 @@ fn a_file_that_was_made_shorter_is_broken() {
             true => write(&mut queued, 0, &[2; UNIT as usize], 0),
             false => read(&mut queued, UNIT, 100, 0).map(|_| 0),
         };
-        assert_eq!(done, Err(Failure::Corrupt));
+        assert_eq!(done, Err(StorageRequestError::Corrupt));
         assert_eq!(
             read(&mut queued, 0, 100, 0).map(drop),
-            Err(Failure::Corrupt)
+            Err(StorageRequestError::Corrupt)
         );
         let flush = queued.flush(0);
-        assert_eq!(end(&mut queued, flush), Err(Failure::Corrupt));
+        assert_eq!(end(&mut queued, flush), Err(StorageRequestError::Corrupt));
     }
 }

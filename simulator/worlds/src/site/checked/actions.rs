@@ -1,14 +1,14 @@
 //! What may be ordered for jobs.
 
-use super::super::space::Layout;
-use super::Broken;
-use super::state::{Account, JobRow, Power, Stage};
+use super::super::space::ItemDistribution;
+use super::SiteRuleViolation;
+use super::state::{CheckedJobStage, CheckedNodeState, JobRow, SiteAccount};
 use tarn_types::site::{
-    ItemId, Job, JobId, Mode, MoveId, NodeKind, Nodes, SiteAction, Spread, Why,
+    AllocationReason, ItemId, Job, JobId, JobNodes, Mode, MoveId, NodeKind, SiteAction, Spread,
 };
 
-impl Account {
-    pub(super) fn check(&mut self, action: &SiteAction) -> Result<(), Broken> {
+impl SiteAccount {
+    pub(super) fn check(&mut self, action: &SiteAction) -> Result<(), SiteRuleViolation> {
         match action {
             SiteAction::Plan { job, nodes, .. } => self.plan(*job, nodes),
             SiteAction::Unplan { job } => {
@@ -16,7 +16,7 @@ impl Account {
                 Ok(())
             }
             SiteAction::Allocate { job, nodes, why } => {
-                let goes_on = *why == Why::Continues;
+                let goes_on = *why == AllocationReason::Continues;
                 let promised = self.before_allocation(*job).filter(|_| !goes_on);
                 self.allocate(*job, nodes, goes_on)?;
                 promised.map_or(Ok(()), |p| self.after_allocation(*job, p))?;
@@ -44,11 +44,11 @@ impl Account {
                 item,
                 nodes,
                 spread,
-            } => self.drop_item(*item, &Layout::new(nodes, *spread)),
+            } => self.drop_item(*item, &ItemDistribution::new(nodes, *spread)),
             SiteAction::SetMode { node, mode } => self.set_mode(*node, *mode),
             SiteAction::Sleep { node } => {
                 self.idle("puts to sleep", *node)?;
-                self.nodes[node.at()].power = Power::Asleep;
+                self.nodes[node.at()].power = CheckedNodeState::Asleep;
                 Ok(())
             }
             SiteAction::Wake { node } => self.wake(*node),
@@ -57,7 +57,7 @@ impl Account {
         }
     }
 
-    fn plan(&mut self, job: JobId, nodes: &Nodes) -> Result<(), Broken> {
+    fn plan(&mut self, job: JobId, nodes: &JobNodes) -> Result<(), SiteRuleViolation> {
         let row = self.job(job)?;
         let there = nodes.iter().all(|n| n.at() < self.nodes.len());
         if nodes.len() != row.job.nodes as usize || !there {
@@ -73,10 +73,16 @@ impl Account {
         Ok(())
     }
 
-    fn allocate(&mut self, id: JobId, nodes: &Nodes, goes_on: bool) -> Result<(), Broken> {
+    fn allocate(
+        &mut self,
+        id: JobId,
+        nodes: &JobNodes,
+        goes_on: bool,
+    ) -> Result<(), SiteRuleViolation> {
         let row = self.job(id)?;
-        let again = row.stage == Stage::Done && row.job.writes.iter().any(|i| self.is_lost(*i));
-        if row.stage != Stage::Waiting && !again {
+        let again =
+            row.stage == CheckedJobStage::Done && row.job.writes.iter().any(|i| self.is_lost(*i));
+        if row.stage != CheckedJobStage::Waiting && !again {
             return Err((
                 "one allocation",
                 format!("job {id} gets nodes and is {:?}", row.stage),
@@ -111,7 +117,7 @@ impl Account {
         if again {
             row.attempts = 0;
         }
-        row.stage = Stage::Held;
+        row.stage = CheckedJobStage::Held;
         row.within = goes_on;
         row.since = now;
         row.nodes = Some(nodes.clone());
@@ -139,13 +145,16 @@ impl Account {
     }
 
     /// A job gets nodes that its script has.
-    fn goes_on(&self, id: JobId, job: &Job, nodes: &Nodes) -> Result<(), Broken> {
+    fn goes_on(&self, id: JobId, job: &Job, nodes: &JobNodes) -> Result<(), SiteRuleViolation> {
         let rule = "goes on in its allocation";
         let Some(before) = job.continues else {
             return Err((rule, format!("job {id} continues none")));
         };
         let stage = self.job(before)?.stage;
-        if !matches!(stage, Stage::Ended { ok: true } | Stage::Done) {
+        if !matches!(
+            stage,
+            CheckedJobStage::Ended { ok: true } | CheckedJobStage::Done
+        ) {
             let how =
                 format!("job {id} gets nodes and job {before}, which it continues, is {stage:?}");
             return Err((rule, how));
@@ -162,7 +171,7 @@ impl Account {
     }
 
     /// Cores, memory and GPUs of nodes are there for one more job.
-    fn fits(&mut self, id: JobId, job: &Job, nodes: &Nodes) -> Result<(), Broken> {
+    fn fits(&mut self, id: JobId, job: &Job, nodes: &JobNodes) -> Result<(), SiteRuleViolation> {
         for node in nodes.iter() {
             let kind = self.kind(*node);
             let state = &self.nodes[node.at()];
@@ -201,9 +210,12 @@ impl Account {
         Ok(())
     }
 
-    fn run(&mut self, id: JobId, attempt: u32, local: bool) -> Result<(), Broken> {
+    fn run(&mut self, id: JobId, attempt: u32, local: bool) -> Result<(), SiteRuleViolation> {
         let row = self.job(id)?;
-        if !matches!(row.stage, Stage::Held | Stage::Ended { ok: false }) {
+        if !matches!(
+            row.stage,
+            CheckedJobStage::Held | CheckedJobStage::Ended { ok: false }
+        ) {
             return Err((
                 "runs on its nodes",
                 format!("job {id} runs and is {:?}", row.stage),
@@ -248,9 +260,9 @@ impl Account {
         }
         let writes = row.job.writes.clone();
         let row = self.job_mut(id)?;
-        (row.stage, row.attempts, row.writes_locally) = (Stage::Running, attempt, local);
+        (row.stage, row.attempts, row.writes_locally) = (CheckedJobStage::Running, attempt, local);
         if local {
-            let layout = Layout::new(&nodes, Spread::Share);
+            let layout = ItemDistribution::new(&nodes, Spread::Share);
             for item in writes {
                 self.take(&format!("job {id}"), item, &layout)?;
             }
@@ -266,11 +278,11 @@ impl Account {
             .map(|(m, _)| m.id)
     }
 
-    fn release(&mut self, id: JobId) -> Result<(), Broken> {
+    fn release(&mut self, id: JobId) -> Result<(), SiteRuleViolation> {
         let row = self.job(id)?;
         let ok = match row.stage {
-            Stage::Held => false,
-            Stage::Ended { ok } => ok,
+            CheckedJobStage::Held => false,
+            CheckedJobStage::Ended { ok } => ok,
             stage => {
                 return Err((
                     "releases what it has",
@@ -287,7 +299,12 @@ impl Account {
                 ),
             ));
         }
-        let has = |r: &JobRow| !matches!(r.stage, Stage::Waiting | Stage::Done | Stage::TakenOut);
+        let has = |r: &JobRow| {
+            !matches!(
+                r.stage,
+                CheckedJobStage::Waiting | CheckedJobStage::Done | CheckedJobStage::TakenOut
+            )
+        };
         let within = |j: &JobId| self.jobs.get(j).is_some_and(|r| r.within);
         let inside = |j: &JobId| *j != id && within(j) && self.owner(*j) == id;
         if let Some((other, _)) = self.jobs.iter().find(|(j, r)| has(r) && inside(j)) {
@@ -302,7 +319,11 @@ impl Account {
             self.nodes[node.at()].guests.retain(|j| *j != id);
         }
         let row = self.job_mut(id)?;
-        row.stage = if ok { Stage::Done } else { Stage::Waiting };
+        row.stage = if ok {
+            CheckedJobStage::Done
+        } else {
+            CheckedJobStage::Waiting
+        };
         row.nodes = None;
         if ok {
             for item in writes
@@ -316,9 +337,9 @@ impl Account {
         Ok(())
     }
 
-    fn refuse(&mut self, id: JobId) -> Result<(), Broken> {
+    fn refuse(&mut self, id: JobId) -> Result<(), SiteRuleViolation> {
         let row = self.job(id)?;
-        if row.stage == Stage::Waiting {
+        if row.stage == CheckedJobStage::Waiting {
             let runs = self
                 .machine
                 .islands
@@ -337,9 +358,9 @@ impl Account {
         self.take_out(id)
     }
 
-    fn give_up(&mut self, id: JobId) -> Result<(), Broken> {
+    fn give_up(&mut self, id: JobId) -> Result<(), SiteRuleViolation> {
         let row = self.job(id)?;
-        if row.stage == Stage::Waiting && row.attempts + row.broken == 0 {
+        if row.stage == CheckedJobStage::Waiting && row.attempts + row.broken == 0 {
             return Err((
                 "given up for a reason",
                 format!("job {id} is given up and never failed"),
@@ -349,8 +370,11 @@ impl Account {
     }
 
     /// A job that waits is taken out, with everything that waits for it.
-    fn take_out(&mut self, id: JobId) -> Result<(), Broken> {
-        if !matches!(self.job(id)?.stage, Stage::Waiting | Stage::TakenOut) {
+    fn take_out(&mut self, id: JobId) -> Result<(), SiteRuleViolation> {
+        if !matches!(
+            self.job(id)?.stage,
+            CheckedJobStage::Waiting | CheckedJobStage::TakenOut
+        ) {
             let stage = self.job(id)?.stage;
             return Err((
                 "takes out what waits",
@@ -360,10 +384,10 @@ impl Account {
         let mut waiting = vec![id];
         while let Some(next) = waiting.pop() {
             let row = self.job_mut(next)?;
-            if row.stage != Stage::Waiting {
+            if row.stage != CheckedJobStage::Waiting {
                 continue;
             }
-            row.stage = Stage::TakenOut;
+            row.stage = CheckedJobStage::TakenOut;
             let made = row.job.writes.clone();
             let depends = |r: &JobRow| {
                 r.job.after.contains(&next)

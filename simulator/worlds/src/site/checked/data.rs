@@ -1,13 +1,13 @@
 //! What may be done with data, and with the nodes that hold it.
 
-use super::super::space::Layout;
-use super::Broken;
-use super::state::{Account, Memory, Power, Stage};
+use super::super::space::ItemDistribution;
+use super::SiteRuleViolation;
+use super::state::{CheckedJobStage, CheckedMemoryEnd, CheckedNodeState, SiteAccount};
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, Mode, Move, Spread, Where};
 
-impl Account {
-    pub(super) fn start_move(&mut self, order: &Move) -> Result<(), Broken> {
+impl SiteAccount {
+    pub(super) fn start_move(&mut self, order: &Move) -> Result<(), SiteRuleViolation> {
         let what = format!("move {} of item {}", order.id.0, order.item);
         if self.moves.contains_key(&order.id) {
             let broken = format!("{what} has the number of another that is under way");
@@ -19,7 +19,7 @@ impl Account {
                 self.usable(&what, nodes)?;
             }
         }
-        if memory != Memory::From {
+        if memory != CheckedMemoryEnd::From {
             self.source(order, &what)?;
         }
         let copies = match (&order.to, order.spread) {
@@ -33,11 +33,11 @@ impl Account {
                 format!("{what} carries {} bytes; all of it are {most}", order.bytes),
             ));
         }
-        if let (Where::Nodes(nodes), true) = (&order.to, memory != Memory::To) {
-            let layout = Layout::new(nodes, order.spread);
+        if let (Where::Nodes(nodes), true) = (&order.to, memory != CheckedMemoryEnd::To) {
+            let layout = ItemDistribution::new(nodes, order.spread);
             let coming = self.moves.values().any(|(m, end)| {
-                let to = matches!(&m.to, Where::Nodes(n) if Layout::new(n, m.spread) == layout);
-                to && m.item == order.item && *end != Memory::To
+                let to = matches!(&m.to, Where::Nodes(n) if ItemDistribution::new(n, m.spread) == layout);
+                to && m.item == order.item && *end != CheckedMemoryEnd::To
             });
             if coming || self.item(order.item)?.layouts.contains(&layout) {
                 return Err((
@@ -52,7 +52,7 @@ impl Account {
     }
 
     /// A move reads a replica that is there.
-    fn source(&self, order: &Move, what: &str) -> Result<(), Broken> {
+    fn source(&self, order: &Move, what: &str) -> Result<(), SiteRuleViolation> {
         let item = self.item(order.item)?;
         let there = match &order.from {
             Where::Outside => item.outside,
@@ -71,9 +71,9 @@ impl Account {
     }
 
     /// Which end of a move is the memory of a job.
-    fn memory_end(&self, order: &Move, what: &str) -> Result<Memory, Broken> {
+    fn memory_end(&self, order: &Move, what: &str) -> Result<CheckedMemoryEnd, SiteRuleViolation> {
         if !order.direct {
-            return Ok(Memory::None);
+            return Ok(CheckedMemoryEnd::None);
         }
         let direct = |how: String| Err(("direct moves", format!("{what} is direct {how}")));
         let Some(id) = order.job else {
@@ -81,8 +81,8 @@ impl Account {
         };
         let row = self.job(id)?;
         let (end, place) = match row.stage {
-            Stage::Held => (Memory::To, &order.to),
-            Stage::Ended { ok: true } => (Memory::From, &order.from),
+            CheckedJobStage::Held => (CheckedMemoryEnd::To, &order.to),
+            CheckedJobStage::Ended { ok: true } => (CheckedMemoryEnd::From, &order.from),
             stage => return direct(format!("and its job {id} is {stage:?}")),
         };
         let held: &[NodeId] = row.nodes.as_deref().unwrap_or_default();
@@ -94,13 +94,17 @@ impl Account {
                 "on {nodes:?}, which are not all nodes of its job {id}: {held:?}"
             ));
         }
-        if end == Memory::From && !row.job.writes.contains(&order.item) {
+        if end == CheckedMemoryEnd::From && !row.job.writes.contains(&order.item) {
             return direct(format!("away from job {id}, which does not write it"));
         }
         Ok(end)
     }
 
-    pub(super) fn drop_item(&mut self, id: ItemId, layout: &Layout) -> Result<(), Broken> {
+    pub(super) fn drop_item(
+        &mut self,
+        id: ItemId,
+        layout: &ItemDistribution,
+    ) -> Result<(), SiteRuleViolation> {
         let what = format!("dropping item {id} from {:?}", layout.nodes);
         let item = self.item_mut(id)?;
         let Some(at) = item.layouts.iter().position(|l| l == layout) else {
@@ -115,7 +119,7 @@ impl Account {
         let same_nodes = others.any(|l| l.nodes == layout.nodes);
         let read = self.moves.values().find(|(m, end)| {
             let from = matches!(&m.from, Where::Nodes(nodes) if *nodes == layout.nodes);
-            m.item == id && from && *end != Memory::From && !same_nodes
+            m.item == id && from && *end != CheckedMemoryEnd::From && !same_nodes
         });
         if let Some((order, _)) = read {
             return Err((
@@ -130,7 +134,7 @@ impl Account {
     }
 
     /// A node is up and nobody uses it.
-    pub(super) fn idle(&self, what: &str, node: NodeId) -> Result<(), Broken> {
+    pub(super) fn idle(&self, what: &str, node: NodeId) -> Result<(), SiteRuleViolation> {
         self.usable(what, &[node])?;
         let guests = &self.nodes[node.at()].guests;
         if !guests.is_empty() {
@@ -153,7 +157,7 @@ impl Account {
         }
     }
 
-    pub(super) fn set_mode(&mut self, node: NodeId, mode: Mode) -> Result<(), Broken> {
+    pub(super) fn set_mode(&mut self, node: NodeId, mode: Mode) -> Result<(), SiteRuleViolation> {
         self.idle("reboots", node)?;
         let kind = self.kind(node);
         if kind.mode_change.is_none() || self.nodes[node.at()].mode == mode {
@@ -170,14 +174,14 @@ impl Account {
             self.still_there(&format!("rebooting node {node}"), *item)?;
         }
         self.runs_undisturbed(&format!("rebooting node {node}"), &lost)?;
-        self.nodes[node.at()].power = Power::Booting(mode);
+        self.nodes[node.at()].power = CheckedNodeState::Booting(mode);
         Ok(())
     }
 
-    pub(super) fn wake(&mut self, node: NodeId) -> Result<(), Broken> {
+    pub(super) fn wake(&mut self, node: NodeId) -> Result<(), SiteRuleViolation> {
         match self.nodes.get_mut(node.at()) {
-            Some(state) if state.power == Power::Asleep => {
-                state.power = Power::Waking;
+            Some(state) if state.power == CheckedNodeState::Asleep => {
+                state.power = CheckedNodeState::Waking;
                 Ok(())
             }
             state => Err((

@@ -1,15 +1,17 @@
 //! What happened, as the checker takes it in.
 
-use super::super::space::Layout;
-use super::Broken;
-use super::state::{Account, ItemRow, JobRow, Memory, Power, Stage};
+use super::super::space::ItemDistribution;
+use super::SiteRuleViolation;
+use super::state::{
+    CheckedJobStage, CheckedMemoryEnd, CheckedNodeState, ItemRow, JobRow, SiteAccount,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tarn_types::id::NodeId;
 use tarn_types::site::{Item, ItemId, Job, JobId, Move, MoveId, SiteEvent, Where};
 
-impl Account {
-    pub(super) fn happened(&mut self, event: &SiteEvent) -> Result<(), Broken> {
+impl SiteAccount {
+    pub(super) fn happened(&mut self, event: &SiteEvent) -> Result<(), SiteRuleViolation> {
         match event {
             SiteEvent::Submitted { jobs, items } => self.submitted(jobs, items),
             SiteEvent::Moved { id } => self.moved(*id),
@@ -25,21 +27,21 @@ impl Account {
             }
             SiteEvent::ModeSet { node, ok } => {
                 let state = &mut self.nodes[node.at()];
-                if let (Power::Booting(mode), true) = (state.power, ok) {
+                if let (CheckedNodeState::Booting(mode), true) = (state.power, ok) {
                     state.mode = mode;
                 }
-                state.power = Power::Up;
+                state.power = CheckedNodeState::Up;
                 Ok(())
             }
             SiteEvent::Awake { node } => {
-                self.nodes[node.at()].power = Power::Up;
+                self.nodes[node.at()].power = CheckedNodeState::Up;
                 Ok(())
             }
             SiteEvent::NodeLost { node } => self.lost(*node),
             SiteEvent::NodeBack { node } => {
                 let mode = self.kind(*node).mode;
                 let state = &mut self.nodes[node.at()];
-                (state.power, state.mode) = (Power::Up, mode);
+                (state.power, state.mode) = (CheckedNodeState::Up, mode);
                 Ok(())
             }
             SiteEvent::Timer => Ok(()),
@@ -50,7 +52,7 @@ impl Account {
         &mut self,
         jobs: &[(JobId, Arc<Job>)],
         items: &[(ItemId, Item)],
-    ) -> Result<(), Broken> {
+    ) -> Result<(), SiteRuleViolation> {
         for (id, item) in items {
             let row = ItemRow {
                 item: *item,
@@ -76,7 +78,7 @@ impl Account {
             }
             let row = JobRow {
                 job: job.clone(),
-                stage: Stage::Waiting,
+                stage: CheckedJobStage::Waiting,
                 submitted: self.now,
                 since: 0,
                 attempts: 0,
@@ -95,7 +97,7 @@ impl Account {
         Ok(())
     }
 
-    fn take_move(&mut self, id: MoveId) -> Result<(Move, Memory), Broken> {
+    fn take_move(&mut self, id: MoveId) -> Result<(Move, CheckedMemoryEnd), SiteRuleViolation> {
         let found = self.moves.remove(&id);
         found.ok_or_else(|| {
             (
@@ -105,28 +107,28 @@ impl Account {
         })
     }
 
-    fn moved(&mut self, id: MoveId) -> Result<(), Broken> {
+    fn moved(&mut self, id: MoveId) -> Result<(), SiteRuleViolation> {
         let (order, memory) = self.take_move(id)?;
         match &order.to {
             Where::Outside => self.item_mut(order.item)?.outside = true,
-            Where::Nodes(nodes) if memory == Memory::To => {
+            Where::Nodes(nodes) if memory == CheckedMemoryEnd::To => {
                 if let Some(row) = order.job.and_then(|j| self.jobs.get_mut(&j)) {
                     row.brought.push((order.item, nodes.clone()));
                 }
             }
             Where::Nodes(nodes) => {
-                let layout = Layout::new(nodes, order.spread);
+                let layout = ItemDistribution::new(nodes, order.spread);
                 self.item_mut(order.item)?.layouts.push(layout);
             }
         }
-        if memory == Memory::From {
+        if memory == CheckedMemoryEnd::From {
             self.left_memory(&order)?;
         }
         Ok(())
     }
 
     /// What a job wrote out itself does not stay on its nodes.
-    fn left_memory(&mut self, order: &Move) -> Result<(), Broken> {
+    fn left_memory(&mut self, order: &Move) -> Result<(), SiteRuleViolation> {
         let Some(layout) = order
             .job
             .and_then(|j| self.jobs.get(&j))
@@ -145,14 +147,18 @@ impl Account {
         Ok(())
     }
 
-    pub(super) fn undo(&mut self, order: &Move, memory: Memory) -> Result<(), Broken> {
-        if let (Where::Nodes(nodes), true) = (&order.to, memory != Memory::To) {
-            self.give_back(order.item, &Layout::new(nodes, order.spread))?;
+    pub(super) fn undo(
+        &mut self,
+        order: &Move,
+        memory: CheckedMemoryEnd,
+    ) -> Result<(), SiteRuleViolation> {
+        if let (Where::Nodes(nodes), true) = (&order.to, memory != CheckedMemoryEnd::To) {
+            self.give_back(order.item, &ItemDistribution::new(nodes, order.spread))?;
         }
         Ok(())
     }
 
-    fn true_size(&mut self, job: JobId, item: ItemId, bytes: u64) -> Result<(), Broken> {
+    fn true_size(&mut self, job: JobId, item: ItemId, bytes: u64) -> Result<(), SiteRuleViolation> {
         let row = self.job(job)?;
         let layout = Self::written(row).filter(|_| row.writes_locally);
         // Space was taken for what was known; a surprise is nobody's fault.
@@ -168,10 +174,10 @@ impl Account {
         Ok(())
     }
 
-    fn ended(&mut self, job: JobId, ok: bool) -> Result<(), Broken> {
+    fn ended(&mut self, job: JobId, ok: bool) -> Result<(), SiteRuleViolation> {
         let row = self.job_mut(job)?;
-        let ran = row.stage == Stage::Running;
-        row.stage = Stage::Ended { ok };
+        let ran = row.stage == CheckedJobStage::Running;
+        row.stage = CheckedJobStage::Ended { ok };
         row.ended_once |= ok;
         let layout = Self::written(row).filter(|_| row.writes_locally && ran);
         row.writes_locally = false;
@@ -190,21 +196,22 @@ impl Account {
         Ok(())
     }
 
-    fn lost(&mut self, node: NodeId) -> Result<(), Broken> {
+    fn lost(&mut self, node: NodeId) -> Result<(), SiteRuleViolation> {
         let touches = |w: &Where| matches!(w, Where::Nodes(nodes) if nodes.contains(&node));
         let moves = std::mem::take(&mut self.moves);
         let (failed, kept) = moves
             .into_iter()
             .partition(|(_, (order, _))| touches(&order.from) || touches(&order.to));
         self.moves = kept;
-        let failed: BTreeMap<MoveId, (Move, Memory)> = failed;
+        let failed: BTreeMap<MoveId, (Move, CheckedMemoryEnd)> = failed;
         for (order, memory) in failed.values() {
             self.undo(order, *memory)?;
         }
         let has = |r: &JobRow| r.nodes.as_ref().is_some_and(|n| n.contains(&node));
         // A job that has ended well and writes nothing any more only lends its nodes to the rest of its script.
         let writes = |id: &JobId| failed.values().any(|(m, _)| m.job == Some(*id));
-        let lends = |id: &JobId, r: &JobRow| r.stage == Stage::Ended { ok: true } && !writes(id);
+        let lends =
+            |id: &JobId, r: &JobRow| r.stage == CheckedJobStage::Ended { ok: true } && !writes(id);
         let jobs = self.jobs.iter().filter(|(id, r)| has(r) && !lends(id, r));
         let jobs: Vec<JobId> = jobs.map(|(id, _)| *id).collect();
         for job in jobs {
@@ -220,12 +227,12 @@ impl Account {
                 format!("{left} bytes are left on node {node}, which is lost"),
             ));
         }
-        self.nodes[node.at()].power = Power::Lost;
+        self.nodes[node.at()].power = CheckedNodeState::Lost;
         Ok(())
     }
 
     /// A node lost what its tiers held: layouts of which a part is missing are gone. Which items that were.
-    pub(super) fn forget(&mut self, node: NodeId) -> Result<Vec<ItemId>, Broken> {
+    pub(super) fn forget(&mut self, node: NodeId) -> Result<Vec<ItemId>, SiteRuleViolation> {
         let mut lost = Vec::new();
         for (id, item) in &mut self.items {
             let gone = item.layouts.extract_if(.., |l| l.nodes.contains(&node));
@@ -238,8 +245,9 @@ impl Account {
     }
 
     /// Nothing will happen any more.
-    pub(super) fn end(&self) -> Result<(), Broken> {
-        let finished = |r: &JobRow| matches!(r.stage, Stage::Done | Stage::TakenOut);
+    pub(super) fn end(&self) -> Result<(), SiteRuleViolation> {
+        let finished =
+            |r: &JobRow| matches!(r.stage, CheckedJobStage::Done | CheckedJobStage::TakenOut);
         if let Some((id, row)) = self.jobs.iter().find(|(_, r)| !finished(r)) {
             return Err((
                 "everything ends",
@@ -249,7 +257,11 @@ impl Account {
                 ),
             ));
         }
-        let done = |j: &JobId| self.jobs.get(j).is_some_and(|r| r.stage == Stage::Done);
+        let done = |j: &JobId| {
+            self.jobs
+                .get(j)
+                .is_some_and(|r| r.stage == CheckedJobStage::Done)
+        };
         for (id, item) in &self.items {
             if item.item.keep && !item.outside && item.producer.as_ref().is_some_and(done) {
                 return Err((

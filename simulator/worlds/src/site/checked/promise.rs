@@ -10,15 +10,15 @@
 //! While a workflow that came before it has nodes, nothing is said: when these come free is known to the planner alone, which
 //! keeps them for the workflow's next steps.
 
-use super::Broken;
-use super::state::{Account, JobRow, Power, Stage};
+use super::SiteRuleViolation;
+use super::state::{CheckedJobStage, CheckedNodeState, JobRow, SiteAccount};
 use tarn_types::id::NodeId;
 use tarn_types::site::{Job, JobId, Mode};
 use tarn_types::units::{Elapsed, Nanos, Time};
 
 /// The job that has waited longest, and what it may rely on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Promise {
+pub(super) struct StartPromise {
     job: JobId,
     /// The earliest begin that it could rely on so far.
     begin: Time,
@@ -29,7 +29,7 @@ pub(super) struct Promise {
 fn has_nodes(row: &JobRow) -> bool {
     matches!(
         row.stage,
-        Stage::Held | Stage::Running | Stage::Ended { .. }
+        CheckedJobStage::Held | CheckedJobStage::Running | CheckedJobStage::Ended { .. }
     )
 }
 
@@ -38,13 +38,13 @@ fn is_known(job: &Job) -> bool {
     job.nodes == 1 || job.cores == 0
 }
 
-impl Account {
+impl SiteAccount {
     /// Something has happened, or was done: who was promised nothing yet is promised something.
-    pub(super) fn promise(&mut self) -> Result<(), Broken> {
+    pub(super) fn promise(&mut self) -> Result<(), SiteRuleViolation> {
         let Some(bound) = self.bound else {
             return Ok(());
         };
-        let waits = |row: &JobRow| row.stage == Stage::Waiting && row.job.flow.is_none();
+        let waits = |row: &JobRow| row.stage == CheckedJobStage::Waiting && row.job.flow.is_none();
         let kept = self
             .promise
             .filter(|p| self.jobs.get(&p.job).is_some_and(waits));
@@ -77,18 +77,18 @@ impl Account {
         Ok(())
     }
 
-    fn next_promise(&self) -> Option<Promise> {
+    fn next_promise(&self) -> Option<StartPromise> {
         let ordinary = self.jobs.iter().filter(|(_, r)| {
             let ended = |j: &JobId| self.jobs.get(j).is_some_and(|r| r.ended_once);
             let there = |i: &tarn_types::site::ItemId| {
                 let item = self.items.get(i);
                 item.is_some_and(|i| i.outside || !i.layouts.is_empty())
             };
-            let first = r.job.flow.is_none() && r.stage == Stage::Waiting;
+            let first = r.job.flow.is_none() && r.stage == CheckedJobStage::Waiting;
             first && r.job.after.iter().all(ended) && r.job.reads.iter().all(|i| there(&i.item))
         });
         let (job, _) = ordinary.min_by_key(|(id, r)| (r.submitted, **id))?;
-        Some(Promise {
+        Some(StartPromise {
             job: *job,
             begin: Time::MAX,
             calm: true,
@@ -105,16 +105,17 @@ impl Account {
         let Some(first) = self.jobs.get(&job) else {
             return false;
         };
-        let open = |r: &&JobRow| !matches!(r.stage, Stage::Done | Stage::TakenOut);
+        let open =
+            |r: &&JobRow| !matches!(r.stage, CheckedJobStage::Done | CheckedJobStage::TakenOut);
         let disturbs = |r: &JobRow| {
             let before = r.job.flow.is_some() && self.came_before(r, first);
             let late = has_nodes(r) && r.since.saturating_add(r.job.limit) < self.now;
-            let failed = r.attempts > u32::from(r.stage != Stage::Waiting);
+            let failed = r.attempts > u32::from(r.stage != CheckedJobStage::Waiting);
             before || late || failed || r.broken > 0
         };
         let none = first.job.reads.is_empty() && first.job.writes.is_empty();
         let none = none && is_known(&first.job);
-        let up = |n: &super::state::Node| n.power == Power::Up;
+        let up = |n: &super::state::CheckedNode| n.power == CheckedNodeState::Up;
         none && self.nodes.iter().all(up) && !self.jobs.values().filter(open).any(disturbs)
     }
 
@@ -147,7 +148,7 @@ impl Account {
         &self,
         id: JobId,
         (first, begin, latest): (JobId, Time, Time),
-    ) -> Result<(), Broken> {
+    ) -> Result<(), SiteRuleViolation> {
         let job = self.job(first)?.job.clone();
         match self.earliest(&job) {
             Some(then) if then <= latest => Ok(()),
@@ -188,7 +189,11 @@ impl Account {
         let suits = job.mode.is_none_or(|m| m == node.mode);
         let memory = super::actions::memory_in(kind, node.mode).filter(|m| job.memory <= *m)?;
         let all = [kind.cores.into(), memory, kind.gpus.into()];
-        if node.power != Power::Up || !suits || job.cores > kind.cores || job.gpus > kind.gpus {
+        if node.power != CheckedNodeState::Up
+            || !suits
+            || job.cores > kind.cores
+            || job.gpus > kind.gpus
+        {
             return None;
         }
         let share = |job: &Job| match job.cores {

@@ -1,21 +1,22 @@
 //! What the checker knows: nodes, jobs, items and moves.
 
 use super::super::plumbing;
-use super::super::space::Layout;
-use super::Broken;
-use super::promise::Promise;
+use super::super::space::ItemDistribution;
+use super::SiteRuleViolation;
+use super::promise::StartPromise;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{
-    FlowId, Input, Item, ItemId, Job, JobId, Machine, Mode, Move, MoveId, NodeKind, Nodes, Spread,
+    FlowId, Input, Item, ItemId, Job, JobId, JobNodes, Machine, Mode, Move, MoveId, NodeKind,
+    Spread,
 };
 use tarn_types::units::{Nanos, Time};
 
 /// What a node does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Power {
+pub(super) enum CheckedNodeState {
     Up,
     Asleep,
     Waking,
@@ -25,9 +26,9 @@ pub(super) enum Power {
 
 /// A node.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct CheckedNode {
     pub(super) mode: Mode,
-    pub(super) power: Power,
+    pub(super) power: CheckedNodeState,
     /// Who has it or a part of it. Jobs that go on in another one's allocation are not listed.
     pub(super) guests: Vec<JobId>,
     /// Bytes of its tiers that are taken.
@@ -36,7 +37,7 @@ pub(super) struct Node {
 
 /// How far a job has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum CheckedJobStage {
     Waiting,
     Held,
     Running,
@@ -49,22 +50,22 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct JobRow {
     pub(super) job: Arc<Job>,
-    pub(super) stage: Stage,
+    pub(super) stage: CheckedJobStage,
     /// When it was submitted, and when it got nodes last.
     pub(super) submitted: Time,
     pub(super) since: Time,
     pub(super) attempts: u32,
     /// Times its nodes were taken from it by a loss.
     pub(super) broken: u32,
-    pub(super) nodes: Option<Nodes>,
+    pub(super) nodes: Option<JobNodes>,
     /// Nodes on which it is planned.
-    pub(super) planned: Option<Nodes>,
+    pub(super) planned: Option<JobNodes>,
     /// It goes on in its script's allocation.
     pub(super) within: bool,
     /// It has ended well, though it may run again for what a lost node took.
     pub(super) ended_once: bool,
     /// What direct moves brought into its memory: item and nodes.
-    pub(super) brought: Vec<(ItemId, Nodes)>,
+    pub(super) brought: Vec<(ItemId, JobNodes)>,
     /// It writes to its tiers.
     pub(super) writes_locally: bool,
 }
@@ -79,12 +80,12 @@ pub(super) struct ItemRow {
     pub(super) producer: Option<JobId>,
     pub(super) readers: Vec<JobId>,
     /// Where it is there as a whole.
-    pub(super) layouts: Vec<Layout>,
+    pub(super) layouts: Vec<ItemDistribution>,
 }
 
 /// Which end of a move is a job's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Memory {
+pub(super) enum CheckedMemoryEnd {
     None,
     From,
     To,
@@ -92,29 +93,29 @@ pub(super) enum Memory {
 
 /// The account.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct SiteAccount {
     pub(super) now: Time,
     pub(super) machine: Machine,
     pub(super) island_of: Vec<u16>,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<CheckedNode>,
     pub(super) jobs: BTreeMap<JobId, JobRow>,
     pub(super) items: BTreeMap<ItemId, ItemRow>,
-    pub(super) moves: BTreeMap<MoveId, (Move, Memory)>,
+    pub(super) moves: BTreeMap<MoveId, (Move, CheckedMemoryEnd)>,
     /// Items of which a lost node took the last: nobody else can be blamed for that.
     pub(super) lost: BTreeSet<ItemId>,
     /// When the first job of each workflow came.
     pub(super) flows: BTreeMap<FlowId, Time>,
     /// How far workflows may delay an ordinary job against its promise, if anything was said.
     pub(super) bound: Option<Nanos>,
-    pub(super) promise: Option<Promise>,
+    pub(super) promise: Option<StartPromise>,
 }
 
-impl Account {
+impl SiteAccount {
     pub(super) fn new(machine: &Machine) -> Self {
         let island_of = machine.island_of();
-        let node = |island: &u16| Node {
+        let node = |island: &u16| CheckedNode {
             mode: machine.islands[usize::from(*island)].kind.mode,
-            power: Power::Up,
+            power: CheckedNodeState::Up,
             guests: Vec::new(),
             taken: 0,
         };
@@ -137,28 +138,28 @@ impl Account {
         &self.machine.islands[usize::from(self.island_of[node.at()])].kind
     }
 
-    pub(super) fn job(&self, id: JobId) -> Result<&JobRow, Broken> {
+    pub(super) fn job(&self, id: JobId) -> Result<&JobRow, SiteRuleViolation> {
         let row = self.jobs.get(&id);
         row.ok_or_else(|| ("known ids", format!("job {id} was not submitted")))
     }
 
-    pub(super) fn job_mut(&mut self, id: JobId) -> Result<&mut JobRow, Broken> {
+    pub(super) fn job_mut(&mut self, id: JobId) -> Result<&mut JobRow, SiteRuleViolation> {
         let row = self.jobs.get_mut(&id);
         row.ok_or_else(|| ("known ids", format!("job {id} was not submitted")))
     }
 
-    pub(super) fn item(&self, id: ItemId) -> Result<&ItemRow, Broken> {
+    pub(super) fn item(&self, id: ItemId) -> Result<&ItemRow, SiteRuleViolation> {
         let row = self.items.get(&id);
         row.ok_or_else(|| ("known ids", format!("item {id} was not submitted")))
     }
 
-    pub(super) fn item_mut(&mut self, id: ItemId) -> Result<&mut ItemRow, Broken> {
+    pub(super) fn item_mut(&mut self, id: ItemId) -> Result<&mut ItemRow, SiteRuleViolation> {
         let row = self.items.get_mut(&id);
         row.ok_or_else(|| ("known ids", format!("item {id} was not submitted")))
     }
 
     /// Whether these are different nodes of one island, all up.
-    pub(super) fn usable(&self, what: &str, nodes: &[NodeId]) -> Result<(), Broken> {
+    pub(super) fn usable(&self, what: &str, nodes: &[NodeId]) -> Result<(), SiteRuleViolation> {
         let mut sorted = nodes.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
@@ -175,7 +176,7 @@ impl Account {
                     format!("{what} names node {node}, which is not there"),
                 ));
             };
-            if state.power != Power::Up {
+            if state.power != CheckedNodeState::Up {
                 return Err((
                     "nodes are up",
                     format!("{what} uses node {node}, which is {:?}", state.power),
@@ -192,7 +193,12 @@ impl Account {
     }
 
     /// Takes space, which must be there.
-    pub(super) fn take(&mut self, what: &str, item: ItemId, layout: &Layout) -> Result<(), Broken> {
+    pub(super) fn take(
+        &mut self,
+        what: &str,
+        item: ItemId,
+        layout: &ItemDistribution,
+    ) -> Result<(), SiteRuleViolation> {
         let each = layout.each(self.item(item)?.bytes);
         for node in layout.nodes.iter() {
             let capacity = plumbing::capacity(self.kind(*node), self.nodes[node.at()].mode);
@@ -213,7 +219,11 @@ impl Account {
     }
 
     /// Gives space back.
-    pub(super) fn give_back(&mut self, item: ItemId, layout: &Layout) -> Result<(), Broken> {
+    pub(super) fn give_back(
+        &mut self,
+        item: ItemId,
+        layout: &ItemDistribution,
+    ) -> Result<(), SiteRuleViolation> {
         let each = layout.each(self.item(item)?.bytes);
         for node in layout.nodes.iter() {
             self.free(*node, each);
@@ -227,8 +237,10 @@ impl Account {
     }
 
     /// What a job writes lies so, where it writes to its tiers.
-    pub(super) fn written(row: &JobRow) -> Option<Layout> {
-        row.nodes.as_ref().map(|n| Layout::new(n, Spread::Share))
+    pub(super) fn written(row: &JobRow) -> Option<ItemDistribution> {
+        row.nodes
+            .as_ref()
+            .map(|n| ItemDistribution::new(n, Spread::Share))
     }
 
     /// Whether an input of a job is on the so-and-so-manieth of its nodes.
@@ -238,18 +250,23 @@ impl Account {
         input: &Input,
         nodes: &[NodeId],
         rank: usize,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, SiteRuleViolation> {
         let node = nodes[rank];
         let brought = row.brought.iter();
         let mut brought = brought.filter(|(item, _)| *item == input.item);
-        let lies = |l: &Layout| serves(l, input.spread, nodes, rank);
+        let lies = |l: &ItemDistribution| serves(l, input.spread, nodes, rank);
         let item = self.item(input.item)?;
         Ok(brought.any(|(_, to)| to.contains(&node)) || item.layouts.iter().any(lies))
     }
 
     /// What lies on the tiers alone is leased to the jobs that count on it: those that are planned on its nodes or have them.
     /// It stays until their programs run (and then because these read it).
-    pub(super) fn leased(&self, what: &str, id: ItemId, gone: &Layout) -> Result<(), Broken> {
+    pub(super) fn leased(
+        &self,
+        what: &str,
+        id: ItemId,
+        gone: &ItemDistribution,
+    ) -> Result<(), SiteRuleViolation> {
         let item = self.item(id)?;
         if item.outside {
             return Ok(());
@@ -257,8 +274,8 @@ impl Account {
         for reader in &item.readers {
             let row = self.job(*reader)?;
             let nodes = match row.stage {
-                Stage::Held => row.nodes.as_deref(),
-                Stage::Waiting => row.planned.as_deref(),
+                CheckedJobStage::Held => row.nodes.as_deref(),
+                CheckedJobStage::Waiting => row.planned.as_deref(),
                 _ => None,
             };
             let nodes = nodes.unwrap_or_default();
@@ -281,7 +298,10 @@ impl Account {
     }
 
     /// The first input of a job that is not on one of its nodes.
-    pub(super) fn lacking(&self, row: &JobRow) -> Result<Option<(ItemId, NodeId)>, Broken> {
+    pub(super) fn lacking(
+        &self,
+        row: &JobRow,
+    ) -> Result<Option<(ItemId, NodeId)>, SiteRuleViolation> {
         let nodes: &[NodeId] = row.nodes.as_deref().unwrap_or_default();
         for input in &row.job.reads {
             for (rank, node) in nodes.iter().enumerate() {
@@ -299,7 +319,11 @@ impl Account {
             let stage = self.jobs.get(j).map(|r| r.stage);
             !matches!(
                 stage,
-                Some(Stage::Done | Stage::TakenOut | Stage::Ended { ok: true })
+                Some(
+                    CheckedJobStage::Done
+                        | CheckedJobStage::TakenOut
+                        | CheckedJobStage::Ended { ok: true }
+                )
             )
         });
         if let Some(reader) = reader {
@@ -309,7 +333,7 @@ impl Account {
     }
 
     /// An item that must not be lost lies somewhere.
-    pub(super) fn still_there(&self, what: &str, id: ItemId) -> Result<(), Broken> {
+    pub(super) fn still_there(&self, what: &str, id: ItemId) -> Result<(), SiteRuleViolation> {
         let item = self.item(id)?;
         if item.outside || !item.layouts.is_empty() {
             return Ok(());
@@ -325,8 +349,16 @@ impl Account {
 
     /// Jobs that run still have these inputs. A lost node may have taken others, from a script that goes on elsewhere in
     /// its allocation: it has them in memory.
-    pub(super) fn runs_undisturbed(&self, what: &str, gone: &[ItemId]) -> Result<(), Broken> {
-        for (id, row) in self.jobs.iter().filter(|(_, r)| r.stage == Stage::Running) {
+    pub(super) fn runs_undisturbed(
+        &self,
+        what: &str,
+        gone: &[ItemId],
+    ) -> Result<(), SiteRuleViolation> {
+        for (id, row) in self
+            .jobs
+            .iter()
+            .filter(|(_, r)| r.stage == CheckedJobStage::Running)
+        {
             if let Some((item, node)) = self.lacking(row)?.filter(|l| gone.contains(&l.0)) {
                 return Err((
                     "inputs stay",
@@ -341,7 +373,7 @@ impl Account {
 }
 
 /// Whether what lies so is, for a job on these nodes, on the so-and-so-manieth of them.
-fn serves(l: &Layout, wanted: Spread, nodes: &[NodeId], rank: usize) -> bool {
+fn serves(l: &ItemDistribution, wanted: Spread, nodes: &[NodeId], rank: usize) -> bool {
     match (l.spread, wanted) {
         (Spread::Whole, _) => l.nodes.contains(&nodes[rank]),
         (Spread::Share, Spread::Share) => {

@@ -8,8 +8,8 @@ fn fluid(capacities: &[u64]) -> Fluid {
     Fluid::new(capacities.iter().map(|c| rate_of(*c)))
 }
 
-fn demand(bytes: u64, class: u8, over: &[PipeId]) -> Demand {
-    Demand {
+fn demand(bytes: u64, class: u8, over: &[PipeId]) -> StreamDemand {
+    StreamDemand {
         bytes,
         cap: UNLIMITED,
         class,
@@ -18,7 +18,7 @@ fn demand(bytes: u64, class: u8, over: &[PipeId]) -> Demand {
 }
 
 /// Ends of all streams in order, if nothing else comes.
-fn run(fluid: &mut Fluid, mut now: Time) -> Vec<(Time, Slot)> {
+fn run(fluid: &mut Fluid, mut now: Time) -> Vec<(Time, StreamIndex)> {
     let mut ends = Vec::new();
     while let Some((at, slot)) = fluid.next(now) {
         now = at;
@@ -76,7 +76,7 @@ fn a_pipe_that_narrows_slows_its_streams() {
 }
 
 /// Max-min rates by filling all streams of a class a little at a time, in rationals.
-fn by_filling(capacities: &[u64], streams: &[Demand]) -> Vec<f64> {
+fn by_filling(capacities: &[u64], streams: &[StreamDemand]) -> Vec<f64> {
     let mut free: Vec<f64> = capacities.iter().map(|c| rate_of(*c) as f64).collect();
     let mut rates = vec![0.0; streams.len()];
     for class in (0..CLASSES).rev() {
@@ -118,7 +118,7 @@ proptest! {
     ) {
         let mut capacities: Vec<u64> = capacities.iter().map(|c| c * KB).collect();
         let mut f = fluid(&capacities);
-        let mut live: Vec<(Slot, Demand)> = Vec::new();
+        let mut live: Vec<(StreamIndex, StreamDemand)> = Vec::new();
         for (what, class, cap, over, which) in changes {
             let over: Vec<PipeId> = over.into_iter().collect();
             match what {
@@ -131,7 +131,7 @@ proptest! {
                     f.set_capacity((which % 6) as u32, rate_of(cap * KB));
                 }
                 _ => {
-                    let asked = Demand { bytes: KB, cap: rate_of(cap * KB), class, over };
+                    let asked = StreamDemand { bytes: KB, cap: rate_of(cap * KB), class, over };
                     live.push((f.start(0, &asked), asked));
                 }
             }

@@ -3,12 +3,12 @@
 //! bringing the data elsewhere (bounded waiting after Zaharia et al., EuroSys 2010). Backfilling for what takes nodes
 //! as a whole, in the order in which workflows and jobs came: a workflow keeps the place of its first step.
 
-use super::super::queue::{Fit, Waiting};
+use super::super::queue::{Fit, QueuedJob};
 use super::super::view::{Candidate, SchedulerView, Shadow};
 use super::queueing::{allowed, charge, fit_before};
-use super::{LOOKED_AT, Rule};
+use super::{LOOKED_AT, SchedulingPolicy};
 use tarn_types::id::NodeId;
-use tarn_types::site::Why;
+use tarn_types::site::AllocationReason;
 use tarn_types::units::{SECOND, Time};
 
 /// Nodes that the jobs looked at for one event may ask for together: choosing them is what costs time.
@@ -18,10 +18,10 @@ const NODES_LOOKED_AT: u32 = 16_384;
 const TRIED: usize = 8;
 
 /// The rule.
-pub(super) struct Data;
+pub(super) struct DataAwarePolicy;
 
 /// What became of a job that was looked at.
-enum Turn {
+enum JobTrialResult {
     /// It has its nodes, or knows them.
     Placed,
     /// It waits for nodes.
@@ -30,10 +30,10 @@ enum Turn {
     PassedOver,
 }
 
-impl<D: SchedulerView> Rule<D> for Data {
+impl<D: SchedulerView> SchedulingPolicy<D> for DataAwarePolicy {
     fn decide(&self, view: &mut D) {
         let mut shadow: Option<Shadow> = None;
-        let mut after: Option<Waiting> = None;
+        let mut after: Option<QueuedJob> = None;
         let mut looked_at = 0u32;
         for _ in 0..LOOKED_AT {
             if looked_at > NODES_LOOKED_AT {
@@ -41,7 +41,7 @@ impl<D: SchedulerView> Rule<D> for Data {
             }
             let fit = match &shadow {
                 Some(shadow) => fit_before(view, shadow),
-                None => Fit::room(u32::MAX, u32::MAX),
+                None => Fit::without_time_limit(u32::MAX, u32::MAX),
             };
             let Some(w) = view.next(after.as_ref(), &fit) else {
                 return;
@@ -51,19 +51,19 @@ impl<D: SchedulerView> Rule<D> for Data {
             look_at(view, &w, &mut shadow);
         }
         // Those before it may be so many that who has the promise was not looked at.
-        let behind = |w: &Waiting| after.is_some_and(|a| w.key > a.key);
+        let behind = |w: &QueuedJob| after.is_some_and(|a| w.key > a.key);
         if let Some(w) = view.promised().filter(behind) {
             look_at(view, &w, &mut shadow);
         }
     }
 }
 
-fn look_at<D: SchedulerView>(view: &mut D, w: &Waiting, shadow: &mut Option<Shadow>) {
+fn look_at<D: SchedulerView>(view: &mut D, w: &QueuedJob, shadow: &mut Option<Shadow>) {
     let turn = match (w.nodes, w.cores) {
         (1, 1..) => place(view, w, shadow),
         _ => start(view, w, shadow),
     };
-    if let Turn::Waits(own) = turn
+    if let JobTrialResult::Waits(own) = turn
         && shadow.is_none()
         && !view.shadow_breaks_promise(w, &own)
     {
@@ -73,7 +73,11 @@ fn look_at<D: SchedulerView>(view: &mut D, w: &Waiting, shadow: &mut Option<Shad
 }
 
 /// Starts a job that takes several or whole nodes.
-fn start<D: SchedulerView>(view: &mut D, w: &Waiting, shadow: &mut Option<Shadow>) -> Turn {
+fn start<D: SchedulerView>(
+    view: &mut D,
+    w: &QueuedJob,
+    shadow: &mut Option<Shadow>,
+) -> JobTrialResult {
     let nodes = match shadow {
         Some(shadow) => allowed(view, w, shadow),
         None => view.nodes_for(w, &[], Time::MAX),
@@ -83,33 +87,33 @@ fn start<D: SchedulerView>(view: &mut D, w: &Waiting, shadow: &mut Option<Shadow
     };
     let until = view.now().saturating_add(w.limit);
     if view.breaks_promise(w, &nodes, until) {
-        return Turn::PassedOver;
+        return JobTrialResult::PassedOver;
     }
     if let Some(own) = view.worth_waiting(w, &nodes) {
-        return Turn::Waits(own);
+        return JobTrialResult::Waits(own);
     }
     let why = match shadow {
-        Some(_) => Why::Backfill,
-        None => Why::First,
+        Some(_) => AllocationReason::Backfill,
+        None => AllocationReason::First,
     };
     if !view.start(w, &nodes, why) {
-        return waits(view.when_room(w));
+        return waits(view.space_shadow(w));
     }
     if let Some(shadow) = shadow {
         charge(view, w, &nodes, shadow);
     }
-    Turn::Placed
+    JobTrialResult::Placed
 }
 
-fn waits(shadow: Option<Shadow>) -> Turn {
-    shadow.map_or(Turn::PassedOver, Turn::Waits)
+fn waits(shadow: Option<Shadow>) -> JobTrialResult {
+    shadow.map_or(JobTrialResult::PassedOver, JobTrialResult::Waits)
 }
 
 /// Places a job that takes a part of one node.
-fn place<D: SchedulerView>(view: &mut D, w: &Waiting, shadow: &Option<Shadow>) -> Turn {
+fn place<D: SchedulerView>(view: &mut D, w: &QueuedJob, shadow: &Option<Shadow>) -> JobTrialResult {
     let (best, due) = loop {
         let Some((best, due)) = best_kept(view, w, shadow) else {
-            return Turn::PassedOver;
+            return JobTrialResult::PassedOver;
         };
         let native = (best.missing > 0 && !due).then(|| view.native(w, best.node));
         let Some(native) = native.flatten() else {
@@ -117,7 +121,7 @@ fn place<D: SchedulerView>(view: &mut D, w: &Waiting, shadow: &Option<Shadow>) -
         };
         // The node is left to a job that is at home there. Who comes first loses nothing by it but its turn among its like.
         if best.free_in > 0 {
-            return Turn::Waits(shadow_of(view, &best));
+            return JobTrialResult::Waits(shadow_of(view, &best));
         }
         let home = view.best(&native, &|c| c.node == best.node);
         let home = home.filter(|home| home.open);
@@ -130,8 +134,8 @@ fn place<D: SchedulerView>(view: &mut D, w: &Waiting, shadow: &Option<Shadow>) -
     let soon = best.free_in == 0 || best.missing > 0 && best.free_in <= ahead;
     if due || best.open && soon {
         return match view.plan(w, &best) {
-            true => Turn::Placed,
-            false => waits(view.when_room(w)),
+            true => JobTrialResult::Placed,
+            false => waits(view.space_shadow(w)),
         };
     }
     if best.open && best.missing > 0 {
@@ -140,7 +144,7 @@ fn place<D: SchedulerView>(view: &mut D, w: &Waiting, shadow: &Option<Shadow>) -
             .saturating_add(best.free_in.saturating_sub(ahead));
         view.remind(at);
     }
-    Turn::Waits(shadow_of(view, &best))
+    JobTrialResult::Waits(shadow_of(view, &best))
 }
 
 fn shadow_of<D: SchedulerView>(view: &D, on: &Candidate) -> Shadow {
@@ -156,7 +160,7 @@ fn shadow_of<D: SchedulerView>(view: &D, on: &Candidate) -> Shadow {
 /// begun by now, and takes the first free node.
 fn best_kept<D: SchedulerView>(
     view: &mut D,
-    w: &Waiting,
+    w: &QueuedJob,
     shadow: &Option<Shadow>,
 ) -> Option<(Candidate, bool)> {
     let promised = view.promised().is_some_and(|p| p.key == w.key);
@@ -186,7 +190,7 @@ fn best_kept<D: SchedulerView>(
 }
 
 /// When a job that begins on a node as soon as it can has given it back.
-fn ends_at<D: SchedulerView>(view: &D, w: &Waiting, on: &Candidate) -> Time {
+fn ends_at<D: SchedulerView>(view: &D, w: &QueuedJob, on: &Candidate) -> Time {
     let begin = view.now().saturating_add(on.begin());
     begin.saturating_add(w.limit)
 }

@@ -1,22 +1,22 @@
 //! What batch schedulers do: strict order, whatever fits, and backfilling.
 
-use super::super::queue::{Fit, Waiting};
+use super::super::queue::{Fit, QueuedJob};
 use super::super::view::{SchedulerView, Shadow};
-use super::{LOOKED_AT, Rule};
-use tarn_types::site::Why;
+use super::{LOOKED_AT, SchedulingPolicy};
+use tarn_types::site::AllocationReason;
 use tarn_types::units::{Nanos, Time};
 
 /// First come, first served: nobody overtakes.
 pub(super) struct Fcfs;
 
-impl<D: SchedulerView> Rule<D> for Fcfs {
+impl<D: SchedulerView> SchedulingPolicy<D> for Fcfs {
     fn decide(&self, view: &mut D) {
-        let all = Fit::room(u32::MAX, u32::MAX);
+        let all = Fit::without_time_limit(u32::MAX, u32::MAX);
         while let Some(w) = view.next(None, &all) {
             let Some(nodes) = view.nodes_for(&w, &[], Time::MAX) else {
                 return;
             };
-            if !view.start(&w, &nodes, Why::First) {
+            if !view.start(&w, &nodes, AllocationReason::First) {
                 return;
             }
         }
@@ -29,20 +29,20 @@ pub(super) struct Greedy {
     pub(super) max_wait: Option<Nanos>,
 }
 
-impl<D: SchedulerView> Rule<D> for Greedy {
+impl<D: SchedulerView> SchedulingPolicy<D> for Greedy {
     fn decide(&self, view: &mut D) {
-        let mut after: Option<Waiting> = None;
+        let mut after: Option<QueuedJob> = None;
         for _ in 0..LOOKED_AT {
             let fit = match self.max_wait {
                 // Who does not fit has to be seen too.
-                Some(_) => Fit::room(u32::MAX, u32::MAX),
+                Some(_) => Fit::without_time_limit(u32::MAX, u32::MAX),
                 None => view.free(),
             };
             let Some(w) = view.next(after.as_ref(), &fit) else {
                 return;
             };
             let started = match view.nodes_for(&w, &[], Time::MAX) {
-                Some(nodes) => view.start(&w, &nodes, Why::Fits),
+                Some(nodes) => view.start(&w, &nodes, AllocationReason::Fits),
                 None => false,
             };
             if !started && self.max_wait.is_some_and(|p| view.waited(&w) >= p) {
@@ -56,15 +56,15 @@ impl<D: SchedulerView> Rule<D> for Greedy {
 /// Backfilling: what does not delay the first in the queue may begin before it (Lifka 1995; Mu'alem and Feitelson 2001).
 pub(super) struct Easy;
 
-impl<D: SchedulerView> Rule<D> for Easy {
+impl<D: SchedulerView> SchedulingPolicy<D> for Easy {
     fn decide(&self, view: &mut D) {
-        let all = Fit::room(u32::MAX, u32::MAX);
+        let all = Fit::without_time_limit(u32::MAX, u32::MAX);
         let head = loop {
             let Some(w) = view.next(None, &all) else {
                 return;
             };
             let started = match view.nodes_for(&w, &[], Time::MAX) {
-                Some(nodes) => view.start(&w, &nodes, Why::First),
+                Some(nodes) => view.start(&w, &nodes, AllocationReason::First),
                 None => false,
             };
             if !started {
@@ -80,7 +80,7 @@ impl<D: SchedulerView> Rule<D> for Easy {
 /// Starts what neither runs beyond the shadow's time nor takes nodes that the job waiting for it needs.
 pub(super) fn backfill<D: SchedulerView>(
     view: &mut D,
-    head: &Waiting,
+    head: &QueuedJob,
     shadow: &mut Shadow,
     looked_at: usize,
 ) {
@@ -91,7 +91,7 @@ pub(super) fn backfill<D: SchedulerView>(
         };
         after = w;
         if let Some(nodes) = allowed(view, &w, shadow)
-            && view.start(&w, &nodes, Why::Backfill)
+            && view.start(&w, &nodes, AllocationReason::Backfill)
         {
             charge(view, &w, &nodes, shadow);
         }
@@ -115,7 +115,7 @@ pub(super) fn fit_before<D: SchedulerView>(view: &D, shadow: &Shadow) -> Fit {
 /// The nodes that a job may have before a shadow.
 pub(super) fn allowed<D: SchedulerView>(
     view: &D,
-    w: &Waiting,
+    w: &QueuedJob,
     shadow: &Shadow,
 ) -> Option<Vec<tarn_types::id::NodeId>> {
     let ends = view.now().saturating_add(w.limit);
@@ -132,7 +132,7 @@ pub(super) fn allowed<D: SchedulerView>(
 /// Counts nodes that are kept beyond a shadow's time.
 pub(super) fn charge<D: SchedulerView>(
     view: &D,
-    w: &Waiting,
+    w: &QueuedJob,
     nodes: &[tarn_types::id::NodeId],
     shadow: &mut Shadow,
 ) {

@@ -8,17 +8,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use tarn_mover::Trees;
 use tarn_ports::{
-    Control, CopyJob, CopyReport, Followers, Mover, MoverError, Nodes, TreeCapabilities, World,
+    Control, CopyJob, CopyReport, Followers, Mover, MoverError, NodeWorld, TreeCapabilities, World,
 };
-use tarn_types::action::Held;
-use tarn_types::event::{Ended, Event, Usage};
+use tarn_types::action::NodeReplica;
+use tarn_types::event::{AttemptOutcome, Event, Usage};
 use tarn_types::id::NodeId;
 use tarn_types::manifest::Manifest;
-use tarn_types::nodes::{Attempt, Own};
+use tarn_types::nodes::{AttemptId, OwnedNodes};
 use tarn_types::part::{PartInfo, Place};
 
 /// A message on its way: from, to, about, what.
-type FromLeader = (NodeId, NodeId, Attempt, Vec<u8>);
+type FromLeader = (NodeId, NodeId, AttemptId, Vec<u8>);
 
 /// Sends for one node.
 struct Wire {
@@ -28,7 +28,7 @@ struct Wire {
 }
 
 impl Followers for Wire {
-    fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool {
+    fn send(&self, to: NodeId, step: AttemptId, message: Vec<u8>) -> bool {
         !self.cut.load(Ordering::SeqCst)
             && self.letters.send((self.from, to, step, message)).is_ok()
     }
@@ -57,7 +57,7 @@ impl Pair {
         let cut = Arc::new(AtomicBool::new(false));
         let world = |number: usize| {
             let mut config = bench.config("ws");
-            config.own = Own::Some(own[number].iter().map(|n| NodeId(*n)).collect());
+            config.own = OwnedNodes::Some(own[number].iter().map(|n| NodeId(*n)).collect());
             config.followers = Some(Arc::new(Wire {
                 from: NodeId(own[number][0]),
                 letters: sender.clone(),
@@ -91,7 +91,7 @@ impl Pair {
     }
 
     /// Carries messages until the leader says how the attempt has ended.
-    pub(super) fn ended(&mut self) -> (Ended, Usage) {
+    pub(super) fn ended(&mut self) -> (AttemptOutcome, Usage) {
         self.until(|pair| {
             let event = pair.leader().local.poll()?.1;
             match event {
@@ -143,7 +143,7 @@ impl Pair {
     }
 
     /// Lists dataset 0 and brings its ranks and what is common to their nodes.
-    pub(super) fn stage(&mut self) -> Vec<Vec<Held>> {
+    pub(super) fn stage(&mut self) -> Vec<Vec<NodeReplica>> {
         let infos = self.leader().list(0).expect("a source");
         let mut views = Vec::new();
         for node in 0..2 {

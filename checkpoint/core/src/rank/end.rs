@@ -1,0 +1,68 @@
+//! The end of a rank: with all that is staged de-staged, or as if its process was killed.
+
+use super::found;
+use super::words::{ExchangeKind, agree};
+use super::{Rank, buddy};
+use crate::fault::CheckpointError;
+use std::sync::atomic::Ordering;
+use tarn_ports::{RankProgress, Vault};
+
+impl<T: Vault, M: Vault> Rank<T, M> {
+    /// Ends: what is staged is de-staged, and memory is given back; what is being flushed is not waited for. All ranks call it.
+    ///
+    /// # Errors
+    /// When it cannot be de-staged: it stays in memory, and the next start tries again.
+    pub fn end(mut self) -> Result<(), CheckpointError> {
+        self.last();
+        self.stop();
+        let shared = &self.shared;
+        let mut rank_state = shared.rank_state();
+        rank_state.destage(shared)?;
+        rank_state.staging = None;
+        shared.memory.remove(&found::staging(shared.ranks.rank()))?;
+        rank_state.buddies.forget();
+        // Whoever does not come has its own reason, and loses nothing by this: what is kept for it here stays then.
+        let (ranks, timeout) = (&*shared.ranks, shared.options.timeout);
+        if agree(ranks, ExchangeKind::End, &(), timeout).is_ok() {
+            buddy::give_back(&*shared.memory, &*shared.ranks)?;
+            rank_state.reclaim(shared)?;
+        }
+        Ok(())
+    }
+}
+
+impl<T: Vault, M: Vault> Rank<T, M> {
+    /// Waits until the last version that others are to keep is there.
+    fn last(&self) {
+        let shared = &self.shared;
+        let every = shared.options.replicate_every.max(1);
+        let number = shared.number.load(Ordering::Acquire) / every * every;
+        if self.keeper.is_some() && number > 0 && shared.take().destage(shared).is_ok() {
+            let least = RankProgress {
+                replicated: number,
+                ..RankProgress::default()
+            };
+            // Whoever does not come has its own reason.
+            let _ = shared.ranks.wait(least, shared.options.timeout);
+        }
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.shared.ring();
+        for thread in self.helper.take().into_iter().chain(self.keeper.take()) {
+            // What one that panicked has left undone is done by whoever opens the arena next.
+            let _ = thread.join();
+        }
+        if let (Some(flusher), Some(thread)) = (&self.shared.flusher, self.flusher.take()) {
+            flusher.end(thread);
+        }
+    }
+}
+
+impl<T: Vault, M: Vault> Drop for Rank<T, M> {
+    /// As if the process was killed, but for what the helper is at.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
