@@ -4,6 +4,8 @@ use crate::tree::Text;
 
 /// Lines of one source file.
 pub const MAX_LINES: usize = 800;
+/// Columns of a line of a document.
+const MAX_COLUMNS: usize = 100;
 /// Lines above an unsafe block within which its reason stands.
 const SAFETY_REACH: usize = 10;
 /// Crates that may hold unsafe code, by folder.
@@ -56,6 +58,38 @@ pub fn length(file: &Text) -> Vec<String> {
     } else {
         Vec::new()
     }
+}
+
+/// Whether a line of a document has a space at which it could go on in the next line: outside code, links and brackets.
+fn is_divisible(line: &str) -> bool {
+    let text = line.trim_start().trim_start_matches(['-', '*', ' ']);
+    let (mut is_code, mut depth) = (false, 0u32);
+    for c in text.chars() {
+        match c {
+            '`' => is_code = !is_code,
+            _ if is_code => {}
+            '[' | '(' => depth += 1,
+            ']' | ')' => depth = depth.saturating_sub(1),
+            ' ' if depth == 0 => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Lines of a document that are too wide. Tables, code and links may be wider.
+pub fn width(file: &Text) -> Vec<String> {
+    let mut is_fenced = false;
+    let mut found = Vec::new();
+    for (n, line) in file.text.lines().enumerate() {
+        is_fenced ^= line.trim_start().starts_with("```");
+        let is_wide = line.chars().count() > MAX_COLUMNS;
+        let is_prose = !is_fenced && !line.starts_with('|') && !line.starts_with("    ");
+        if is_wide && is_prose && is_divisible(line) {
+            found.push(at(file, n, "a line of a document ends at 100 columns"));
+        }
+    }
+    found
 }
 
 /// Marks of unfinished work.

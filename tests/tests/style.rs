@@ -26,6 +26,14 @@ const RULES: &[Rule] = &[
         ],
     ),
     (
+        style::width,
+        &["md"],
+        &[(
+            "a.md",
+            "```\na line of code may be as long as it is, whatever its width, for it is copied as it stands, with all of it\n```\n- a line of prose that is above one hundred columns is divided at a space so that two texts can be compared\n",
+        )],
+    ),
+    (
         style::machine_paths,
         TEXTS,
         &[
