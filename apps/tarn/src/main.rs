@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         Some("enter") if std::env::args_os().len() > 2 && !has_options(1) => {
             return tarn_node::exec::enter(std::env::args_os().skip(2));
         }
-        Some(tarn_node::exec::RANK_ARGUMENT) => {
+        Some(tarn_node::RANK_ARGUMENT) => {
             return tarn_node::exec::rank(std::env::args_os().skip(2));
         }
         // What it does not understand is for the whole command line to say.

@@ -5,10 +5,11 @@
 //! (`ping-timeout`), and a client that does not answer is killed, which ends every call that waits for it.
 
 use crate::capability::CapabilityError;
-use crate::machine::{self, MachineError, PROBE_SHARE, TierSpec, instead, lacks, make_root};
+use crate::machine::{self, MachineError, PROBE_SHARE, TierSpec, instead, lacks};
 use crate::provider::gluster::{Gluster, able_to_mount};
 use crate::provider::{NamespacePlan, Provider, ProviderAddress};
 use crate::store::warn;
+use crate::tier_folder::make_root;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use std::io;

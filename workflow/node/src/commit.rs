@@ -1,11 +1,12 @@
 //! After the command: outputs become parts, and what was left undeclared is counted.
 
-use crate::here::NAMES;
-use crate::member::{Member, PublishedPart, StepNodeTask, StepNodeTaskResult, Team};
-use crate::prepare::Need;
+use crate::member::Member;
+use crate::node_task::{MAX_UNDECLARED_NAMES, PublishedPart, StepNodeTask, StepNodeTaskResult};
 use crate::shared::NodeContext;
 use crate::sources::part_info;
+use crate::step_needs::Need;
 use crate::store::{failure, write_manifests};
+use crate::team::Team;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tarn_types::action::{AttemptSpec, NodeReplica};
@@ -324,7 +325,7 @@ pub(crate) fn undeclared(team: &mut Team<'_>) -> Result<Undeclared, Failure> {
         sum.bytes = sum.bytes.saturating_add(left.bytes);
         sum.names.extend(left.names);
     }
-    sum.names.truncate(NAMES);
+    sum.names.truncate(MAX_UNDECLARED_NAMES);
     sum.names.sort();
     Ok(sum)
 }

@@ -8,9 +8,8 @@ mod exchange;
 use crate::shared::NodeContext;
 use crate::store::{
     alike, failure, first_difference, io_failure, is_folder, make_folder, read_manifest,
-    sync_folder, write_manifests,
+    remove_file, sync_folder, write_manifests,
 };
-use crate::transfer::remove_file;
 use exchange::{dispose, rename_new, swap};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::fs::Permissions;

@@ -1,5 +1,6 @@
 //! What was drained lies in folders of the external store, or is trees of an object store, which carry the workspace's name.
 
+use crate::store;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tarn_ports::{Control, Mover, MoverError, ObjectStoreError};
@@ -35,7 +36,7 @@ pub fn remove_drained(part: &Path, workspace: &str, mover: &dyn Mover) -> Result
 /// What lies in an area, whole or not.
 pub(crate) fn entries(area: &Path, mover: &dyn Mover) -> Result<Vec<PathBuf>, Failure> {
     if !is_object(area) {
-        return Ok(crate::inventory::entries(area));
+        return Ok(store::entries(area));
     }
     let listed = match mover.list(area, &Control::default()) {
         Err(MoverError {

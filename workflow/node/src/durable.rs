@@ -1,8 +1,7 @@
 //! What is to be kept outlives a loss of power, once the run that made it has ended well.
 
-use crate::inventory::entries;
 use crate::shared::NodeContext;
-use crate::store::io_failure;
+use crate::store::{entries, io_failure};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

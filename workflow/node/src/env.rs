@@ -3,7 +3,6 @@
 use crate::kept::StepCheckpointView;
 use crate::launchers;
 use crate::partitions::SeenPartition;
-use crate::prepare::work_folder;
 use crate::shared::NodeContext;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -134,7 +133,7 @@ fn exec_folders(shared: &NodeContext, run: &AttemptSpec) -> OsString {
     let mut lines = OsString::new();
     for spot in &run.nodes {
         let node = shared.cluster.nodes.get(spot.node.at());
-        if let (Some(node), Ok(work)) = (node, work_folder(shared, run, *spot)) {
+        if let (Some(node), Ok(work)) = (node, shared.work_folder(run, *spot)) {
             lines.push(format!("{} ", node.name));
             lines.push(work.join("exec"));
             lines.push("\n");

@@ -1,15 +1,15 @@
 //! What has come for the threads of an attempt from the nodes of other worlds.
 
 use crate::launch::StepStopper;
-use crate::member::lost_failure;
 use crate::message::{Envelope, Exec};
+use crate::store::failure;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tarn_types::event::Failure;
+use tarn_types::event::{Failure, FailureKind};
 use tarn_types::id::NodeId;
 
 /// Messages of one node that wait for an attempt's thread: each answers a question, or tells the one end of a helper.
@@ -120,6 +120,14 @@ impl EnvelopeQueue {
         let cut_off = letters.unreachable.get(&at).filter(|_| !is_lost);
         cut_off.cloned().unwrap_or_else(|| lost_failure(name))
     }
+}
+
+/// The failure of a node that does not answer any more.
+fn lost_failure(name: &str) -> Failure {
+    failure(
+        FailureKind::NodeLost,
+        format!("node `{name}` was lost while the step was on it; nothing of this attempt is kept"),
+    )
 }
 
 /// Something about a command of `tarn exec`.

@@ -133,9 +133,6 @@ fn pmi_number(pmi: &OsStr) -> io::Result<i32> {
     })
 }
 
-/// What makes tarn start a rank: with this it is in the lists of launchers.
-pub const RANK_ARGUMENT: &str = "__rank";
-
 /// The entry point of `tarn __rank COMMAND...`: becomes the command, after the variables that its node has of its own. The launcher that
 /// started it may have given it those of the node where the launcher is.
 pub fn rank(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {

@@ -1,13 +1,14 @@
 //! A node of a step that another world owns: it is told what to do, and says what came of it.
 
 use crate::envelope_queue::EnvelopeQueue;
+use crate::handle::Handle;
 use crate::launch::{HELPER_TIMEOUT, HelperProcess, LaunchError, Launcher, StepStopper};
-use crate::member::{Member, StepNodeTask, StepNodeTaskResult, node_name};
+use crate::member::Member;
 use crate::message::{AttemptPeer, Say};
+use crate::node_task::{StepNodeTask, StepNodeTaskResult};
 use crate::protocol::{HelperCommand, HelperReport, ProcessUsage};
 use crate::provider::ProviderAddress;
 use crate::shared::NodeContext;
-use crate::step::Handle;
 use crate::store::failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::Cell;
@@ -95,7 +96,7 @@ impl<'a> RemoteNode<'a> {
     pub(crate) fn new(post: Rc<RemoteNodes<'a>>, at: usize, spot: TierRef) -> Self {
         let mut far = Self {
             line: post.line(at, spot),
-            name: node_name(post.shared, spot.node),
+            name: post.shared.node_name(spot.node),
             spot,
             used: None,
             said: VecDeque::new(),

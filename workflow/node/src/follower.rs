@@ -1,15 +1,16 @@
 //! The part of a step that another world leads, on a node that this world owns: a thread that does what it is told.
 
 use crate::envelope_queue::EnvelopeQueue;
+use crate::handle::Handle;
 use crate::here::{Attempted, LocalNode};
 use crate::launch::{LaunchError, Launcher, StopUrgency};
-use crate::member::{Member, StepNodeTask};
+use crate::member::Member;
 use crate::message::{AttemptPeer, Envelope, Say};
-use crate::prepare::needs;
+use crate::node_task::StepNodeTask;
 use crate::protocol::HelperReport;
 use crate::relay::Relay;
 use crate::shared::NodeContext;
-use crate::step::{Handle, log_path};
+use crate::step_needs::needs;
 use crate::store::{failure, warn};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
@@ -60,7 +61,7 @@ impl StepRouter {
         let envelope = match Envelope::decode(message) {
             Ok(envelope) => envelope,
             Err(e) => {
-                let name = crate::member::node_name(&self.shared, from);
+                let name = self.shared.node_name(from);
                 return warn(&format!(
                     "a message of node `{name}` about a step cannot be read: {e}"
                 ));
@@ -237,7 +238,7 @@ fn attend(line: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
         Ok(found) => found,
         Err(why) => return refuse(line, envelopes, handle, why),
     };
-    let log = log_path(shared, run);
+    let log = shared.log_path(run);
     let of = Attempted {
         shared,
         step,

@@ -2,20 +2,22 @@
 
 mod publish;
 
+use crate::handle::Handle;
 use crate::image::{self, StepImage};
 use crate::kept::CheckpointFolders;
 use crate::launch::{HelperProcess, Launcher};
 use crate::launchers;
 use crate::ledger::Reservation;
-use crate::member::{Member, ResourceShortage, StepNodeTask, StepNodeTaskResult, node_name};
+use crate::member::Member;
+use crate::node_task::{MAX_UNDECLARED_NAMES, ResourceShortage, StepNodeTask, StepNodeTaskResult};
 use crate::partitions;
-use crate::prepare::{Need, NodeSetup, PreparedNode, open_log, work_folder};
+use crate::prepare::{NodeSetup, PreparedNode, open_log};
 use crate::protocol::StepIsolation;
 use crate::provider::tidy;
 use crate::room::{self, StepTmpfs};
 use crate::shared::{NodeContext, NodeLoopEvent};
 use crate::sockets::CpuAllocation;
-use crate::step::Handle;
+use crate::step_needs::Need;
 use crate::store::{
     failure, first_difference, io_failure, is_folder, make_folder, stored_estimate, warn,
 };
@@ -39,8 +41,6 @@ use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::units::Bytes;
 use tarn_types::workflow::{CheckpointMethod, Role, Step};
 
-/// Names of undeclared files that a report shows.
-pub(crate) const NAMES: usize = 8;
 /// How often a work folder that could not be removed is tried again, and after how long.
 const REMOVALS: u32 = 5;
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -91,7 +91,7 @@ impl<'a> LocalNode<'a> {
         Self {
             of,
             at,
-            name: node_name(of.shared, spot.node),
+            name: of.shared.node_name(spot.node),
             spot,
             helper: None,
             reserved: None,
@@ -109,7 +109,7 @@ impl<'a> LocalNode<'a> {
     }
 
     fn work(&self) -> Result<PathBuf, Failure> {
-        work_folder(self.of.shared, self.of.run, self.spot)
+        self.of.shared.work_folder(self.of.run, self.spot)
     }
 
     fn ready(&self) -> Result<&PreparedNode, Failure> {
@@ -246,7 +246,7 @@ impl<'a> LocalNode<'a> {
         self.pieces = None;
         shared.mover.remove(&work)?;
         make_folder(&work)?;
-        let home = work_folder(shared, run, self.of.home)?;
+        let home = shared.work_folder(run, self.of.home)?;
         let hostfile = home.join("hosts");
         let exec = (run.nodes.len() > 1).then(|| home.join("exec"));
         if self.spot == self.of.home {
@@ -441,7 +441,7 @@ impl<'a> LocalNode<'a> {
                 }
                 left.files += 1;
                 left.bytes = left.bytes.saturating_add(meta.len());
-                if left.names.len() < NAMES {
+                if left.names.len() < MAX_UNDECLARED_NAMES {
                     let path = entry.path();
                     let name = path.strip_prefix(scratch);
                     let name = name

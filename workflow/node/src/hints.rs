@@ -1,8 +1,9 @@
 //! What a step that has failed may be about, and what to do: seen in the end of what it printed.
 
-use crate::prepare::{Need, SCRATCH};
 use crate::protocol::StepIsolation;
 use crate::shared::NodeContext;
+use crate::step_needs::Need;
+use crate::step_view::SCRATCH;
 use crate::tmp;
 use std::path::{Component, Path};
 use tarn_types::workflow::{Role, Step};

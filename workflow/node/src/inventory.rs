@@ -7,7 +7,7 @@ use crate::keys::DataKeys;
 use crate::shared::NodeContext;
 use crate::sources::resolve;
 use crate::stage;
-use crate::store::{alike, write_manifests};
+use crate::store::{alike, entries, write_manifests};
 use crate::untouched::{self, ChangeScope, MarkValidity};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::btree_map::Entry as Slot;
@@ -478,15 +478,6 @@ fn key_of(path: &Path) -> StoreKey {
             .to_string_lossy()
             .into_owned(),
     )
-}
-
-pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|e| e.path())
-        .collect()
 }
 
 /// A helper ends by itself when its run dies. One that does not is killed with all that descends from it.

@@ -1,9 +1,8 @@
 //! The checkpoints of steps that go on from them: folders that outlive an attempt, on the tier of its node and in memory.
 
-use crate::inventory::entries;
-use crate::machine::own_folder;
 use crate::shared::NodeContext;
-use crate::store::{failure, io_failure, make_folder, warn};
+use crate::store::{entries, failure, io_failure, make_folder, warn};
+use crate::tier_folder::make_private_folder;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +12,6 @@ use tarn_types::id::{InstanceId, TierRef};
 use tarn_types::layout::TierDir;
 use tarn_types::part::StoreKey;
 use tarn_types::workflow::CheckpointMethod;
-
-/// The name of the folder of checkpoints beside the datasets; no dataset can have it.
-pub(crate) const CHECKPOINTS: &str = ".checkpoints";
 
 /// Where an instance keeps its checkpoints on a node.
 pub(crate) struct CheckpointFolders {
@@ -94,7 +90,7 @@ impl CheckpointFolders {
     pub(crate) fn make(&self, from: CheckpointMethod) -> Result<(), Failure> {
         if from == CheckpointMethod::Phx {
             let memory = own_memory();
-            own_folder(&memory).map_err(|e| io_failure("use the folder", &memory, &e))?;
+            make_private_folder(&memory).map_err(|e| io_failure("use the folder", &memory, &e))?;
         }
         make_folder(&self.tier)
     }

@@ -1,7 +1,6 @@
 //! What launchers of MPI programs (mpirun, mpiexec, srun) find in the environment of a step: its nodes, and how to reach them in the step's
 //! view. A rank that they would start by Slurm, outside of that view, would not see the step's data.
 
-use crate::exec::RANK_ARGUMENT;
 use crate::shared::NodeContext;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -9,6 +8,9 @@ use std::path::{Path, PathBuf};
 use tarn_types::action::AttemptSpec;
 
 type Env = BTreeMap<OsString, OsString>;
+
+/// What makes tarn start a rank: with this it is in the lists of launchers.
+pub const RANK_ARGUMENT: &str = "__rank";
 
 /// Variables that a program has which an outer launcher has started, and nobody else.
 const RANK: [&str; 6] = [

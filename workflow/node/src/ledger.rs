@@ -8,6 +8,7 @@ mod leftovers;
 mod page;
 
 use crate::store::{failure, io_failure};
+use crate::tier_folder::{make_private_folder, make_root};
 use cache::uncache;
 pub use cache::uncache_replicas;
 use leftovers::Leftover;
@@ -433,10 +434,10 @@ impl Ledgers {
                     .position(|a| a.root == tier.root)
                     .unwrap_or(accounts.len());
                 if at == accounts.len() {
-                    crate::machine::make_root(&tier.root)
+                    make_root(&tier.root)
                         .map_err(|e| io_failure("use the tier", &tier.root, &e))?;
                     let own = tier.root.join(workspace);
-                    crate::machine::own_folder(&own)
+                    make_private_folder(&own)
                         .map_err(|e| io_failure("use the folder", &own, &e))?;
                     accounts.push(TierAccount {
                         root: tier.root.clone(),

@@ -4,14 +4,14 @@
 //! On the tier it is `lent/<workspace>/<borrower>`: `brick` is the borrower's tier, everything else is for the time of the loan.
 
 use crate::capability::CapabilityError;
-use crate::inventory::{HELPER_NOTE, entries};
+use crate::inventory::HELPER_NOTE;
 use crate::launch::{HelperLaunch, HelperProcess, LaunchError, Launcher, StepStopper, StopUrgency};
 use crate::ledger::{record_export, vacate};
-use crate::machine::{make_root, own_folder};
 use crate::namespaces::isolation;
 use crate::protocol::{HelperReport, Spec};
 use crate::provider::{NamespacePlan, ProviderAddress, tidy};
-use crate::store::{disk_use, is_folder, tail, warn};
+use crate::store::{disk_use, entries, is_folder, tail, warn};
+use crate::tier_folder::{make_private_folder, make_root};
 use crate::writers::MemoryTierWriter;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
@@ -113,7 +113,7 @@ impl ExportedPartition {
         crate::provider::gluster::able(&terms.helper)?;
         make_root(&terms.root).map_err(io)?;
         let above = folder.ancestors().take(3).collect::<Vec<_>>();
-        let made = above.into_iter().rev().try_for_each(own_folder);
+        let made = above.into_iter().rev().try_for_each(make_private_folder);
         made.map_err(io)?;
         let lock = lock(&folder).map_err(io)?;
         let lock = lock.ok_or(ExportError::Locked)?;

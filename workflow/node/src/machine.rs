@@ -2,7 +2,9 @@
 
 mod stand_in;
 
+use crate::ledger::{held_by_others, used_by_all};
 use crate::sockets::Near;
+use crate::tier_folder::{default_root, look_at_root};
 use crate::topology::socket_of;
 pub use crate::topology::{TopologyError, sockets};
 use rustix::fs::{Mode, OFlags};
@@ -13,11 +15,9 @@ pub(crate) use stand_in::{instead, lacks};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tarn_sys::beneath::write_in_place;
-use tarn_sys::folder;
 use tarn_sys::memory::in_memory;
 use tarn_sys::memory::{Memory, memory};
 use tarn_types::cluster::{Cluster, Host, Link, Node, Socket, Tier};
@@ -37,6 +37,9 @@ pub(crate) const PROBE_SHARE: u64 = 16;
 const PROBE_CHUNK: usize = 1 << 20;
 /// A measurement older than this (seconds) is made again: machines change.
 const PROBE_LIFE: u64 = 30 * 24 * 3600;
+/// Jobs of movement at once. A mover uses several threads itself for one large tree; more jobs than these help only where
+/// latency rules, which is the external store's `streams`, and that is at most this.
+pub const MAX_MOVING: usize = 8;
 /// Measurements that are remembered of one machine: its tiers, and the links to nodes that jobs had beside it.
 const MAX_REMEMBERED: usize = 256;
 /// A tier in memory of a given size must leave the steps, tarn and tarnd one in so many of the bytes that are free, ...
@@ -45,9 +48,6 @@ const STEPS_SHARE: u64 = 8;
 const STEPS_LEAST: u64 = 64 << 20;
 /// Of a disk's free space, tarn takes at most so many tenths for a tier whose size nobody gave.
 const DISK_TENTHS: u64 = 9;
-
-/// The mode of folders that data is put into: what was private where it came from must not be readable on a tier.
-const PRIVATE: u32 = 0o700;
 
 /// Why the machine cannot be what was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -146,10 +146,7 @@ impl std::str::FromStr for TierSpec {
 pub fn default_tier() -> TierSpec {
     TierSpec {
         name: "tmpfs".into(),
-        root: PathBuf::from(format!(
-            "/dev/shm/tarn-{}",
-            rustix::process::geteuid().as_raw()
-        )),
+        root: default_root(),
         size: None,
     }
 }
@@ -374,7 +371,7 @@ pub fn cluster(machine: &LocalMachine, spec: &ClusterSpec<'_>) -> Result<Cluster
         .tiers
         .iter()
         .filter(in_memory_now)
-        .map(|t| (&*t.root, crate::ledger::used_by_all(&t.root)))
+        .map(|t| (&*t.root, used_by_all(&t.root)))
         .collect();
     for tier in spec.tiers {
         let others = held.iter().filter(|(root, _)| *root != tier.root);
@@ -415,7 +412,7 @@ pub fn cluster(machine: &LocalMachine, spec: &ClusterSpec<'_>) -> Result<Cluster
             read: copy.0,
             write: copy.1,
             latency: 0,
-            streams: u32::try_from(crate::pool::MAX_MOVING).unwrap_or(1),
+            streams: u32::try_from(MAX_MOVING).unwrap_or(1),
             emulated: false,
         },
     })
@@ -451,7 +448,7 @@ fn find_tier(
     // It is measured from where it will be used.
     let _near = Near::folder(&near, &spec.sockets);
     // The size of the tier as a whole: the ledger takes off what others hold, now and later.
-    let taken = crate::ledger::used_by_all(&tier.root);
+    let taken = used_by_all(&tier.root);
     let room = tier.size.map_or(u64::MAX, |size| {
         size.saturating_mul(nodes.into()).saturating_sub(taken)
     });
@@ -491,74 +488,16 @@ fn find_tier(
     Ok((found, near))
 }
 
-/// Makes the folder of a tier, where it may be.
-pub(crate) fn make_root(root: &Path) -> io::Result<()> {
-    match is_beside_default(root) {
-        true => own_folder(root),
-        false => folder::make(root),
-    }
-}
-
-/// The folder of a tier, or the one within which it may be made.
-fn look_at_root(root: &Path) -> io::Result<PathBuf> {
-    if is_beside_default(root) && root.symlink_metadata().is_ok() {
-        check_own(root)?;
-    }
-    Ok(folder::may_make(root)?)
-}
-
-/// Whether its name is known to everybody, and everybody may write the folder it is in.
-fn is_beside_default(root: &Path) -> bool {
-    root.parent() == default_tier().root.parent()
-}
-
 /// The most of so much free memory that a tier of a given size may take.
 fn for_tier(free: u64) -> u64 {
     free.saturating_sub((free / STEPS_SHARE).max(STEPS_LEAST))
-}
-
-/// Makes a folder that only this user can enter, or makes one that is there such a folder.
-///
-/// # Errors
-/// When it is somebody else's, or no folder (a link to one is none): what is put there would be theirs to read.
-pub(crate) fn own_folder(path: &Path) -> io::Result<()> {
-    match std::fs::DirBuilder::new().mode(PRIVATE).create(path) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-        _ => {}
-    }
-    let found = check_own(path)?;
-    if found.mode() & 0o777 != PRIVATE {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(PRIVATE))?;
-    }
-    Ok(())
-}
-
-/// Sees to it that a folder that is there is this user's.
-fn check_own(path: &Path) -> io::Result<std::fs::Metadata> {
-    let found = path.symlink_metadata()?;
-    let refused = |why: String| {
-        Err(io::Error::other(format!(
-            "{why}; tarn keeps data only in folders that you own: remove it, or give another tier (--tier NAME=PATH)"
-        )))
-    };
-    if !found.is_dir() {
-        return refused(format!("{} is no folder", path.display()));
-    }
-    if found.uid() != rustix::process::geteuid().as_raw() {
-        return refused(format!(
-            "{} belongs to user {}",
-            path.display(),
-            found.uid()
-        ));
-    }
-    Ok(found)
 }
 
 /// What of the tiers at these roots workflows hold now, and the memory mode.
 pub fn held_space(roots: &[PathBuf]) -> NodeTierUsage {
     NodeTierUsage {
         mode: memory_mode(),
-        held: roots.iter().map(|r| crate::held_by_others(r, "")).collect(),
+        held: roots.iter().map(|r| held_by_others(r, "")).collect(),
     }
 }
 
@@ -625,33 +564,6 @@ mod tests {
         for bad in ["disk", "=/a", "d=a/b", "d k=/a", "d=/a:20 gb", "d=/a:20"] {
             assert!(bad.parse::<TierSpec>().is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn a_folder_of_ones_own_is_nobody_elses() {
-        let dir = tempfile::tempdir().unwrap();
-        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
-        let new = dir.path().join("new");
-        own_folder(&new).unwrap();
-        assert_eq!(mode(&new), 0o700);
-        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();
-        own_folder(&new).unwrap();
-        assert_eq!(mode(&new), 0o700, "made by an older tarn");
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink(&new, &link).unwrap();
-        assert!(
-            own_folder(&link)
-                .unwrap_err()
-                .to_string()
-                .contains("no folder")
-        );
-        // Root may give a folder away; for everybody else `/` is somebody else's.
-        let theirs = match std::os::unix::fs::chown(&new, Some(1234), None) {
-            Ok(()) => new.as_path(),
-            Err(_) => Path::new("/"),
-        };
-        let refused = own_folder(theirs).unwrap_err().to_string();
-        assert!(refused.contains("belongs to user"), "{refused}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the nodes of a step say to each other: one line of JSON, and after it the bytes of what it carries.
 
-use crate::member::{StepNodeTask, StepNodeTaskResult};
+use crate::node_task::{StepNodeTask, StepNodeTaskResult};
 use crate::protocol::{ExecReply, ExecRequest, HelperCommand, HelperReport};
 use crate::provider::ProviderAddress;
 use crate::shared::NodeContext;
@@ -196,7 +196,7 @@ impl AttemptPeer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::member::PublishedPart;
+    use crate::node_task::PublishedPart;
     use tarn_types::id::DataId;
     use tarn_types::manifest::{Entry, EntryKind};
     use tarn_types::part::StoreKey;

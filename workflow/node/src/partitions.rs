@@ -5,9 +5,8 @@
 
 use crate::kept::CheckpointFolders;
 use crate::ledger::Reservation;
-use crate::member::node_name;
-use crate::prepare::work_folder;
 use crate::shared::NodeContext;
+use crate::step_view::{DOOR, partition_mount_point};
 use crate::store::{failure, make_folder};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,6 @@ use tarn_ports::{Pieces, STEP_SPACE};
 use tarn_types::action::{AttemptSpec, PartitionAssignment};
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::id::TierRef;
-use tarn_types::nodes::OwnedNodes as Owned;
 use tarn_types::part::StoreKey;
 use tarn_types::workflow::{KeepPartition, StoragePartition};
 
@@ -25,9 +23,6 @@ const FOLDER: &str = "partitions";
 /// Beside scratch folders: that of the socket for pieces on other nodes, and its name there.
 const DOOR_FOLDER: &str = "door";
 const SOCKET: &str = "tarnd";
-/// Where steps see that folder; no dataset can have this name.
-const DOOR: &str = ".partitions";
-
 /// A partition of an attempt.
 pub(crate) struct AttemptPartition<'a> {
     about: &'a StoragePartition,
@@ -59,29 +54,6 @@ pub(crate) fn of<'a>(
             .ok_or_else(why)
     };
     run.partitions.iter().map(known).collect()
-}
-
-/// Where steps see partitions, beside the datasets; no dataset can have these names.
-pub(crate) fn mount_points(shared: &NodeContext) -> impl Iterator<Item = String> {
-    let all = shared.workflow.partitions.iter().flat_map(|p| {
-        let nodes = p.steps.iter();
-        let nodes = nodes.filter_map(|s| Some(shared.workflow.steps.get(s.at())?.nodes));
-        let pieces = match p.spread {
-            Some(_) => nodes.max().unwrap_or(1) as usize,
-            None => 1,
-        };
-        (0..pieces).map(|at| mount_point(p, at))
-    });
-    let mut partitions = shared.workflow.partitions.iter();
-    let apart = shared.own != Owned::All && partitions.any(|p| p.spread.is_some());
-    all.chain(apart.then(|| DOOR.to_owned()))
-}
-
-fn mount_point(about: &StoragePartition, at: usize) -> String {
-    match about.spread {
-        Some(_) => format!(".partition.{}.{at}", about.name),
-        None => format!(".partition.{}", about.name),
-    }
 }
 
 /// Lets the programs of the step have the pieces of those that lie on nodes of other worlds too, if there are any, until what is returned is
@@ -154,7 +126,7 @@ impl AttemptPartition<'_> {
         if self.is_kept() {
             return Ok(self.kept(shared, at)?.tier);
         }
-        let work = work_folder(shared, run, self.spot(at))?;
+        let work = shared.work_folder(run, self.spot(at))?;
         Ok(work.join(FOLDER).join(&self.about.name))
     }
 
@@ -228,7 +200,7 @@ impl AttemptPartition<'_> {
         at: usize,
     ) -> Option<PathBuf> {
         let apart = !self.is_kept() && run.nodes.get(at) != Some(&self.spot(at));
-        apart.then(|| work_folder(shared, run, self.spot(at)).ok())?
+        apart.then(|| shared.work_folder(run, self.spot(at)).ok())?
     }
 
     /// What the step sees at a position. `show` says where a folder is seen.
@@ -246,11 +218,11 @@ impl AttemptPartition<'_> {
         let names = pieces.map(|piece| {
             if apart {
                 // The same on all nodes: the environment goes from one to the other.
-                let node = node_name(shared, self.spot(piece).node);
+                let node = shared.node_name(self.spot(piece).node);
                 return Ok(PathBuf::from(format!("{node}:{STEP_SPACE}/{name}")));
             }
             let folder = self.folder(shared, run, piece)?;
-            Ok(show(folder, &mount_point(self.about, piece)).join(name))
+            Ok(show(folder, &partition_mount_point(self.about, piece)).join(name))
         });
         let names: Vec<PathBuf> = names.collect::<Result<_, Failure>>()?;
         fit(name, &names)?;

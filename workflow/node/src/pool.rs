@@ -2,6 +2,7 @@
 
 use crate::image::copy::ImageCopy;
 use crate::kept::{self, Aside};
+use crate::machine::MAX_MOVING;
 use crate::shared::{NodeContext, NodeLoopEvent};
 use crate::store::failure;
 use crate::{sources, transfer};
@@ -14,10 +15,6 @@ use tarn_ports::Control;
 use tarn_types::event::{Event, FailureKind};
 use tarn_types::id::{DataId, InstanceId, TierRef, TransferId};
 use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
-
-/// Jobs at once. A mover uses several threads itself for one large tree; more jobs than these help only where
-/// latency rules, which is the external store's `streams`, and that is at most this.
-pub const MAX_MOVING: usize = 8;
 
 /// What can be cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,14 +4,16 @@ use crate::command;
 use crate::env::{self, Paths};
 use crate::image::copy::Lists;
 use crate::image::{self, StepImage, StepImagePlan, alone};
-use crate::kept::{self, CHECKPOINTS, CheckpointFolders, own_memory};
+use crate::inventory::HELPER_NOTE;
+use crate::kept::{self, CheckpointFolders, own_memory};
 use crate::launch::{HelperLaunch, ImageListener};
 use crate::partitions;
 use crate::protocol::{BindMount, Spec, StepIsolation, StepMountPoints};
 use crate::provider::{self, NamespaceDataset};
 use crate::room::StepTmpfs;
 use crate::shared::{NodeContext, NodeLoopEvent};
-use crate::stage;
+use crate::step_needs::Need;
+use crate::step_view::{CHECKPOINTS, SCRATCH, mount_points};
 use crate::store::{failure, io_failure, is_folder, make_folder, warn};
 use crate::tmp::{self, StepPrivatePaths};
 use crate::transfer::take_back;
@@ -28,78 +30,8 @@ use tarn_types::object::is_object;
 use tarn_types::part::{PartRef, Place, Verify};
 use tarn_types::workflow::{CheckpointMethod, Distribution, Role, Step};
 
-/// The name of the scratch folder beside the datasets; no dataset can have it.
-pub(crate) const SCRATCH: &str = ".scratch";
 /// In the work folder of a step that is alone: where memory of its own is mounted.
 const ALONE: &str = "alone";
-
-/// A dataset as the step uses it: all of its entries in `in`, or its one `out` or `inout`.
-pub(crate) struct Need<'a> {
-    pub(crate) data: DataId,
-    pub(crate) name: &'a str,
-    pub(crate) role: Role,
-    pub(crate) distribution: Distribution,
-    pub(crate) makes: Option<u32>,
-    /// For each node, the replicas that it sees merged.
-    pub(crate) held: Vec<Vec<&'a NodeReplica>>,
-}
-
-impl Need<'_> {
-    /// Whether node number `at` of the step has this dataset at all.
-    pub(crate) fn is_on(&self, at: usize) -> bool {
-        at == 0 || self.distribution != Distribution::Single
-    }
-
-    /// Those in a namespace that a file system spreads over the nodes, as they are on several machines.
-    pub(crate) fn spread<'n>(
-        needs: &'n [Self],
-        shared: &NodeContext,
-        run: &AttemptSpec,
-    ) -> impl Iterator<Item = &'n Self> {
-        let apart = run.nodes.iter().any(|s| !shared.own.has(s.node));
-        let is_shared = move |n: &&Self| apart && n.distribution == Distribution::Shared;
-        needs.iter().filter(is_shared)
-    }
-}
-
-/// What a step needs, each dataset once, in the order of its uses.
-pub(crate) fn needs<'a>(
-    shared: &'a NodeContext,
-    step: &Step,
-    run: &'a AttemptSpec,
-) -> Result<Vec<Need<'a>>, Failure> {
-    let mut needs: Vec<Need<'a>> = Vec::new();
-    for (n, used) in step.uses.iter().enumerate() {
-        let at = match needs.iter().position(|need| need.data == used.data) {
-            Some(at) => at,
-            None => {
-                needs.push(Need {
-                    data: used.data,
-                    name: &shared.dataset(used.data)?.name,
-                    role: used.role,
-                    distribution: used.distribution,
-                    makes: used.makes,
-                    held: vec![Vec::new(); run.nodes.len()],
-                });
-                needs.len() - 1
-            }
-        };
-        for (held, seen) in needs[at]
-            .held
-            .iter_mut()
-            .zip(run.views.get(n).into_iter().flatten())
-        {
-            // Entries selected twice are shown once; a first use cannot repeat anything.
-            let before: BTreeSet<&str> = held.iter().map(|h| h.key.0.as_str()).collect();
-            let fresh: Vec<&NodeReplica> = seen
-                .iter()
-                .filter(|h| !before.contains(h.key.0.as_str()))
-                .collect();
-            held.extend(fresh);
-        }
-    }
-    Ok(needs)
-}
 
 /// One node of a step, made ready.
 pub(crate) struct PreparedNode {
@@ -109,18 +41,6 @@ pub(crate) struct PreparedNode {
     pub(crate) outs: BTreeMap<DataId, PathBuf>,
     /// Where the folders lie that it has in the place of those of everybody.
     pub(crate) tmp: Option<PathBuf>,
-}
-
-/// The work folder of an attempt on a node.
-pub(crate) fn work_folder(
-    shared: &NodeContext,
-    run: &AttemptSpec,
-    spot: TierRef,
-) -> Result<PathBuf, Failure> {
-    Ok(shared
-        .tier_dir(spot)?
-        .work()
-        .join(format!("{}.{}", run.instance, run.attempt)))
 }
 
 pub(crate) struct NodeSetup<'a> {
@@ -285,7 +205,7 @@ impl NodeSetup<'_> {
             locked: self.locked(),
             stage: stage.map(|folder| StepMountPoints {
                 folder,
-                names: stage::mount_points(self.shared),
+                names: mount_points(self.shared),
             }),
             binds,
             listen: exec.map(Path::to_path_buf),
@@ -302,7 +222,7 @@ impl NodeSetup<'_> {
             Some(_) => Some(self.image_listener()?),
             None => None,
         };
-        let note = self.work.join(crate::inventory::HELPER_NOTE);
+        let note = self.work.join(HELPER_NOTE);
         let ready = PreparedNode {
             work: self.work,
             scratch,
@@ -494,7 +414,7 @@ impl NodeSetup<'_> {
             (Role::In, [only]) => self.shared.replica(only.spot, &only.key),
             (role, _) => {
                 let kind = if role == Role::In { "in" } else { "out" };
-                let work = work_folder(self.shared, self.run, *first)?;
+                let work = self.shared.work_folder(self.run, *first)?;
                 Ok(work.join(kind).join(need.name))
             }
         }

@@ -11,9 +11,7 @@ use crate::exec_listener::{
 };
 use crate::fds::readable;
 use crate::guests::MAX_GUESTS;
-use crate::member::node_name;
 use crate::message::{AttemptPeer, Exec};
-use crate::prepare::work_folder;
 use crate::protocol::{Channel, ExecReply, ExecRequest, line_of};
 use crate::shared::NodeContext;
 use crate::store::warn;
@@ -83,7 +81,7 @@ impl<'a> Relay<'a> {
             if shared.own.has(spot.node) {
                 continue;
             }
-            let name = node_name(shared, spot.node);
+            let name = shared.node_name(spot.node);
             let listener = ExecListener::bind(&folder, &name)?;
             let line = AttemptPeer {
                 shared,
@@ -110,11 +108,11 @@ impl<'a> Relay<'a> {
         own: TierRef,
         envelopes: &'a EnvelopeQueue,
     ) -> Self {
-        let work = work_folder(line.shared, run, own).unwrap_or_default();
+        let work = line.shared.work_folder(run, own).unwrap_or_default();
         let (hosts, folder) = (work.join("hosts"), work.join("exec"));
         let side = RelaySide::Follower {
             line,
-            name: node_name(line.shared, own.node),
+            name: line.shared.node_name(own.node),
             env: crate::env::own_paths(&hosts, &folder).to_vec(),
             folder,
         };
@@ -267,7 +265,9 @@ impl<'a> Relay<'a> {
 }
 
 fn exec_folder(shared: &NodeContext, run: &AttemptSpec, spot: TierRef) -> io::Result<PathBuf> {
-    let work = work_folder(shared, run, spot).map_err(|f| io::Error::other(f.message))?;
+    let work = shared
+        .work_folder(run, spot)
+        .map_err(|f| io::Error::other(f.message))?;
     Ok(Path::join(&work, "exec"))
 }
 

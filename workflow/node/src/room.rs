@@ -2,8 +2,8 @@
 //! tiers is opened into it before the command, and what the step makes is sealed out of it.
 
 use crate::fds::reached;
-use crate::prepare::Need;
 use crate::shared::NodeContext;
+use crate::step_needs::Need;
 use crate::store::{failure, stored_estimate};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

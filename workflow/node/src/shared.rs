@@ -22,6 +22,7 @@ use tarn_ports::{
     ChangedSince, CheckpointFinder, Control, Followers, MakePartition, Meter, Mover, MoverError,
     Peers, Progress,
 };
+use tarn_types::action::AttemptSpec;
 use tarn_types::checkpoint::CheckpointId;
 use tarn_types::cluster::{Cluster, Node, Tier};
 use tarn_types::event::{Event, Failure, FailureKind};
@@ -252,6 +253,12 @@ impl NodeContext {
         Some(&node.tiers.get(spot.tier.at())?.name)
     }
 
+    /// What a node is called.
+    pub(crate) fn node_name(&self, node: NodeId) -> String {
+        let node_of = self.cluster.nodes.get(node.at());
+        node_of.map_or_else(|| node.to_string(), |n| n.name.clone())
+    }
+
     /// The folder of this workflow on a tier of a node.
     pub(crate) fn tier_dir(&self, spot: TierRef) -> Result<TierDir, Failure> {
         let node = self.cluster.nodes.get(spot.node.at());
@@ -266,6 +273,25 @@ impl NodeContext {
             )
         })?;
         Ok(TierDir::new(&tier.root, &self.workspace, &node.name))
+    }
+
+    /// The work folder of an attempt on a node.
+    pub(crate) fn work_folder(&self, run: &AttemptSpec, spot: TierRef) -> Result<PathBuf, Failure> {
+        Ok(self
+            .tier_dir(spot)?
+            .work()
+            .join(format!("{}.{}", run.instance, run.attempt)))
+    }
+
+    /// Where an attempt's output goes.
+    pub(crate) fn log_path(&self, run: &AttemptSpec) -> PathBuf {
+        let name = self
+            .workflow
+            .steps
+            .get(run.instance.step.at())
+            .map_or("step", |s| s.name.as_str());
+        let instance = format!("{name}-{}", run.instance.index);
+        self.state.step_log(&self.run, &instance, run.attempt)
     }
 
     /// Where the replica of a part lies on a node's tier.

@@ -3,12 +3,6 @@
 //! a program that was started outside can neither list, read nor write there, and is told so. Permissions do not bind root: for it
 //! there is a file. An empty folder would take what such a program writes, and lose it.
 
-use crate::command::COMMAND;
-use crate::kept::CHECKPOINTS;
-use crate::partitions;
-use crate::prepare::SCRATCH;
-use crate::protocol::StepIsolation;
-use crate::shared::NodeContext;
 use crate::store::{io_failure, is_folder, make_folder};
 use std::fs::{OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
@@ -30,21 +24,10 @@ pub(crate) fn folder(root: &Path, workspace: &str) -> PathBuf {
     root.join(workspace).join(NAME)
 }
 
-/// All that steps see beside each other, whether it is on a node of a step or not.
-pub(crate) fn mount_points(shared: &NodeContext) -> Vec<String> {
-    let names = shared.workflow.data.iter().map(|d| d.name.clone());
-    let own = [SCRATCH, CHECKPOINTS, COMMAND].map(str::to_owned);
-    let own = own.into_iter().chain(names);
-    own.chain(partitions::mount_points(shared)).collect()
-}
-
-/// Makes what is outside.
-pub(crate) fn make(shared: &NodeContext) -> Result<(), Failure> {
-    let (StepIsolation::Namespaces { .. }, Some(stage)) = (shared.isolation, shared.stage()) else {
-        return Ok(());
-    };
-    make_folder(&stage)?;
-    for name in mount_points(shared) {
+/// Makes what is outside: a place of each of these names.
+pub(crate) fn make(stage: &Path, names: &[String]) -> Result<(), Failure> {
+    make_folder(stage)?;
+    for name in names {
         let path = stage.join(name);
         if !rustix::process::geteuid().is_root() {
             if path.is_file() && is_own(&path) {
@@ -105,7 +88,7 @@ mod tests {
     fn what_others_have_put_there_stays() {
         let workspace = tempfile::tempdir().unwrap();
         let stage = workspace.path().join(NAME);
-        std::fs::create_dir_all(stage.join(SCRATCH)).unwrap();
+        std::fs::create_dir_all(stage.join(".scratch")).unwrap();
         std::fs::create_dir_all(stage.join("old/lost")).unwrap();
         std::fs::write(stage.join("data"), TEXT).unwrap();
         std::fs::write(stage.join("theirs"), "something").unwrap();

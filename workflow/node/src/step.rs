@@ -2,23 +2,22 @@
 
 use crate::commit::{commit, undeclared};
 use crate::env;
-use crate::envelope_queue::EnvelopeQueue;
 use crate::far::{RemoteNode, RemoteNodes};
+use crate::handle::Handle;
 use crate::here::{Attempted, LocalNode};
 use crate::hints;
-use crate::launch::{CommandOutcome, Launcher, Leaving, StepStopper, StopUrgency, broken, execute};
-use crate::member::{Member, ResourceShortage, StepNodeTask, StepNodeTaskResult, Team};
-use crate::prepare::needs;
+use crate::launch::{CommandOutcome, Launcher, Leaving, broken, execute};
+use crate::member::Member;
+use crate::node_task::{ResourceShortage, StepNodeTask, StepNodeTaskResult};
 use crate::protocol::{ProcessEnd, ProcessUsage, StepIsolation};
 use crate::relay::Relay;
 use crate::shared::NodeContext;
+use crate::step_needs::needs;
 use crate::store::{failure, tail};
-use std::path::{Path, PathBuf};
+use crate::team::Team;
+use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tarn_ports::Control;
 use tarn_types::action::AttemptSpec;
 use tarn_types::bounds::LOG_TAIL_BYTES;
 use tarn_types::checkpoint::{CheckpointId, newest};
@@ -30,35 +29,11 @@ use tarn_types::text::{COMMAND_ENDED, FATE, FATE_AND_LOG};
 use tarn_types::units::Elapsed;
 use tarn_types::workflow::Step;
 
-/// How an attempt is told to end, what its copying and hashing is told by, and what other nodes say about it.
-pub(crate) struct Handle {
-    pub(crate) stop: Arc<StepStopper>,
-    pub(crate) control: Control,
-    /// Where there are nodes of other worlds.
-    pub(crate) envelopes: Option<EnvelopeQueue>,
-}
-
-impl Handle {
-    pub(crate) fn new(envelopes: Option<EnvelopeQueue>) -> std::io::Result<Self> {
-        Ok(Self {
-            stop: Arc::new(StepStopper::new()?),
-            control: Control::default(),
-            envelopes,
-        })
-    }
-
-    /// Asks the attempt to end.
-    pub(crate) fn cancel(&self, urgency: StopUrgency) {
-        self.control.cancel.store(true, Ordering::Relaxed);
-        self.stop.ask(urgency);
-    }
-}
-
 /// Runs an attempt; the event to report, and the helpers that are on their way out.
 pub(crate) fn run(shared: &NodeContext, run: &AttemptSpec, handle: &Handle) -> (Event, Leaving) {
     let mut usage = Usage::default();
     let mut leaving = Leaving::default();
-    let log = log_path(shared, run);
+    let log = shared.log_path(run);
     let mut newest = None;
     let result = attempt(
         shared,
@@ -93,17 +68,6 @@ fn instance_name(step: &Step, run: &AttemptSpec) -> String {
         Some(item) => format!("{}[{item}]", step.name),
         None => step.name.clone(),
     }
-}
-
-/// Where an attempt's output goes.
-pub(crate) fn log_path(shared: &NodeContext, run: &AttemptSpec) -> PathBuf {
-    let name = shared
-        .workflow
-        .steps
-        .get(run.instance.step.at())
-        .map_or("step", |s| s.name.as_str());
-    let instance = format!("{name}-{}", run.instance.index);
-    shared.state.step_log(&shared.run, &instance, run.attempt)
 }
 
 fn nanos(since: Instant) -> u64 {

@@ -54,6 +54,24 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(path).map_err(|e| io_failure("create the folder", path, &e))
 }
 
+/// What is in a folder; nothing where it cannot be read.
+pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+        .collect()
+}
+
+/// Removes a file that may be missing.
+pub(crate) fn remove_file(path: &Path) -> Result<(), Failure> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(io_failure("remove", path, &e)),
+        _ => Ok(()),
+    }
+}
+
 /// Reads a manifest.
 pub(crate) fn read_manifest(path: &Path) -> Result<Manifest, Failure> {
     let bytes = std::fs::read(path).map_err(|e| io_failure("read the manifest", path, &e))?;

@@ -1,11 +1,12 @@
 //! What dead runs have left of a workspace on tiers, found without knowing anything of those runs but where the tiers were.
 
 use crate::drained::{self, remove_drained};
-use crate::inventory::{HELPER_NOTE, end_leftovers, entries, is_protected, protected_places};
+use crate::inventory::{HELPER_NOTE, end_leftovers, is_protected, protected_places};
 use crate::kept;
 use crate::ledger::vacate;
 use crate::lent::{self, Idle};
 use crate::stage;
+use crate::store::entries;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tarn_ports::{Mover, MoverError};

@@ -4,9 +4,7 @@ use crate::dests;
 use crate::drained::remove_drained;
 use crate::shared::NodeContext;
 use crate::sources::{forget, list_again, remember, resolve, wall_clock};
-use crate::store::{
-    failure, hash_of, io_failure, make_folder, sealed, stored_estimate, warn, write_manifests,
-};
+use crate::store::{failure, hash_of, make_folder, sealed, stored_estimate, warn, write_manifests};
 use crate::untouched::{self, MarkValidity};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -724,13 +722,5 @@ pub(crate) fn take_back(shared: &NodeContext, at: &Place, key: &StoreKey) {
             "the replica {} could not be removed: {}",
             key.0, e.message
         ));
-    }
-}
-
-/// Removes a file that may be missing.
-pub(crate) fn remove_file(path: &Path) -> Result<(), Failure> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io_failure("remove", path, &e)),
-        _ => Ok(()),
     }
 }

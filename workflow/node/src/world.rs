@@ -13,6 +13,7 @@ use crate::command::with_shells;
 use crate::durable;
 use crate::envelope_queue::EnvelopeQueue;
 use crate::follower::{LedAttempts, StepRouter};
+use crate::handle::Handle;
 use crate::image::copy::{ImageCopy, unlist};
 use crate::jobs::SyntheticJobIds;
 use crate::kept::{self, CheckpointFolders};
@@ -25,7 +26,8 @@ use crate::pool::{DataJob, DataPool};
 use crate::protocol::StepIsolation;
 use crate::shared::{NodeContext, NodeLoopEvent};
 use crate::sockets::Sockets;
-use crate::step::{self, Handle};
+use crate::step;
+use crate::step_view::mount_points;
 use crate::store::{is_folder, make_folder, warn};
 use crate::writers::{MemoryWatchdog, Writers};
 use crate::{dests, partitions, sources, stage};
@@ -243,7 +245,10 @@ impl Local {
             writers: Arc::default(),
             sockets,
         });
-        stage::make(&shared).map_err(folder)?;
+        if let (StepIsolation::Namespaces { .. }, Some(stage)) = (shared.isolation, shared.stage())
+        {
+            stage::make(&stage, &mount_points(&shared)).map_err(folder)?;
+        }
         let running = LedAttempts::default();
         let router = StepRouter::new(Arc::clone(&shared), Arc::clone(&running));
         let signals = match config.signals {

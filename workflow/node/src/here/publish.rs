@@ -1,7 +1,7 @@
 //! What a step wrote on a node becomes parts of its outputs' new versions.
 
 use super::LocalNode;
-use crate::member::PublishedPart;
+use crate::node_task::PublishedPart;
 use crate::store::{io_failure, make_folder};
 use crate::untouched::{self, MarkValidity};
 use std::collections::BTreeSet;

@@ -1,6 +1,7 @@
 //! What stands in for a tier that a node does not have: memory, or a folder that all nodes see. And where one that is borrowed appears.
 
-use super::{TierSpec, default_tier, free_bytes, look_at_root, nameless};
+use super::{TierSpec, free_bytes, nameless};
+use crate::tier_folder::{default_root, look_at_root};
 use std::io;
 use std::path::{Path, PathBuf};
 use tarn_sys::memory::in_memory;
@@ -67,7 +68,7 @@ fn substitute(tier: &TierSpec, folder: &Path) -> Option<(PathBuf, Option<u64>)> 
 /// A folder of this node's own, with this ending: in memory (true), or in `folder`.
 pub(crate) fn instead(tier: &TierSpec, ending: &str, folder: &Path) -> Option<(PathBuf, bool)> {
     let name = format!("{}.{ending}", tier.name);
-    let default = default_tier().root;
+    let default = default_root();
     let beside = default.file_name()?.to_string_lossy().into_owned();
     let memory = default.with_file_name(format!("{beside}-{name}"));
     if in_memory(memory.parent()?) && usable(&memory).is_ok() {
