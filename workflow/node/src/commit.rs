@@ -2,7 +2,7 @@
 
 use crate::member::Member;
 use crate::node_task::{MAX_UNDECLARED_NAMES, PublishedPart, StepNodeTask, StepNodeTaskResult};
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use crate::sources::part_info;
 use crate::step_needs::Need;
 use crate::store::{failure, write_manifests};
@@ -141,7 +141,7 @@ fn conflict(need: &Need<'_>, nodes: &[Box<dyn Member + '_>], c: &Conflict) -> Fa
 }
 
 fn gather(
-    shared: &NodeContext,
+    shared: &RunFacts,
     need: &Need<'_>,
     nodes: &[Box<dyn Member + '_>],
     trees: &[Arc<Manifest>],
@@ -180,11 +180,7 @@ fn gather(
     merge::merge_nodes(&base, &given, trees).map_err(|c| conflict(need, nodes, &c))
 }
 
-fn merged(
-    shared: &NodeContext,
-    need: &Need<'_>,
-    held: &[&NodeReplica],
-) -> Result<Manifest, Failure> {
+fn merged(shared: &RunFacts, need: &Need<'_>, held: &[&NodeReplica]) -> Result<Manifest, Failure> {
     let manifests = held
         .iter()
         .map(|h| shared.manifest(&h.key))
@@ -226,7 +222,7 @@ struct NewPart {
 }
 
 fn name_parts(
-    shared: &NodeContext,
+    shared: &RunFacts,
     run: &AttemptSpec,
     need: &Need<'_>,
     groups: ContentGroups,

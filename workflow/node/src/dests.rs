@@ -5,7 +5,8 @@
 
 mod exchange;
 
-use crate::shared::NodeContext;
+use crate::data_context::DataContext;
+use crate::run_facts::RunFacts;
 use crate::store::{
     alike, failure, first_difference, io_failure, is_folder, make_folder, read_manifest,
     remove_file, sync_folder, write_manifests,
@@ -229,7 +230,7 @@ fn holds(folder: &Path, memory: &Path, mover: &dyn Mover) -> bool {
 }
 
 /// The run ended well: what a failed rescue of it left half copied is of no use any more. What cannot be removed stays.
-pub(crate) fn drop_half_rescues(shared: &NodeContext) {
+pub(crate) fn drop_half_rescues(shared: &DataContext) {
     let w = &shared.workflow;
     for dataset in w.data.iter().filter(|d| d.on_failure == OnFailure::Drain) {
         let above = dataset.dest.as_ref().and_then(|d| d.parent());
@@ -251,7 +252,7 @@ pub(crate) fn drop_half_rescues(shared: &NodeContext) {
 
 /// A tree of an object store has been put: remember what it holds, as the store tells it.
 pub(crate) fn delivered(
-    shared: &NodeContext,
+    shared: &DataContext,
     dest: &Path,
     control: &Control,
 ) -> Result<(), Failure> {
@@ -368,7 +369,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    fn of_run(shared: &NodeContext, dest: &Path) -> Result<Self, String> {
+    fn of_run(shared: &RunFacts, dest: &Path) -> Result<Self, String> {
         let folder = real_folder(dest)?;
         Ok(Self {
             memory: DestRecord::of(&shared.state, &shared.workspace, &folder),
@@ -465,7 +466,7 @@ pub struct Intent {
 impl Intent {
     /// Checks the destination of a run and notes what it is about to hold.
     pub(crate) fn declare(
-        shared: &NodeContext,
+        shared: &DataContext,
         dataset: &str,
         dest: &Path,
         parts: &[&Manifest],

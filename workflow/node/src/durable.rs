@@ -1,6 +1,6 @@
 //! What is to be kept outlives a loss of power, once the run that made it has ended well.
 
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use crate::store::{entries, io_failure};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -11,7 +11,7 @@ use tarn_types::layout::TierDir;
 use tarn_types::workflow::Keep;
 
 /// Replicas of this world's nodes that outlive the run, with what describes them.
-pub(crate) fn sync_kept(shared: &NodeContext) -> Result<(), Failure> {
+pub(crate) fn sync_kept(shared: &RunFacts) -> Result<(), Failure> {
     let is_kept = |keep: Keep| matches!(keep, Keep::For(_) | Keep::Forever);
     if !shared.workflow.data.iter().any(|d| is_kept(d.keep)) {
         return Ok(());

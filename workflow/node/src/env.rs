@@ -1,9 +1,11 @@
 //! What a step finds in its environment.
 
+use crate::jobs::describe;
 use crate::kept::StepCheckpointView;
 use crate::launchers;
+use crate::node_context::NodeContext;
 use crate::partitions::SeenPartition;
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -61,7 +63,8 @@ pub(crate) fn environment(
         env.extend(own.map(|(name, path)| (name.into(), path)));
         env.insert(EXEC_DIRS.into(), exec_folders(shared, run));
     }
-    crate::jobs::describe(&mut env, shared, (step, run), node, paths.scratch);
+    let attempt = (step, run);
+    describe(&mut env, &shared.jobs, shared, attempt, node, paths.scratch);
     let mut set = |name: &str, value: &OsStr| {
         env.insert(format!("TARN_{name}").into(), value.into());
     };
@@ -129,7 +132,7 @@ fn search_path(usual: Option<&OsString>, workflow: &Path, helper: &Path) -> OsSt
 /// Of a step of several nodes: for each a line with its name and its folder of sockets.
 pub(crate) const EXEC_DIRS: &str = "TARN_EXEC_DIRS";
 
-fn exec_folders(shared: &NodeContext, run: &AttemptSpec) -> OsString {
+fn exec_folders(shared: &RunFacts, run: &AttemptSpec) -> OsString {
     let mut lines = OsString::new();
     for spot in &run.nodes {
         let node = shared.cluster.nodes.get(spot.node.at());

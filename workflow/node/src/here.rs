@@ -2,6 +2,7 @@
 
 mod publish;
 
+use crate::data_context::{DataContext, NodeLoopEvent};
 use crate::handle::Handle;
 use crate::image::{self, StepImage};
 use crate::kept::CheckpointFolders;
@@ -9,19 +10,18 @@ use crate::launch::{HelperProcess, Launcher};
 use crate::launchers;
 use crate::ledger::Reservation;
 use crate::member::Member;
+use crate::node_context::NodeContext;
 use crate::node_task::{MAX_UNDECLARED_NAMES, ResourceShortage, StepNodeTask, StepNodeTaskResult};
 use crate::partitions;
 use crate::prepare::{NodeSetup, PreparedNode, open_log};
 use crate::protocol::StepIsolation;
 use crate::provider::tidy;
 use crate::room::{self, StepTmpfs};
-use crate::shared::{NodeContext, NodeLoopEvent};
 use crate::sockets::CpuAllocation;
 use crate::step_needs::Need;
 use crate::store::{
     failure, first_difference, io_failure, is_folder, make_folder, stored_estimate, warn,
 };
-use crate::transfer::take_back;
 use crate::untouched::{self};
 use crate::writers::{MemoryTierWriter, Writing};
 use std::collections::{BTreeMap, BTreeSet};
@@ -587,7 +587,7 @@ impl<'a> LocalNode<'a> {
         self.pieces = None;
         if !committed {
             for key in std::mem::take(&mut self.published) {
-                take_back(self.of.shared, &Place::Node(self.spot), &key);
+                self.of.shared.take_back(&Place::Node(self.spot), &key);
             }
         }
         self.claim = None;
@@ -675,7 +675,7 @@ impl Member for LocalNode<'_> {
 }
 
 fn changed(
-    shared: &NodeContext,
+    shared: &DataContext,
     data: DataId,
     held: &NodeReplica,
 ) -> Result<Option<String>, Failure> {

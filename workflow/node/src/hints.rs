@@ -1,7 +1,8 @@
 //! What a step that has failed may be about, and what to do: seen in the end of what it printed.
 
+use crate::node_context::NodeContext;
 use crate::protocol::StepIsolation;
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use crate::step_needs::Need;
 use crate::step_view::SCRATCH;
 use crate::tmp;
@@ -71,7 +72,7 @@ pub(crate) fn of_log(shared: &NodeContext, step: &Step, needs: &[Need<'_>], tail
 }
 
 /// A program that stumbles over text that is not UTF-8 may have met the name of a file.
-fn of_names(shared: &NodeContext, needs: &[Need<'_>], tail: &str) -> Option<String> {
+fn of_names(shared: &RunFacts, needs: &[Need<'_>], tail: &str) -> Option<String> {
     if !is_about_text(tail) {
         return None;
     }

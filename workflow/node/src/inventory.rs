@@ -1,10 +1,10 @@
 //! After an interruption: what is still there, and the removal of everything else.
 
+use crate::data_context::DataContext;
 use crate::dests;
 use crate::drained::{self, remove_drained};
 use crate::kept;
 use crate::keys::DataKeys;
-use crate::shared::NodeContext;
 use crate::sources::resolve;
 use crate::stage;
 use crate::store::{alike, entries, write_manifests};
@@ -36,7 +36,7 @@ const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// When an object store does not say what it has: what is not found is made again, and removed.
 pub(crate) fn inventory(
-    shared: &NodeContext,
+    shared: &DataContext,
     wanted: &[(PartRef, StoreKey, Place)],
 ) -> Result<Vec<(PartRef, Place)>, Failure> {
     let mut seen_of = InventoryCache::default();
@@ -103,7 +103,7 @@ fn seen<T>(at: &Path, looked: Result<T, MoverError>) -> Result<Option<T>, Failur
     }
 }
 
-fn is_there(shared: &NodeContext, replica: &Path) -> Result<bool, Failure> {
+fn is_there(shared: &DataContext, replica: &Path) -> Result<bool, Failure> {
     let there = shared.is_there(replica);
     there.map_err(|failure| unknown(replica, &failure))
 }
@@ -124,7 +124,7 @@ fn unknown(at: &Path, failure: &Failure) -> Failure {
 /// The manifest of a part. Where it is missing or damaged, it is made again from a replica, if that has the
 /// content that was recorded.
 fn manifest_of(
-    shared: &NodeContext,
+    shared: &DataContext,
     key: &StoreKey,
     place: &Place,
     seal: Option<&Arc<DataKey>>,
@@ -164,7 +164,7 @@ struct InventoryCache {
 }
 
 fn holds(
-    shared: &NodeContext,
+    shared: &DataContext,
     (part, key, place): (&PartRef, &StoreKey, &Place),
     manifest: &Manifest,
     seal: Option<&Arc<DataKey>>,
@@ -274,14 +274,14 @@ pub(crate) fn is_protected(places: &BTreeSet<PathBuf>, folder: &Path) -> bool {
 }
 
 struct Cleaner<'a> {
-    shared: &'a NodeContext,
+    shared: &'a DataContext,
     stays: Stays<'a>,
     protected: BTreeSet<PathBuf>,
     done: Cleaned,
 }
 
 /// Removes everything of this workspace that does not stay, and ends what still runs of a dead run.
-pub(crate) fn clean(shared: &NodeContext, stays: Stays<'_>) -> Cleaned {
+pub(crate) fn clean(shared: &DataContext, stays: Stays<'_>) -> Cleaned {
     let mut cleaner = Cleaner {
         shared,
         protected: protected_places(&stays.asked.protected),
@@ -314,7 +314,7 @@ pub(crate) fn clean(shared: &NodeContext, stays: Stays<'_>) -> Cleaned {
 }
 
 /// The workspace's folder on each tier root, with a spot that is accounted there.
-fn roots(shared: &NodeContext) -> BTreeMap<PathBuf, TierRef> {
+fn roots(shared: &DataContext) -> BTreeMap<PathBuf, TierRef> {
     let mut roots = BTreeMap::new();
     for (spot, _, tier) in shared.own_tiers() {
         roots

@@ -1,6 +1,6 @@
 //! What the script of a job finds of Slurm where there is no Slurm. docs/guide/sbatch-scripts.md.
 
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -61,7 +61,8 @@ impl SyntheticJobIds {
 /// Adds what Slurm would tell a job of this step, where it is that of a script and no job is around it.
 pub(crate) fn describe(
     env: &mut BTreeMap<OsString, OsString>,
-    shared: &NodeContext,
+    jobs: &SyntheticJobIds,
+    facts: &RunFacts,
     (step, run): (&Step, &AttemptSpec),
     node: &str,
     scratch: &Path,
@@ -73,7 +74,7 @@ pub(crate) fn describe(
     let item = run.item.as_deref();
     let nodes = run.nodes.iter();
     let names: Vec<&str> = nodes
-        .filter_map(|s| shared.cluster.nodes.get(s.node.at()))
+        .filter_map(|s| facts.cluster.nodes.get(s.node.at()))
         .map(|n| n.name.as_str())
         .collect();
     let count = names.len().max(1);
@@ -82,7 +83,7 @@ pub(crate) fn describe(
         1 => what.to_string(),
         n => format!("{what}(x{n})"),
     };
-    let job = shared.jobs.number(step, item);
+    let job = jobs.number(step, item);
     let at = names.iter().position(|name| *name == node).unwrap_or(0);
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
@@ -106,7 +107,7 @@ pub(crate) fn describe(
         ("SLURM_NODEID", at.to_string().into()),
         ("SLURM_PROCID", "0".into()),
         ("SLURM_LOCALID", "0".into()),
-        ("SLURM_SUBMIT_DIR", shared.workflow.folder.clone().into()),
+        ("SLURM_SUBMIT_DIR", facts.workflow.folder.clone().into()),
         ("SLURM_SUBMIT_HOST", host.into()),
         ("SLURMD_NODENAME", node.into()),
         (
@@ -119,7 +120,7 @@ pub(crate) fn describe(
         all.push(("SLURM_JOB_USER", user.clone()));
     }
     if item.is_some() && step.env.contains_key(ELEMENT) {
-        let array = shared.jobs.number(step, None);
+        let array = jobs.number(step, None);
         all.push(("SLURM_ARRAY_JOB_ID", array.to_string().into()));
     }
     if step.memory > 0 {

@@ -1,6 +1,7 @@
 //! The checkpoints of steps that go on from them: folders that outlive an attempt, on the tier of its node and in memory.
 
-use crate::shared::NodeContext;
+use crate::data_context::DataContext;
+use crate::run_facts::RunFacts;
 use crate::store::{entries, failure, io_failure, make_folder, warn};
 use crate::tier_folder::make_private_folder;
 use std::io::ErrorKind;
@@ -53,11 +54,7 @@ fn key(instance: &str) -> StoreKey {
 }
 
 impl CheckpointFolders {
-    pub(crate) fn new(
-        shared: &NodeContext,
-        id: InstanceId,
-        spot: TierRef,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn new(shared: &RunFacts, id: InstanceId, spot: TierRef) -> Result<Self, Failure> {
         let step = shared.workflow.steps.get(id.step.at());
         let step =
             step.ok_or_else(|| failure(FailureKind::Launch, "the workflow has no such step"))?;
@@ -66,7 +63,7 @@ impl CheckpointFolders {
 
     /// What is kept under another name.
     pub(crate) fn named(
-        shared: &NodeContext,
+        shared: &RunFacts,
         instance: String,
         spot: TierRef,
     ) -> Result<Self, Failure> {
@@ -96,14 +93,14 @@ impl CheckpointFolders {
     }
 
     /// Counts what lies on the tier.
-    pub(crate) fn account(&self, shared: &NodeContext, spot: TierRef) {
+    pub(crate) fn account(&self, shared: &DataContext, spot: TierRef) {
         let stored = shared.mover.stored(&self.tier).unwrap_or(0);
         shared.ledgers.found(spot, &self.key, stored);
     }
 }
 
 /// Counts what a run has on a tier.
-pub(crate) fn account_all(shared: &NodeContext, spot: TierRef, run: &Path) {
+pub(crate) fn account_all(shared: &DataContext, spot: TierRef, run: &Path) {
     for instance in entries(run) {
         let name = instance.file_name().unwrap_or_default().to_string_lossy();
         let stored = shared.mover.stored(&instance).unwrap_or(0);
@@ -120,7 +117,7 @@ pub(crate) struct Aside {
 
 /// Takes the checkpoints of an instance out of the way of further attempts there, into folders that the next clean-up removes.
 pub(crate) fn set_aside(
-    shared: &NodeContext,
+    shared: &DataContext,
     kept: &CheckpointFolders,
     spot: TierRef,
 ) -> Option<Aside> {
@@ -147,7 +144,7 @@ pub(crate) fn set_aside(
 }
 
 /// Removes what was set aside.
-pub(crate) fn forget(shared: &NodeContext, all: &[Aside]) {
+pub(crate) fn forget(shared: &DataContext, all: &[Aside]) {
     for aside in all {
         if aside.folders.iter().all(|folder| remove(shared, folder)) {
             shared.ledgers.left(aside.spot, &aside.key);
@@ -156,7 +153,7 @@ pub(crate) fn forget(shared: &NodeContext, all: &[Aside]) {
 }
 
 /// The checkpoints of all steps go from the own nodes.
-pub(crate) fn remove_all(shared: &NodeContext) {
+pub(crate) fn remove_all(shared: &DataContext) {
     for (spot, node, tier) in shared.own_tiers() {
         let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
         let own = entries(&dir.checkpoints().join(&shared.run));
@@ -169,7 +166,7 @@ pub(crate) fn remove_all(shared: &NodeContext) {
     remove(shared, &memory(&shared.workspace));
 }
 
-fn remove(shared: &NodeContext, folder: &Path) -> bool {
+fn remove(shared: &DataContext, folder: &Path) -> bool {
     let removed = shared.mover.remove(folder);
     if let Err(MoverError { failure: f, .. }) = &removed {
         warn(&format!("{}; the next clean-up tries again", f.message));

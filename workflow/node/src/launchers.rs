@@ -1,7 +1,7 @@
 //! What launchers of MPI programs (mpirun, mpiexec, srun) find in the environment of a step: its nodes, and how to reach them in the step's
 //! view. A rank that they would start by Slurm, outside of that view, would not see the step's data.
 
-use crate::shared::NodeContext;
+use crate::node_context::NodeContext;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! What the nodes of a step say to each other: one line of JSON, and after it the bytes of what it carries.
 
+use crate::node_context::NodeContext;
 use crate::node_task::{StepNodeTask, StepNodeTaskResult};
 use crate::protocol::{ExecReply, ExecRequest, HelperCommand, HelperReport};
 use crate::provider::ProviderAddress;
-use crate::shared::NodeContext;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tarn_types::action::AttemptSpec;

@@ -3,9 +3,11 @@
 //!
 //! One that is spread over nodes that are not all this world's is reached on each of them through whoever has the node ([`lend`]).
 
+use crate::data_context::DataContext;
 use crate::kept::CheckpointFolders;
 use crate::ledger::Reservation;
-use crate::shared::NodeContext;
+use crate::node_context::NodeContext;
+use crate::run_facts::RunFacts;
 use crate::step_view::{DOOR, partition_mount_point};
 use crate::store::{failure, make_folder};
 use std::collections::BTreeMap;
@@ -42,7 +44,7 @@ pub(crate) struct SeenPartition {
 
 /// The partitions of an attempt.
 pub(crate) fn of<'a>(
-    shared: &'a NodeContext,
+    shared: &'a RunFacts,
     run: &'a AttemptSpec,
 ) -> Result<Vec<AttemptPartition<'a>>, Failure> {
     let known = |lent: &'a PartitionAssignment| {
@@ -59,7 +61,7 @@ pub(crate) fn of<'a>(
 /// Lets the programs of the step have the pieces of those that lie on nodes of other worlds too, if there are any, until what is returned is
 /// dropped. This node's were made.
 pub(crate) fn export_pieces(
-    (shared, run): (&NodeContext, &AttemptSpec),
+    (shared, run): (&DataContext, &AttemptSpec),
     at: usize,
     work: &Path,
 ) -> Result<Option<Box<dyn Send>>, Failure> {
@@ -107,7 +109,7 @@ impl AttemptPartition<'_> {
     }
 
     /// Whether it is spread over nodes that are not all this world's.
-    fn is_apart(&self, shared: &NodeContext) -> bool {
+    fn is_apart(&self, shared: &RunFacts) -> bool {
         let mut spots = self.lent.spots.iter();
         self.about.spread.is_some() && spots.any(|s| !shared.own.has(s.node))
     }
@@ -117,12 +119,7 @@ impl AttemptPartition<'_> {
     }
 
     /// The folder that has it at a position of the step.
-    fn folder(
-        &self,
-        shared: &NodeContext,
-        run: &AttemptSpec,
-        at: usize,
-    ) -> Result<PathBuf, Failure> {
+    fn folder(&self, shared: &RunFacts, run: &AttemptSpec, at: usize) -> Result<PathBuf, Failure> {
         if self.is_kept() {
             return Ok(self.kept(shared, at)?.tier);
         }
@@ -130,11 +127,11 @@ impl AttemptPartition<'_> {
         Ok(work.join(FOLDER).join(&self.about.name))
     }
 
-    fn kept(&self, shared: &NodeContext, at: usize) -> Result<CheckpointFolders, Failure> {
+    fn kept(&self, shared: &RunFacts, at: usize) -> Result<CheckpointFolders, Failure> {
         CheckpointFolders::named(shared, beside(&self.lent.key), self.spot(at))
     }
 
-    fn is_there(&self, shared: &NodeContext, at: usize) -> Result<bool, Failure> {
+    fn is_there(&self, shared: &RunFacts, at: usize) -> Result<bool, Failure> {
         let file = self.about.file();
         Ok(self.is_kept() && self.kept(shared, at)?.tier.join(file).is_file())
     }
@@ -142,7 +139,7 @@ impl AttemptPartition<'_> {
     /// Claims its room at a position, if it is not there.
     pub(crate) fn reserve<'s>(
         &self,
-        shared: &'s NodeContext,
+        shared: &'s DataContext,
         at: usize,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<Reservation<'s>>, Failure> {
@@ -195,7 +192,7 @@ impl AttemptPartition<'_> {
     /// The work folder that it has beside the step's own, on a tier of its own.
     pub(crate) fn work_beside(
         &self,
-        shared: &NodeContext,
+        shared: &RunFacts,
         run: &AttemptSpec,
         at: usize,
     ) -> Option<PathBuf> {
@@ -206,7 +203,7 @@ impl AttemptPartition<'_> {
     /// What the step sees at a position. `show` says where a folder is seen.
     pub(crate) fn seen(
         &self,
-        (shared, run): (&NodeContext, &AttemptSpec),
+        (shared, run): (&RunFacts, &AttemptSpec),
         at: usize,
         mut show: impl FnMut(PathBuf, &str) -> PathBuf,
     ) -> Result<SeenPartition, Failure> {

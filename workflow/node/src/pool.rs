@@ -1,9 +1,9 @@
 //! The threads that move, list and remove: a bounded pool that takes the most urgent job first.
 
+use crate::data_context::{DataContext, NodeLoopEvent};
 use crate::image::copy::ImageCopy;
 use crate::kept::{self, Aside};
 use crate::machine::MAX_MOVING;
-use crate::shared::{NodeContext, NodeLoopEvent};
 use crate::store::failure;
 use crate::{sources, transfer};
 use std::cmp::Reverse;
@@ -55,7 +55,7 @@ struct DataJobQueue {
 struct DataPoolState {
     queue: Mutex<DataJobQueue>,
     changed: Condvar,
-    shared: Arc<NodeContext>,
+    shared: Arc<DataContext>,
     streams: u32,
 }
 
@@ -117,7 +117,7 @@ enum Takes {
 }
 
 impl DataPool {
-    pub(crate) fn new(shared: &Arc<NodeContext>) -> std::io::Result<Self> {
+    pub(crate) fn new(shared: &Arc<DataContext>) -> std::io::Result<Self> {
         let state = Arc::new(DataPoolState {
             queue: Mutex::default(),
             changed: Condvar::new(),
@@ -252,11 +252,11 @@ fn work(state: &DataPoolState, takes: Takes) {
     }
 }
 
-fn perform(shared: &NodeContext, job: &DataJob, control: &Arc<Control>) -> Option<Event> {
+fn perform(shared: &DataContext, job: &DataJob, control: &Arc<Control>) -> Option<Event> {
     Some(match job {
         DataJob::List(data) => sources::list(shared, *data, control),
         DataJob::Transfer(t) => transfer::run(shared, t, control),
-        DataJob::Evict { part, key, at } => transfer::evict(shared, *part, key, at),
+        DataJob::Evict { part, key, at } => shared.evict(*part, key, at),
         DataJob::Image(copy) => copy.run(shared, control),
         DataJob::Forget(aside) => {
             kept::forget(shared, aside);

@@ -1,22 +1,22 @@
 //! Before the command: what every node of a step sees, made ready in the step's work folders.
 
 use crate::command;
+use crate::data_context::NodeLoopEvent;
 use crate::env::{self, Paths};
 use crate::image::copy::Lists;
 use crate::image::{self, StepImage, StepImagePlan, alone};
 use crate::inventory::HELPER_NOTE;
 use crate::kept::{self, CheckpointFolders, own_memory};
 use crate::launch::{HelperLaunch, ImageListener};
+use crate::node_context::NodeContext;
 use crate::partitions;
 use crate::protocol::{BindMount, Spec, StepIsolation, StepMountPoints};
 use crate::provider::{self, NamespaceDataset};
 use crate::room::StepTmpfs;
-use crate::shared::{NodeContext, NodeLoopEvent};
 use crate::step_needs::Need;
 use crate::step_view::{CHECKPOINTS, SCRATCH, mount_points};
 use crate::store::{failure, io_failure, is_folder, make_folder, warn};
 use crate::tmp::{self, StepPrivatePaths};
-use crate::transfer::take_back;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -526,7 +526,7 @@ impl NodeSetup<'_> {
 
     /// A damaged replica goes; the engine is told, and fetches or makes the part again.
     fn give_up(&mut self, held: &NodeReplica) {
-        take_back(self.shared, &Place::Node(held.spot), &held.key);
+        self.shared.take_back(&Place::Node(held.spot), &held.key);
         self.evicted.push((held.part, held.spot));
     }
 

@@ -12,8 +12,9 @@ use crate::exec_listener::{
 use crate::fds::readable;
 use crate::guests::MAX_GUESTS;
 use crate::message::{AttemptPeer, Exec};
+use crate::node_context::NodeContext;
 use crate::protocol::{Channel, ExecReply, ExecRequest, line_of};
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use crate::store::warn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -264,7 +265,7 @@ impl<'a> Relay<'a> {
     }
 }
 
-fn exec_folder(shared: &NodeContext, run: &AttemptSpec, spot: TierRef) -> io::Result<PathBuf> {
+fn exec_folder(shared: &RunFacts, run: &AttemptSpec, spot: TierRef) -> io::Result<PathBuf> {
     let work = shared
         .work_folder(run, spot)
         .map_err(|f| io::Error::other(f.message))?;

@@ -2,7 +2,7 @@
 //! tiers is opened into it before the command, and what the step makes is sealed out of it.
 
 use crate::fds::reached;
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use crate::step_needs::Need;
 use crate::store::{failure, stored_estimate};
 use std::os::fd::OwnedFd;
@@ -86,14 +86,14 @@ impl StepTmpfs {
 }
 
 /// Whether a step needs a room on node number `at`.
-pub(crate) fn is_needed(shared: &NodeContext, needs: &[Need<'_>], at: usize) -> bool {
+pub(crate) fn is_needed(shared: &RunFacts, needs: &[Need<'_>], at: usize) -> bool {
     let mut here = needs.iter().filter(|n| n.is_on(at));
     here.any(|n| shared.dataset(n.data).is_ok_and(|d| d.encrypt))
 }
 
 /// How large the room of a step on node number `at` is: its inputs, what is set aside for its outputs, and a share of what is left.
 pub(crate) fn size(
-    shared: &NodeContext,
+    shared: &RunFacts,
     needs: &[Need<'_>],
     at: usize,
     reserve: u64,

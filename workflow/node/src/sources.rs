@@ -1,15 +1,14 @@
 //! External datasets: listing them, and remembering the hashes of files that have not changed since they were read.
 
-mod memory;
 mod since;
 
-use crate::shared::NodeContext;
+use crate::data_context::DataContext;
+use crate::run_facts::RunFacts;
+use crate::source_memory::{self, Stamp, StampedFiles};
 use crate::store::{alike, failure, hash_of, write_manifests};
-use memory::{Stamp, StampedFiles};
 use rustix::fs::{Access, Mode, OFlags, access, open};
 use rustix::io::pread;
 pub use since::look_at_source_since;
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -34,13 +33,6 @@ const RACY: i64 = 2_000_000_000;
 /// How often what is remembered goes to disk; losing the rest costs only reading again.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// Files of sources with hashes that were read in this run, to be written to `<state>/sources`.
-#[derive(Debug, Default)]
-pub(crate) struct Remembered {
-    fresh: BTreeMap<DataId, StampedFiles>,
-    flushed: Option<Instant>,
-}
-
 /// Nanoseconds since 1970.
 pub(crate) fn wall_clock() -> i64 {
     let since = SystemTime::now()
@@ -58,7 +50,7 @@ pub(crate) fn resolve(source: &Path) -> PathBuf {
 }
 
 /// Lists a source; the event to report.
-pub(crate) fn list(shared: &NodeContext, data: DataId, control: &Control) -> Event {
+pub(crate) fn list(shared: &DataContext, data: DataId, control: &Control) -> Event {
     match try_list(shared, data, control) {
         Ok(parts) => Event::SourceListed { data, parts },
         Err(failure) => Event::SourceFailed { data, failure },
@@ -66,7 +58,7 @@ pub(crate) fn list(shared: &NodeContext, data: DataId, control: &Control) -> Eve
 }
 
 fn try_list(
-    shared: &NodeContext,
+    shared: &DataContext,
     data: DataId,
     control: &Control,
 ) -> Result<Vec<PartInfo>, Failure> {
@@ -139,7 +131,7 @@ fn try_list(
 /// # Errors
 /// When the source cannot be read, or has no such part any more.
 pub(crate) fn list_again(
-    shared: &NodeContext,
+    shared: &DataContext,
     data: DataId,
     (class, key): (&PartClass, &StoreKey),
     control: &Control,
@@ -286,7 +278,7 @@ fn on_disk(root: &Path, folder: bool, path: &[u8]) -> PathBuf {
 
 /// Names this state of the source for this workspace. Files that may still change unseen make it the run's own.
 fn signature(
-    shared: &NodeContext,
+    shared: &RunFacts,
     source: &Path,
     tree: &Manifest,
     (stamps, said): (&[Option<Stamp>], &[Option<Hash>]),
@@ -327,7 +319,7 @@ fn signature(
     h.finish()
 }
 
-fn memory_file(shared: &NodeContext, dataset: &str) -> PathBuf {
+fn memory_file(shared: &RunFacts, dataset: &str) -> PathBuf {
     shared.state.sources(&shared.workspace).join(dataset)
 }
 
@@ -339,11 +331,11 @@ fn fill_hashes(
     file: &Path,
     root: &Path,
 ) -> Vec<(usize, Hash)> {
-    let known = memory::read(file, root);
+    let known = source_memory::read(file, root);
     let (touched, used) = fill(tree, stamps, &known);
     if used.len() < known.len() {
         // What the source no longer holds is forgotten: the memory never outgrows the source.
-        memory::write(file, root, used);
+        source_memory::write(file, root, used);
     }
     touched
 }
@@ -424,7 +416,7 @@ pub fn look_at_source(
     let root = resolve(dataset.source.as_deref().unwrap_or(Path::new("")));
     let mut tree = mover.list_source(&root, &control)?;
     let stamps = stamps(&root, &tree);
-    let known = memory::read(&state.sources(workspace).join(&dataset.name), &root);
+    let known = source_memory::read(&state.sources(workspace).join(&dataset.name), &root);
     let (touched, _) = fill(&mut tree, &stamps, &known);
     let reading_all = reading == RereadScope::All;
     // One part has changed as a whole.
@@ -479,7 +471,7 @@ pub fn look_at_source(
 
 /// Reads files whose content may be what it was, so that steps which read them need not run again, and remembers that.
 fn look_again(
-    shared: &NodeContext,
+    shared: &DataContext,
     data: DataId,
     tree: &mut Manifest,
     touched: &[(usize, Hash)],
@@ -539,7 +531,7 @@ fn read_touched(
 
 /// A source has other content than is remembered: all that is remembered of it is forgotten. Where this world does not
 /// remember it, the one that does is told what was read instead ([`tarn_ports::Nodes::learned`]).
-pub(crate) fn forget(shared: &NodeContext, data: DataId) {
+pub(crate) fn forget(shared: &DataContext, data: DataId) {
     if !shared.is_home() {
         return;
     }
@@ -554,7 +546,7 @@ pub(crate) fn forget(shared: &NodeContext, data: DataId) {
 }
 
 /// A part of a source has been read, beginning at `began`: its hashes hold as long as the files look the same.
-pub(crate) fn remember(shared: &NodeContext, data: DataId, manifest: &Manifest, began: i64) {
+pub(crate) fn remember(shared: &DataContext, data: DataId, manifest: &Manifest, began: i64) {
     if !shared.is_home() {
         return;
     }
@@ -583,7 +575,7 @@ pub(crate) fn remember(shared: &NodeContext, data: DataId, manifest: &Manifest, 
 }
 
 /// Remembers what another world has read of sources in a transfer that began at this time.
-pub(crate) fn learn(shared: &NodeContext, transfer: &Transfer, began: i64) {
+pub(crate) fn learn(shared: &DataContext, transfer: &Transfer, began: i64) {
     let read = transfer.parts.iter().filter(|p| p.from == Place::Source);
     for part in read {
         let known = shared.known(&part.part);
@@ -595,7 +587,7 @@ pub(crate) fn learn(shared: &NodeContext, transfer: &Transfer, began: i64) {
 }
 
 /// Writes what is remembered. A memory that cannot be written is no reason to fail a run.
-pub(crate) fn flush(shared: &NodeContext) {
+pub(crate) fn flush(shared: &DataContext) {
     let Ok(mut remembered) = shared.remembered.lock() else {
         return;
     };
@@ -608,8 +600,8 @@ pub(crate) fn flush(shared: &NodeContext) {
             continue;
         };
         let file = memory_file(shared, &dataset.name);
-        let mut all = memory::read(&file, &root);
+        let mut all = source_memory::read(&file, &root);
         all.extend(fresh);
-        memory::write(&file, &root, all);
+        source_memory::write(&file, &root, all);
     }
 }

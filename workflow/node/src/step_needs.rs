@@ -1,6 +1,6 @@
 //! What a step needs: its datasets, and on each node the replicas of them that it sees.
 
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use std::collections::BTreeSet;
 use tarn_types::action::{AttemptSpec, NodeReplica};
 use tarn_types::event::Failure;
@@ -27,7 +27,7 @@ impl Need<'_> {
     /// Those in a namespace that a file system spreads over the nodes, as they are on several machines.
     pub(crate) fn spread<'n>(
         needs: &'n [Self],
-        shared: &NodeContext,
+        shared: &RunFacts,
         run: &AttemptSpec,
     ) -> impl Iterator<Item = &'n Self> {
         let apart = run.nodes.iter().any(|s| !shared.own.has(s.node));
@@ -38,7 +38,7 @@ impl Need<'_> {
 
 /// What a step needs, each dataset once, in the order of its uses.
 pub(crate) fn needs<'a>(
-    shared: &'a NodeContext,
+    shared: &'a RunFacts,
     step: &Step,
     run: &'a AttemptSpec,
 ) -> Result<Vec<Need<'a>>, Failure> {

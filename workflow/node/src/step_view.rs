@@ -1,7 +1,7 @@
 //! What steps see beside their datasets, by name: scratch folder, checkpoints, command and partitions.
 
 use crate::command::COMMAND;
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use tarn_types::nodes::OwnedNodes;
 use tarn_types::workflow::StoragePartition;
 
@@ -13,7 +13,7 @@ pub(crate) const CHECKPOINTS: &str = ".checkpoints";
 pub(crate) const DOOR: &str = ".partitions";
 
 /// All that steps see beside each other, whether it is on a node of a step or not.
-pub(crate) fn mount_points(shared: &NodeContext) -> Vec<String> {
+pub(crate) fn mount_points(shared: &RunFacts) -> Vec<String> {
     let names = shared.workflow.data.iter().map(|d| d.name.clone());
     let own = [SCRATCH, CHECKPOINTS, COMMAND].map(str::to_owned);
     let own = own.into_iter().chain(names);
@@ -21,7 +21,7 @@ pub(crate) fn mount_points(shared: &NodeContext) -> Vec<String> {
 }
 
 /// Where steps see partitions, beside the datasets; no dataset can have these names.
-fn partition_mount_points(shared: &NodeContext) -> impl Iterator<Item = String> {
+fn partition_mount_points(shared: &RunFacts) -> impl Iterator<Item = String> {
     let all = shared.workflow.partitions.iter().flat_map(|p| {
         let nodes = p.steps.iter();
         let nodes = nodes.filter_map(|s| Some(shared.workflow.steps.get(s.at())?.nodes));

@@ -1,10 +1,10 @@
 //! All nodes of a step: they do the same task at a time.
 
+use crate::data_context::{DataContext, NodeLoopEvent};
 use crate::far::RemoteNodes;
 use crate::launch::Leaving;
 use crate::member::Member;
 use crate::node_task::{StepNodeTask, StepNodeTaskResult};
-use crate::shared::{NodeContext, NodeLoopEvent};
 use crate::store::failure;
 use std::rc::Rc;
 use tarn_types::event::{Event, Failure, FailureKind};
@@ -21,7 +21,7 @@ fn odd(name: &str) -> Failure {
 
 /// All nodes of a step.
 pub(crate) struct Team<'a> {
-    pub(crate) shared: &'a NodeContext,
+    pub(crate) shared: &'a DataContext,
     pub(crate) members: Vec<Box<dyn Member + 'a>>,
     /// To those that are elsewhere, if any is.
     pub(crate) post: Option<Rc<RemoteNodes<'a>>>,

@@ -1,10 +1,10 @@
 //! Carrying out a transfer or an eviction: from the engine's words to the mover's.
 
+use crate::data_context::DataContext;
 use crate::dests;
-use crate::drained::remove_drained;
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use crate::sources::{forget, list_again, remember, resolve, wall_clock};
-use crate::store::{failure, hash_of, make_folder, sealed, stored_estimate, warn, write_manifests};
+use crate::store::{failure, hash_of, make_folder, sealed, stored_estimate, write_manifests};
 use crate::untouched::{self, MarkValidity};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ struct PendingPartTransfer<'a> {
 }
 
 /// Carries out a transfer; the event to report.
-pub(crate) fn run(shared: &NodeContext, t: &Transfer, control: &Arc<Control>) -> Event {
+pub(crate) fn run(shared: &DataContext, t: &Transfer, control: &Arc<Control>) -> Event {
     let began = Instant::now();
     let result = prepared(shared, t, control).and_then(|mut parts| {
         if control.cancelled() {
@@ -110,7 +110,7 @@ pub(crate) fn run(shared: &NodeContext, t: &Transfer, control: &Arc<Control>) ->
 }
 
 fn prepared<'a>(
-    shared: &NodeContext,
+    shared: &DataContext,
     t: &'a Transfer,
     control: &Control,
 ) -> Result<Vec<PendingPartTransfer<'a>>, PartTransferError> {
@@ -135,7 +135,7 @@ fn prepared<'a>(
 
 /// To a tier or the drained area: every part becomes a replica of its own. If one fails, none is left.
 fn each(
-    shared: &NodeContext,
+    shared: &DataContext,
     t: &Transfer,
     parts: &mut [PendingPartTransfer<'_>],
     control: &Control,
@@ -162,7 +162,7 @@ fn each(
             }
             Err(broken) => {
                 for part in &parts[..=at] {
-                    take_back(shared, &t.to, &part.key);
+                    shared.take_back(&t.to, &part.key);
                 }
                 return Err(broken);
             }
@@ -173,7 +173,7 @@ fn each(
 
 /// Makes one replica; bytes moved, the part's hash, the space that the replica takes.
 fn one(
-    shared: &NodeContext,
+    shared: &DataContext,
     t: &Transfer,
     part: &mut PendingPartTransfer<'_>,
     arrivals: Option<Arc<dyn Arrivals>>,
@@ -228,7 +228,7 @@ fn one(
 
 /// Makes one replica that is a tree of an object store.
 fn drained(
-    shared: &NodeContext,
+    shared: &DataContext,
     t: &Transfer,
     part: &mut PendingPartTransfer<'_>,
     dest: &Path,
@@ -288,7 +288,7 @@ fn drained(
 
 /// To a folder of the external store: one tree of all parts.
 fn whole(
-    shared: &NodeContext,
+    shared: &DataContext,
     t: &Transfer,
     parts: &mut [PendingPartTransfer<'_>],
     dest: &Path,
@@ -311,7 +311,7 @@ fn whole(
 
 /// To a tree of an object store, which holds what it is about to be given, so that no intent is noted.
 fn put(
-    shared: &NodeContext,
+    shared: &DataContext,
     t: &Transfer,
     parts: &mut [PendingPartTransfer<'_>],
     dest: &Path,
@@ -326,7 +326,7 @@ fn put(
 }
 
 /// What is put into an object store for a transfer.
-fn delivery(shared: &NodeContext, t: &Transfer, from: &Place, dest: &Path) -> DeliveryJob {
+fn delivery(shared: &RunFacts, t: &Transfer, from: &Place, dest: &Path) -> DeliveryJob {
     DeliveryJob {
         sources: Vec::new(),
         dest: dest.to_path_buf(),
@@ -341,7 +341,7 @@ fn delivery(shared: &NodeContext, t: &Transfer, from: &Place, dest: &Path) -> De
 
 /// Has sources put as this job says.
 fn put_by<'a>(
-    shared: &'a NodeContext,
+    shared: &'a DataContext,
     job: &'a DeliveryJob,
     control: &'a Control,
 ) -> impl Fn(Vec<CopySource>) -> Result<CopyReport, MoverError> + 'a {
@@ -356,7 +356,7 @@ fn put_by<'a>(
 
 /// Writes what a destination is to hold; also the manifests of what it holds then.
 fn deliver(
-    shared: &NodeContext,
+    shared: &DataContext,
     t: &Transfer,
     parts: &mut [PendingPartTransfer<'_>],
     intent: &mut dests::Intent,
@@ -385,7 +385,7 @@ fn deliver(
 
 /// All parts have arrived as one tree.
 fn settled(
-    shared: &NodeContext,
+    shared: &DataContext,
     t: &Transfer,
     parts: &[PendingPartTransfer<'_>],
     report: CopyReport,
@@ -409,7 +409,7 @@ fn settled(
 
 /// Has sources copied as this job says.
 fn by<'a>(
-    shared: &'a NodeContext,
+    shared: &'a DataContext,
     job: &'a CopyJob,
     control: &'a Control,
 ) -> impl Fn(Vec<CopySource>) -> Result<CopyReport, MoverError> + 'a {
@@ -424,7 +424,7 @@ fn by<'a>(
 
 /// A source is what it is now: where its content differs from what an earlier run remembered, it is read anew.
 fn copy(
-    shared: &NodeContext,
+    shared: &DataContext,
     parts: &mut [PendingPartTransfer<'_>],
     run: &dyn Fn(Vec<CopySource>) -> Result<CopyReport, MoverError>,
 ) -> Result<CopyReport, MoverError> {
@@ -454,7 +454,7 @@ fn copy(
     }
 }
 
-fn source_of(shared: &NodeContext, part: &PendingPartTransfer<'_>) -> Result<CopySource, Failure> {
+fn source_of(shared: &DataContext, part: &PendingPartTransfer<'_>) -> Result<CopySource, Failure> {
     if let Place::Node(spot) = part.order.from
         && !shared.own.has(spot.node)
     {
@@ -523,7 +523,7 @@ fn source_of(shared: &NodeContext, part: &PendingPartTransfer<'_>) -> Result<Cop
     })
 }
 
-fn peers(shared: &NodeContext, spot: TierRef) -> Result<&dyn Peers, Failure> {
+fn peers(shared: &DataContext, spot: TierRef) -> Result<&dyn Peers, Failure> {
     shared.peers.as_deref().ok_or_else(|| {
         failure(
             FailureKind::Io,
@@ -536,7 +536,7 @@ fn peers(shared: &NodeContext, spot: TierRef) -> Result<&dyn Peers, Failure> {
 }
 
 /// Who is told what of a replica has arrived, so that other nodes can read it before it is whole.
-fn arrivals(shared: &NodeContext, to: &Place, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
+fn arrivals(shared: &DataContext, to: &Place, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
     match to {
         Place::Node(spot) => shared.peers.as_deref()?.arriving(*spot, key),
         _ => None,
@@ -545,7 +545,7 @@ fn arrivals(shared: &NodeContext, to: &Place, key: &StoreKey) -> Option<Arc<dyn 
 
 /// Where a replica appears and where it grows.
 fn replica_paths(
-    shared: &NodeContext,
+    shared: &DataContext,
     to: &Place,
     key: &StoreKey,
 ) -> Result<(PathBuf, PathBuf), Failure> {
@@ -570,7 +570,7 @@ fn is_external(place: &Place) -> bool {
     !matches!(place, Place::Node(_))
 }
 
-fn rate(shared: &NodeContext, from: &Place, to: &Place) -> u64 {
+fn rate(shared: &RunFacts, from: &Place, to: &Place) -> u64 {
     let link = &shared.cluster.external;
     match link.emulated {
         true if is_external(to) => link.write,
@@ -579,7 +579,7 @@ fn rate(shared: &NodeContext, from: &Place, to: &Place) -> u64 {
     }
 }
 
-fn latency(shared: &NodeContext, from: &Place, to: &Place) -> u64 {
+fn latency(shared: &RunFacts, from: &Place, to: &Place) -> u64 {
     match is_external(to) || is_external(from) {
         true => shared.cluster.external.latency,
         false => 0,
@@ -589,7 +589,7 @@ fn latency(shared: &NodeContext, from: &Place, to: &Place) -> u64 {
 /// What was read of a copy that was still arriving, from where nobody had read it before, is what that copy holds: its
 /// hashes are known when it is whole.
 fn agrees(
-    shared: &NodeContext,
+    shared: &DataContext,
     part: &mut PendingPartTransfer<'_>,
     read: &Manifest,
     control: &Control,
@@ -622,7 +622,7 @@ fn agrees(
 
 /// The part has arrived: its manifest is completed by what was read, and made durable where its replica is.
 fn settle(
-    shared: &NodeContext,
+    shared: &DataContext,
     part: &PendingPartTransfer<'_>,
     manifest: Manifest,
     began: i64,
@@ -658,7 +658,7 @@ fn settle(
 /// What it means that parts cannot be copied. A source that is not there any more is more than an I/O error. What is no source
 /// never changes, so where it has changed it is damaged, and there may be another replica.
 fn meaning(
-    shared: &NodeContext,
+    shared: &DataContext,
     parts: &[PendingPartTransfer<'_>],
     error: MoverError,
 ) -> PartTransferError {
@@ -688,39 +688,5 @@ fn meaning(
     match found {
         Some(part) => PartTransferError::of(part.order.part, failure),
         None => failure.into(),
-    }
-}
-
-/// Removes a replica; the event to report. What cannot be removed is reported as gone, because nothing may use it
-/// any more, and is tried again by every later clean-up.
-pub(crate) fn evict(shared: &NodeContext, part: PartRef, key: &StoreKey, at: &Place) -> Event {
-    take_back(shared, at, key);
-    Event::Evicted {
-        part,
-        at: at.clone(),
-    }
-}
-
-/// Removes a replica that is there, or is not: what fails in the middle leaves nothing visible and nothing counted.
-/// What cannot be removed stays counted, and is told of on stderr.
-pub(crate) fn take_back(shared: &NodeContext, at: &Place, key: &StoreKey) {
-    let removed = match at {
-        Place::Node(spot) if shared.leave_to_others(*spot, key) => return,
-        Place::Node(spot) => shared.replica(*spot, key).and_then(|path| {
-            shared.mover.remove(&path)?;
-            shared.ledgers.left(*spot, key);
-            Ok(())
-        }),
-        Place::Drained => shared
-            .drained(key)
-            .and_then(|path| remove_drained(&path, &shared.workspace, &*shared.mover)),
-        Place::Source | Place::External(_) => Ok(()),
-    };
-    let forgotten = removed.and_then(|()| shared.forget_key(key));
-    if let Err(e) = forgotten {
-        warn(&format!(
-            "the replica {} could not be removed: {}",
-            key.0, e.message
-        ));
     }
 }

@@ -3,32 +3,31 @@
 mod cache;
 mod needs;
 mod nodes;
+mod open;
 
 pub use nodes::leave_tiers;
 
-use needs::{imaging, no_step, one_namespace, wants_images};
+use open::open_context;
 
-use crate::capability::CapabilityError;
-use crate::command::with_shells;
+use crate::data_context::NodeLoopEvent;
 use crate::durable;
 use crate::envelope_queue::EnvelopeQueue;
 use crate::follower::{LedAttempts, StepRouter};
 use crate::handle::Handle;
 use crate::image::copy::{ImageCopy, unlist};
-use crate::jobs::SyntheticJobIds;
 use crate::kept::{self, CheckpointFolders};
-use crate::keys::{DataKeys, Wrapping};
+use crate::keys::Wrapping;
 use crate::launch::{Leaving, StopUrgency};
-use crate::ledger::{Ledgers, vacate};
+use crate::ledger::vacate;
 use crate::lent::ExportedPartition;
-use crate::namespaces::{Namespaces, isolation};
+use crate::namespaces::Namespaces;
+use crate::node_context::NodeContext;
 use crate::pool::{DataJob, DataPool};
 use crate::protocol::StepIsolation;
-use crate::shared::{NodeContext, NodeLoopEvent};
-use crate::sockets::Sockets;
+use crate::run_facts::RunFacts;
 use crate::step;
 use crate::step_view::mount_points;
-use crate::store::{is_folder, make_folder, warn};
+use crate::store::{is_folder, warn};
 use crate::writers::{MemoryWatchdog, Writers};
 use crate::{dests, partitions, sources, stage};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -37,13 +36,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tarn_ports::{
-    ChangedSince, CheckpointFinder, Followers, MakePartition, Meter, Mover, Peers, Progress, World,
+    ChangedSince, CheckpointFinder, Followers, MakePartition, Meter, Mover, Peers, World,
     WorldError,
 };
 use tarn_sys::memory::in_memory;
@@ -52,14 +50,13 @@ use tarn_types::cluster::Cluster;
 use tarn_types::event::{
     AttemptOutcome, Event, Failure, FailureKind, PriorData, PriorInstance, Usage,
 };
-use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, TierRef};
 use tarn_types::layout::StateDir;
 use tarn_types::nodes::{AttemptId, OwnedNodes, SpaceWaitCause};
 use tarn_types::object::is_object;
 use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::units::Time;
-use tarn_types::workflow::{Dataset, Keep, Workflow};
+use tarn_types::workflow::{Keep, Workflow};
 
 /// What a local world is made of.
 pub struct Config {
@@ -152,25 +149,6 @@ pub struct Local {
     _watchdog: Option<MemoryWatchdog>,
 }
 
-/// Refuses an encrypted dataset where it would not be kept as one. Of the nodes of an allocation it is said with what else they can do
-/// whether steps have namespaces.
-fn encryption(
-    dataset: &Dataset,
-    own: &OwnedNodes,
-    isolation: &Result<StepIsolation, CapabilityError>,
-    keys: bool,
-) -> Result<(), WorldError> {
-    let why = match (own, isolation, keys) {
-        (OwnedNodes::All, Err(why), _) => {
-            &format!("a step's unencrypted view of it needs namespaces: {why}")
-        }
-        (.., false) => "you have no key; `tarn key new` makes one",
-        _ => return Ok(()),
-    };
-    let message = format!("dataset `{}` cannot be encrypted: {why}", dataset.name);
-    Err(WorldError(message))
-}
-
 fn world_error(what: &str, error: &dyn std::fmt::Display) -> WorldError {
     WorldError(format!("{what}: {error}"))
 }
@@ -181,97 +159,32 @@ impl Local {
     /// # Errors
     /// When a tier or the state folder cannot be used.
     pub fn new(config: Config) -> Result<Self, WorldError> {
-        let folder = |f: Failure| WorldError(f.message);
-        make_folder(&config.state.manifests(&config.workspace)).map_err(folder)?;
-        make_folder(&config.state.run(&config.run)).map_err(folder)?;
-        let ledgers =
-            Ledgers::open(&config.cluster, &config.own, &config.workspace).map_err(folder)?;
-        let found = match (&config.own, config.namespaces) {
-            (OwnedNodes::Some(nodes), _) if nodes.is_empty() => Err(no_step()),
-            (_, Namespaces::Auto) => isolation(&config.helper_exe, &config.state.run(&config.run)),
-            (_, Namespaces::Off) => Err(CapabilityError::new("namespaces are switched off")),
-        };
-        let one_namespace = found
-            .clone()
-            .map(drop)
-            .and_then(|()| one_namespace(&config));
-        let imaging = wants_images(&config.workflow).map(|alone| imaging(&config, &found, alone));
-        let encrypted = config.workflow.data.iter().find(|d| d.encrypt);
-        if let Some(dataset) = encrypted {
-            encryption(dataset, &config.own, &found, config.keys.is_some())?;
-        }
-        let keys = config.keys.filter(|_| encrypted.is_some());
-        let keys = keys.map(|k| DataKeys::new(&config.state, &config.workspace, k));
-        if let (Some(keys), OwnedNodes::Some(_)) = (&keys, &config.own) {
-            let handed = keys.hand_over();
-            handed.map_err(|e| world_error("keys cannot be made ready for nodes", &e))?;
-        }
+        let (signals, epoch) = (config.signals, config.epoch);
         let (sender, deliveries) = channel();
-        let sockets = Sockets::of(&config.cluster, &config.own);
-        let mut workflow = config.workflow;
-        with_shells(&mut workflow, &config.caller_env);
-        let shared = Arc::new(NodeContext {
-            jobs: SyntheticJobIds::new(&config.workspace, &config.run),
-            run: config.run,
-            workspace: config.workspace,
-            workflow,
-            cluster: config.cluster,
-            own: config.own,
-            peers: config.peers,
-            followers: config.followers,
-            state: config.state,
-            mover: config.mover,
-            keys,
-            helper: config.helper_exe,
-            checkpoints: config.checkpoints,
-            partitions: config.partitions,
-            changed_since: config.changed_since,
-            meter: config.meter,
-            isolation: found.clone().unwrap_or(StepIsolation::Group),
-            multi_node: found.map(drop),
-            one_namespace,
-            imaging,
-            addresses: config.addresses,
-            caller_env: config.caller_env,
-            ledgers,
-            progress: Progress::default(),
-            remembered: Mutex::default(),
-            copied: Mutex::default(),
-            parts: Mutex::default(),
-            hashes: Mutex::new(known_hashes(&config.prior)),
-            reusable: AtomicBool::new(!config.prior.is_empty()),
-            others: Mutex::new(folders_of_others(&config.prior_data)),
-            deliveries: sender,
-            writers: Arc::default(),
-            sockets,
-        });
+        let (context, prior) = open_context(config, sender)?;
+        let shared = Arc::new(context);
         if let (StepIsolation::Namespaces { .. }, Some(stage)) = (shared.isolation, shared.stage())
         {
-            stage::make(&stage, &mount_points(&shared)).map_err(folder)?;
+            stage::make(&stage, &mount_points(&shared)).map_err(|f| WorldError(f.message))?;
         }
         let running = LedAttempts::default();
         let router = StepRouter::new(Arc::clone(&shared), Arc::clone(&running));
-        let signals = match config.signals {
+        let signals = match signals {
             true => Some(
                 watch_signals(&shared, &running)
                     .map_err(|e| world_error("cannot watch signals", &e))?,
             ),
             false => None,
         };
-        let mut tiers = shared.own_tiers();
-        let watchdog = match shared.keys.is_some() || tiers.any(|(_, _, t)| in_memory(&t.root)) {
-            true => Some(Writers::watch(&shared.writers)),
+        let no_thread = |e: std::io::Error| world_error("cannot start threads", &e);
+        let watchdog = match shared.keys.is_some() || has_memory_tier(&shared) {
+            true => Some(Writers::watch(&shared.writers).map_err(no_thread)?),
             false => None,
         };
-        drop(tiers);
-        let watchdog = watchdog
-            .transpose()
-            .map_err(|e| world_error("cannot start threads", &e))?;
-        let pool = DataPool::new(&shared).map_err(|e| world_error("cannot start threads", &e))?;
-        let now = Instant::now();
+        let pool = DataPool::new(&shared.data).map_err(no_thread)?;
         Ok(Self {
             shared,
-            prior: config.prior,
+            prior,
             deliveries,
             owed: 0,
             ahead: Vec::new(),
@@ -280,9 +193,9 @@ impl Local {
             router,
             threads: Vec::new(),
             signals,
-            started: now,
-            epoch: config.epoch,
-            // Others may hold room already: look at the first opportunity.
+            started: Instant::now(),
+            epoch,
+            // Others may hold space already: look at the first opportunity.
             looked: None,
             idle: None,
             done: false,
@@ -463,6 +376,48 @@ impl Local {
         Some(self.hand_out(delivery))
     }
 
+    /// Has the pool do something whose outcome the engine waits for.
+    fn add_job(&mut self, job: DataJob) {
+        if let Some(pool) = &self.pool {
+            self.owed += 1;
+            pool.add(job);
+        }
+    }
+
+    fn stop_attempt(&self, id: AttemptId) {
+        if let Ok(running) = self.running.lock()
+            && let Some(handle) = running.get(&id)
+        {
+            handle.cancel(StopUrgency::Terminate);
+        }
+    }
+
+    /// The checkpoints of an instance are of no use any more, on these tiers.
+    fn forget_instance(&self, instance: InstanceId, at: &[TierRef]) {
+        if let Some(pool) = &self.pool {
+            pool.give_up_instance(instance);
+        }
+        let kept = |spot| CheckpointFolders::new(&self.shared, instance, spot);
+        for kept in at.iter().filter_map(|spot| kept(*spot).ok()).take(1) {
+            unlist(&self.shared, &kept);
+        }
+        self.forget(at, kept);
+    }
+
+    /// The run is over.
+    fn finish(&mut self, outcome: Outcome) -> Result<(), WorldError> {
+        sources::flush(&self.shared);
+        self.done = outcome == Outcome::Done;
+        if !self.done {
+            return Ok(());
+        }
+        if self.shared.is_home() {
+            dests::drop_half_rescues(&self.shared);
+        }
+        let synced = durable::sync_kept(&self.shared);
+        synced.map_err(|Failure { message, .. }| WorldError(message))
+    }
+
     /// What was kept at these places, where attempts have looked for it, is removed.
     fn forget(&self, at: &[TierRef], kept: impl Fn(TierRef) -> Result<CheckpointFolders, Failure>) {
         let own = at.iter().filter(|spot| self.shared.own.has(spot.node));
@@ -499,23 +454,8 @@ impl Local {
     }
 }
 
-/// Where the replicas of other workflows are stored.
-fn folders_of_others(prior: &[PriorData]) -> BTreeMap<(TierRef, StoreKey), PathBuf> {
-    let parts = prior.iter().flat_map(|data| &data.parts);
-    let folders = parts.flat_map(|part| {
-        let folder =
-            |(spot, path): &(TierRef, PathBuf)| ((*spot, part.info.key.clone()), path.clone());
-        part.at.iter().map(folder)
-    });
-    folders.collect()
-}
-
-fn known_hashes(prior: &[PriorInstance]) -> BTreeMap<StoreKey, Hash> {
-    let outputs = prior.iter().flat_map(|p| &p.outputs);
-    let parts = outputs.flat_map(|o| &o.parts);
-    parts
-        .filter_map(|(info, _)| Some((info.key.clone(), info.hash?)))
-        .collect()
+fn has_memory_tier(facts: &RunFacts) -> bool {
+    facts.own_tiers().any(|(_, _, tier)| in_memory(&tier.root))
 }
 
 fn broken(run: &AttemptSpec) -> Event {
@@ -575,54 +515,30 @@ impl World for Local {
     }
 
     fn perform(&mut self, action: &Action) -> Result<(), WorldError> {
-        let job = match &action.what {
-            Do::List { data } => DataJob::List(*data),
-            Do::Transfer(t) => {
-                self.hold_cached(t, &action.why);
-                DataJob::Transfer(Box::new(t.clone()))
-            }
-            Do::Evict {
-                key,
-                at: Place::Node(spot),
-                ..
-            } if !self.shared.ledgers.evicts(*spot, key) => return Ok(()),
-            Do::Cache {
-                part,
-                key,
-                at,
-                share,
-            } => {
-                self.cache(*part, key, *at, *share);
-                return Ok(());
-            }
-            Do::Evict { part, key, at } if self.stays_pinned(at, key, &action.why) => {
-                let (part, at) = (*part, at.clone());
-                self.ahead.push(Event::Evicted { part, at });
-                return Ok(());
-            }
-            Do::Evict { part, key, at } => DataJob::Evict {
-                part: *part,
-                key: key.clone(),
-                at: at.clone(),
-            },
+        match &action.what {
             Do::Run(run) => {
                 self.owed += 1;
                 return self.start(run.clone());
             }
-            Do::Stop { instance, attempt } => {
-                if let Ok(running) = self.running.lock()
-                    && let Some(handle) = running.get(&(*instance, *attempt))
-                {
-                    handle.cancel(StopUrgency::Terminate);
-                }
-                return Ok(());
+            Do::Finish { outcome } => return self.finish(*outcome),
+            Do::Stop { instance, attempt } => self.stop_attempt((*instance, *attempt)),
+            Do::List { data } => self.add_job(DataJob::List(*data)),
+            Do::Transfer(t) => {
+                self.hold_cached(t, &action.why);
+                self.add_job(DataJob::Transfer(Box::new(t.clone())));
             }
             Do::Abandon { id } => {
                 if let Some(pool) = &self.pool {
                     pool.abandon(*id);
                 }
-                return Ok(());
             }
+            Do::Evict { part, key, at } => self.evict(*part, key, at, &action.why),
+            Do::Cache {
+                part,
+                key,
+                at,
+                share,
+            } => self.cache(*part, key, *at, *share),
             Do::CopyImage {
                 instance,
                 attempt,
@@ -630,51 +546,21 @@ impl World for Local {
                 from,
                 to,
                 ..
-            } => DataJob::Image(ImageCopy {
+            } => self.add_job(DataJob::Image(ImageCopy {
                 instance: *instance,
                 attempt: *attempt,
                 image: *image,
                 from: *from,
                 to: *to,
-            }),
-            Do::Forget { instance, at } => {
-                if let Some(pool) = &self.pool {
-                    pool.give_up_instance(*instance);
-                }
-                let kept = |spot| CheckpointFolders::new(&self.shared, *instance, spot);
-                for kept in at.iter().filter_map(|spot| kept(*spot).ok()).take(1) {
-                    unlist(&self.shared, &kept);
-                }
-                self.forget(at, kept);
-                return Ok(());
-            }
+            })),
+            Do::Forget { instance, at } => self.forget_instance(*instance, at),
             Do::Discard { key, at, .. } => {
                 let kept =
                     |spot| CheckpointFolders::named(&self.shared, partitions::beside(key), spot);
                 self.forget(at, kept);
-                return Ok(());
             }
-            Do::Reuse { instance, prior } => {
-                self.reuse(*instance, *prior);
-                return Ok(());
-            }
-            Do::Finish { outcome } => {
-                sources::flush(&self.shared);
-                self.done = *outcome == Outcome::Done;
-                if self.done {
-                    if self.shared.is_home() {
-                        dests::drop_half_rescues(&self.shared);
-                    }
-                    let synced = durable::sync_kept(&self.shared);
-                    synced.map_err(|Failure { message, .. }| WorldError(message))?;
-                }
-                return Ok(());
-            }
-            Do::Assign { .. } | Do::Unassign { .. } | Do::Note { .. } => return Ok(()),
-        };
-        self.owed += 1;
-        if let Some(pool) = &self.pool {
-            pool.add(job);
+            Do::Reuse { instance, prior } => self.reuse(*instance, *prior),
+            Do::Assign { .. } | Do::Unassign { .. } | Do::Note { .. } => {}
         }
         Ok(())
     }

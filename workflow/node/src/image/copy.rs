@@ -2,8 +2,9 @@
 
 use super::kept::published;
 use super::{CONTENT, MANIFEST};
+use crate::data_context::DataContext;
 use crate::kept::CheckpointFolders;
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use crate::store::{failure, io_failure, make_folder, read_manifest, stored_estimate, warn};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -38,7 +39,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    pub(crate) fn of(shared: &NodeContext, kept: &CheckpointFolders) -> Self {
+    pub(crate) fn of(shared: &RunFacts, kept: &CheckpointFolders) -> Self {
         Self {
             folder: lists(shared, kept.instance()),
             images: kept.tier.clone(),
@@ -62,13 +63,13 @@ impl Lists {
     }
 }
 
-fn lists(shared: &NodeContext, instance: &str) -> PathBuf {
+fn lists(shared: &RunFacts, instance: &str) -> PathBuf {
     let run = shared.state.run(&shared.run);
     run.join("images").join(instance)
 }
 
 /// The lists of an instance's images go.
-pub(crate) fn unlist(shared: &NodeContext, kept: &CheckpointFolders) {
+pub(crate) fn unlist(shared: &DataContext, kept: &CheckpointFolders) {
     let folder = lists(shared, kept.instance());
     if let Err(e) = shared.mover.remove(&folder) {
         warn(&e.failure.message);
@@ -77,7 +78,7 @@ pub(crate) fn unlist(shared: &NodeContext, kept: &CheckpointFolders) {
 
 impl ImageCopy {
     /// Carries it out; the event to report.
-    pub(crate) fn run(&self, shared: &NodeContext, control: &Control) -> Event {
+    pub(crate) fn run(&self, shared: &DataContext, control: &Control) -> Event {
         let began = Instant::now();
         let what = match self.copied(shared, control) {
             Ok(()) => Imaged::Copied {
@@ -106,7 +107,7 @@ impl ImageCopy {
         }
     }
 
-    fn copied(&self, shared: &NodeContext, control: &Control) -> Result<(), Failure> {
+    fn copied(&self, shared: &DataContext, control: &Control) -> Result<(), Failure> {
         let kept = CheckpointFolders::new(shared, self.instance, self.to)?;
         let coming = kept.tier.join(COPYING);
         let copied = self.copy(shared, &kept, &coming, control);
@@ -129,7 +130,7 @@ impl ImageCopy {
 
     fn copy(
         &self,
-        shared: &NodeContext,
+        shared: &DataContext,
         kept: &CheckpointFolders,
         coming: &Path,
         control: &Control,
@@ -177,7 +178,7 @@ impl ImageCopy {
 
     fn source(
         &self,
-        shared: &NodeContext,
+        shared: &DataContext,
         kept: &CheckpointFolders,
     ) -> Result<CopySource, Failure> {
         if shared.own.has(self.from.node) {

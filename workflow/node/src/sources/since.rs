@@ -1,6 +1,7 @@
 //! What of a source is not what it was when a run listed it.
 
-use super::{SourceLook, fill, is_tree, memory, on_disk, resolve, stamps};
+use super::{SourceLook, fill, is_tree, on_disk, resolve, stamps};
+use crate::source_memory;
 use crate::store::{hash_of, read_manifest};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +27,7 @@ pub fn look_at_source_since(
     let root = resolve(dataset.source.as_deref().unwrap_or(Path::new("")));
     let mut tree = mover.list_source(&root, &Control::default())?;
     let stamps = stamps(&root, &tree);
-    let known = memory::read(&state.sources(workspace).join(&dataset.name), &root);
+    let known = source_memory::read(&state.sources(workspace).join(&dataset.name), &root);
     fill(&mut tree, &stamps, &known);
     let mut before: BTreeMap<Box<[u8]>, Entry> = BTreeMap::new();
     for key in listed {

@@ -42,10 +42,9 @@ impl Local {
                 continue;
             };
             let keep = self.shared.dataset(part.data).map(|d| d.keep);
-            if let (Ok(Keep::UntilConsumed | Keep::Workflow), Some(pool)) = (keep, &self.pool) {
-                self.owed += 1;
+            if let Ok(Keep::UntilConsumed | Keep::Workflow) = keep {
                 let at = Place::Node(spot);
-                pool.add(DataJob::Evict { part, key, at });
+                self.add_job(DataJob::Evict { part, key, at });
             }
         }
     }
@@ -53,17 +52,30 @@ impl Local {
     /// What is cached goes where another run waits for room.
     fn give_cache_up(&mut self) {
         for (spot, part, key) in self.shared.ledgers.wanted_by_others() {
-            if let Some(pool) = &self.pool {
-                self.owed += 1;
-                let at = Place::Node(spot);
-                pool.add(DataJob::Evict { part, key, at });
-            }
+            let at = Place::Node(spot);
+            self.add_job(DataJob::Evict { part, key, at });
         }
+    }
+
+    /// The engine has no use for a replica any more.
+    pub(super) fn evict(&mut self, part: PartRef, key: &StoreKey, at: &Place, why: &Reason) {
+        if let Place::Node(spot) = at
+            && !self.shared.ledgers.evicts(*spot, key)
+        {
+            return;
+        }
+        let at = at.clone();
+        if self.stays_pinned(&at, key, why) {
+            self.ahead.push(Event::Evicted { part, at });
+            return;
+        }
+        let key = key.clone();
+        self.add_job(DataJob::Evict { part, key, at });
     }
 
     /// Whether a replica that the run has no use for is the last one of a part that the user has pinned, wherever the run has put it: it
     /// stays, and its room is none of the run's any more. One that was moved to another place of this run's, or is damaged, is not meant.
-    pub(super) fn stays_pinned(&mut self, at: &Place, key: &StoreKey, why: &Reason) -> bool {
+    fn stays_pinned(&mut self, at: &Place, key: &StoreKey, why: &Reason) -> bool {
         if !self.pinned.contains(key) {
             return false;
         }
@@ -121,12 +133,9 @@ impl Local {
             let replica = (spot, part, key);
             shared.ledgers.cache(replica, dir, share, &*shared.mover)
         };
-        if !dir.is_ok_and(|dir| marks(&dir))
-            && let Some(pool) = &self.pool
-        {
-            self.owed += 1;
+        if !dir.is_ok_and(|dir| marks(&dir)) {
             let (key, at) = (key.clone(), Place::Node(spot));
-            pool.add(DataJob::Evict { part, key, at });
+            self.add_job(DataJob::Evict { part, key, at });
         }
     }
 }

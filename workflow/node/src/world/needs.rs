@@ -4,15 +4,40 @@ use super::Config;
 use crate::capability::CapabilityError;
 use crate::image::Criu;
 use crate::image::able::try_images;
-use crate::namespaces::probe_shared;
+use crate::namespaces::{Namespaces, isolation, probe_shared};
 use crate::protocol::StepIsolation;
 use tarn_types::nodes::OwnedNodes;
 use tarn_types::workflow::CheckpointMethod::Image;
 use tarn_types::workflow::{Distribution, Workflow};
 
+/// What steps can have on this machine, or why they cannot.
+pub(super) struct StepCapabilities {
+    pub(super) isolation: Result<StepIsolation, CapabilityError>,
+    pub(super) one_namespace: Result<(), CapabilityError>,
+    /// Images of processes; none where no step wants them.
+    pub(super) imaging: Option<Result<Criu, CapabilityError>>,
+}
+
+impl StepCapabilities {
+    pub(super) fn probe(config: &Config) -> Self {
+        let isolation = match (&config.own, config.namespaces) {
+            (OwnedNodes::Some(nodes), _) if nodes.is_empty() => Err(no_step()),
+            (_, Namespaces::Auto) => isolation(&config.helper_exe, &config.state.run(&config.run)),
+            (_, Namespaces::Off) => Err(CapabilityError::new("namespaces are switched off")),
+        };
+        let isolated = isolation.clone().map(drop);
+        let alone = wants_images(&config.workflow);
+        Self {
+            one_namespace: isolated.and_then(|()| one_namespace(config)),
+            imaging: alone.map(|alone| imaging(config, &isolation, alone)),
+            isolation,
+        }
+    }
+}
+
 /// Whether the nodes of a step can have one namespace. On one machine they have one folder; elsewhere it is looked, if a step wants
 /// it, whether the programs for it are there and whether each tier can hold a brick.
-pub(super) fn one_namespace(config: &Config) -> Result<(), CapabilityError> {
+fn one_namespace(config: &Config) -> Result<(), CapabilityError> {
     let wanted = config.workflow.steps.iter().flat_map(|s| &s.uses);
     let wanted = wanted
         .filter(|u| u.distribution == Distribution::Shared)
@@ -39,12 +64,12 @@ pub(super) fn one_namespace(config: &Config) -> Result<(), CapabilityError> {
     Ok(())
 }
 
-pub(super) fn no_step() -> CapabilityError {
+fn no_step() -> CapabilityError {
     CapabilityError::new("no step runs here")
 }
 
 /// Whether images can be taken and restored here, for the steps of a run, of which one may be alone.
-pub(super) fn imaging(
+fn imaging(
     config: &Config,
     found: &Result<StepIsolation, CapabilityError>,
     alone: bool,
@@ -65,7 +90,7 @@ pub(super) fn imaging(
 }
 
 /// Whether one of the steps with images is alone, if there is one.
-pub(super) fn wants_images(workflow: &Workflow) -> Option<bool> {
+fn wants_images(workflow: &Workflow) -> Option<bool> {
     let restarts = workflow.steps.iter().filter_map(|s| s.restart);
     let of_images = restarts.filter(|r| r.from == Image);
     of_images.map(|r| r.alone).reduce(|one, other| one || other)

@@ -6,7 +6,7 @@ use crate::drained::{is_there, remove_drained};
 use crate::inventory::{self, Stays};
 use crate::ledger::vacate;
 use crate::pool::DataJob;
-use crate::shared::NodeContext;
+use crate::run_facts::RunFacts;
 use crate::store::{io_failure, make_folder, warn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -168,7 +168,7 @@ impl NodeWorld for Local {
 }
 
 /// Has all that is removed of this workspace from the own tiers overwritten, by whoever removes it.
-fn mark(shared: &NodeContext) -> Result<(), Failure> {
+fn mark(shared: &RunFacts) -> Result<(), Failure> {
     for (_, _, tier) in shared.own_tiers() {
         let folder = tier.root.join(&shared.workspace);
         make_folder(&folder)?;

@@ -1,40 +1,29 @@
-//! What all threads of a local world share.
+//! The data of a run on the nodes of its world: what threads that move, list and remove it share.
 
-use crate::capability::CapabilityError;
-use crate::drained::is_there;
-use crate::image::Criu;
-use crate::jobs::SyntheticJobIds;
+use crate::drained::{is_there, remove_drained};
 use crate::keys::DataKeys;
 use crate::ledger::{Ledgers, Reservation};
-use crate::protocol::StepIsolation;
+use crate::run_facts::RunFacts;
 use crate::sockets::{Near, Sockets};
-use crate::sources::Remembered;
-use crate::stage;
-use crate::store::{failure, is_folder, read_manifest, sealed_estimate, stored_estimate, unsealed};
-use crate::transfer::evict;
-use crate::writers::Writers;
+use crate::source_memory::Remembered;
+use crate::store::{failure, is_folder, unsealed, warn};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
-use tarn_ports::{
-    ChangedSince, CheckpointFinder, Control, Followers, MakePartition, Meter, Mover, MoverError,
-    Peers, Progress,
-};
-use tarn_types::action::AttemptSpec;
+use tarn_ports::{Control, Mover, MoverError, Peers, Progress};
 use tarn_types::checkpoint::CheckpointId;
-use tarn_types::cluster::{Cluster, Node, Tier};
 use tarn_types::event::{Event, Failure, FailureKind};
 use tarn_types::hash::Hash;
-use tarn_types::id::{DataId, InstanceId, NodeId, TierId, TierRef};
+use tarn_types::id::{DataId, InstanceId, TierRef};
 use tarn_types::key::DataKey;
-use tarn_types::layout::{StateDir, TierDir, drained_part};
 use tarn_types::manifest::Manifest;
 use tarn_types::nodes::OwnedNodes;
 use tarn_types::object::is_object;
 use tarn_types::part::{PartClass, PartRef, Place, StoreKey};
-use tarn_types::workflow::{Dataset, Workflow};
+use tarn_types::workflow::Dataset;
 
 /// Something for the loop.
 #[derive(Debug)]
@@ -47,39 +36,17 @@ pub(crate) enum NodeLoopEvent {
     Wake,
 }
 
-pub(crate) struct NodeContext {
-    pub(crate) run: String,
-    pub(crate) workspace: String,
-    pub(crate) workflow: Workflow,
-    pub(crate) cluster: Cluster,
-    /// Which of its nodes this world has itself.
-    pub(crate) own: OwnedNodes,
-    /// Replicas on the others.
+/// Replicas of a run: where they are, what they take, what moves them. What is fixed of the run is reached through it.
+pub(crate) struct DataContext {
+    pub(crate) facts: RunFacts,
+    /// Replicas on nodes of other worlds.
     pub(crate) peers: Option<Arc<dyn Peers>>,
-    /// The others, of steps of several nodes.
-    pub(crate) followers: Option<Arc<dyn Followers>>,
-    pub(crate) state: StateDir,
     pub(crate) mover: Arc<dyn Mover>,
     /// The keys of encrypted datasets, where the workflow has any.
     pub(crate) keys: Option<DataKeys>,
-    pub(crate) helper: PathBuf,
-    pub(crate) checkpoints: CheckpointFinder,
-    pub(crate) partitions: MakePartition,
-    pub(crate) changed_since: ChangedSince,
-    pub(crate) meter: Option<Arc<dyn Meter>>,
-    pub(crate) isolation: StepIsolation,
-    /// Why steps of several nodes cannot run here, if they cannot.
-    pub(crate) multi_node: Result<(), CapabilityError>,
-    /// Why the nodes of a step cannot have one namespace, if they cannot.
-    pub(crate) one_namespace: Result<(), CapabilityError>,
-    /// What takes images of processes, if a step wants that; or why it cannot.
-    pub(crate) imaging: Option<Result<Criu, CapabilityError>>,
-    /// The newest image of each instance that this world has copied to an own node.
-    pub(crate) copied: Mutex<BTreeMap<InstanceId, CheckpointId>>,
-    /// What nodes are called by each other.
-    pub(crate) addresses: BTreeMap<NodeId, String>,
-    pub(crate) caller_env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     pub(crate) ledgers: Ledgers,
+    /// What movement, and steps, are bound to, where there are several.
+    pub(crate) sockets: Option<Sockets>,
     pub(crate) progress: Progress,
     pub(crate) remembered: Mutex<Remembered>,
     pub(crate) parts: Mutex<BTreeMap<PartRef, (PartClass, StoreKey)>>,
@@ -89,28 +56,23 @@ pub(crate) struct NodeContext {
     pub(crate) others: Mutex<BTreeMap<(TierRef, StoreKey), PathBuf>>,
     /// Whether earlier runs have committed steps that this one may take over.
     pub(crate) reusable: AtomicBool,
+    /// The newest image of each instance that this world has copied to an own node.
+    pub(crate) copied: Mutex<BTreeMap<InstanceId, CheckpointId>>,
     pub(crate) deliveries: Sender<NodeLoopEvent>,
-    /// Steps that write to tiers in memory.
-    pub(crate) writers: Arc<Writers>,
-    /// The numbers of jobs that are none of Slurm's.
-    pub(crate) jobs: SyntheticJobIds,
-    /// What steps and movement are bound to, where there are several.
-    pub(crate) sockets: Option<Sockets>,
 }
 
-impl NodeContext {
+impl Deref for DataContext {
+    type Target = RunFacts;
+
+    fn deref(&self) -> &RunFacts {
+        &self.facts
+    }
+}
+
+impl DataContext {
     pub(crate) fn deliver(&self, delivery: NodeLoopEvent) {
         // The receiver is gone only when the world is being dropped: then nobody waits for it.
         let _ = self.deliveries.send(delivery);
-    }
-
-    pub(crate) fn dataset(&self, data: DataId) -> Result<&Dataset, Failure> {
-        self.workflow.data.get(data.at()).ok_or_else(|| {
-            failure(
-                FailureKind::Io,
-                format!("there is no dataset {data} in this workflow"),
-            )
-        })
     }
 
     /// The keys that the parts of a dataset are sealed with on the nodes, if they are.
@@ -150,7 +112,7 @@ impl NodeContext {
     }
 
     /// The key of a part is forgotten if no replica of it is left. Of several worlds none knows that by itself:
-    /// [`Shared::forget_gone`].
+    /// [`Self::forget_gone`].
     pub(crate) fn forget_key(&self, part: &StoreKey) -> Result<(), Failure> {
         match (&self.own, self.part_of(part)) {
             (OwnedNodes::All, Some(known)) => self.forget_gone(known.data, part),
@@ -213,14 +175,6 @@ impl NodeContext {
         }
     }
 
-    /// What a replica of a part of this dataset takes on a tier.
-    pub(crate) fn estimate(&self, data: DataId, manifest: &Manifest) -> u64 {
-        match self.dataset(data) {
-            Ok(dataset) if dataset.encrypt => sealed_estimate(manifest),
-            _ => stored_estimate(manifest),
-        }
-    }
-
     /// The listing of a replica, with the sizes of what is `sealed` in it.
     pub(crate) fn list_replica(&self, root: &Path, sealed: bool) -> Result<Manifest, MoverError> {
         let mut listed = self.mover.list(root, &Control::default())?;
@@ -248,52 +202,6 @@ impl NodeContext {
         sockets.near(self.tier_name(spot)?)
     }
 
-    pub(crate) fn tier_name(&self, spot: TierRef) -> Option<&str> {
-        let node = self.cluster.nodes.get(spot.node.at())?;
-        Some(&node.tiers.get(spot.tier.at())?.name)
-    }
-
-    /// What a node is called.
-    pub(crate) fn node_name(&self, node: NodeId) -> String {
-        let node_of = self.cluster.nodes.get(node.at());
-        node_of.map_or_else(|| node.to_string(), |n| n.name.clone())
-    }
-
-    /// The folder of this workflow on a tier of a node.
-    pub(crate) fn tier_dir(&self, spot: TierRef) -> Result<TierDir, Failure> {
-        let node = self.cluster.nodes.get(spot.node.at());
-        let found = node.and_then(|n| Some((n, n.tiers.get(spot.tier.at())?)));
-        let (node, tier) = found.ok_or_else(|| {
-            failure(
-                FailureKind::Io,
-                format!(
-                    "there is no tier {} of node {} in this cluster",
-                    spot.tier, spot.node
-                ),
-            )
-        })?;
-        Ok(TierDir::new(&tier.root, &self.workspace, &node.name))
-    }
-
-    /// The work folder of an attempt on a node.
-    pub(crate) fn work_folder(&self, run: &AttemptSpec, spot: TierRef) -> Result<PathBuf, Failure> {
-        Ok(self
-            .tier_dir(spot)?
-            .work()
-            .join(format!("{}.{}", run.instance, run.attempt)))
-    }
-
-    /// Where an attempt's output goes.
-    pub(crate) fn log_path(&self, run: &AttemptSpec) -> PathBuf {
-        let name = self
-            .workflow
-            .steps
-            .get(run.instance.step.at())
-            .map_or("step", |s| s.name.as_str());
-        let instance = format!("{name}-{}", run.instance.index);
-        self.state.step_log(&self.run, &instance, run.attempt)
-    }
-
     /// Where the replica of a part lies on a node's tier.
     pub(crate) fn replica(&self, spot: TierRef, key: &StoreKey) -> Result<PathBuf, Failure> {
         match self.others_at(spot, key) {
@@ -315,17 +223,6 @@ impl NodeContext {
     pub(crate) fn leave_to_others(&self, spot: TierRef, key: &StoreKey) -> bool {
         let others = self.others.lock().ok();
         others.is_some_and(|mut others| others.remove(&(spot, key.clone())).is_some())
-    }
-
-    /// Where a drained part lies.
-    pub(crate) fn drained(&self, key: &StoreKey) -> Result<PathBuf, Failure> {
-        let external = self.workflow.external.as_deref().ok_or_else(|| {
-            failure(
-                FailureKind::Io,
-                "the workflow has no `external` to drain to; add `external = DIR` at its top",
-            )
-        })?;
-        Ok(drained_part(external, &self.workspace, key))
     }
 
     pub(crate) fn know(&self, part: PartRef, class: PartClass, key: StoreKey) {
@@ -375,7 +272,7 @@ impl NodeContext {
         self.ledgers.clear_others_cache(spot, bytes, &*self.mover);
         while let Some((at, part, key)) = self.ledgers.in_the_way_of(spot, bytes) {
             let at = Place::Node(at);
-            let gone = evict(self, part, &key, &at);
+            let gone = self.evict(part, &key, &at);
             self.deliver(NodeLoopEvent::News(gone));
         }
     }
@@ -415,51 +312,37 @@ impl NodeContext {
         found.map(|(part, _)| *part)
     }
 
-    /// Where the manifest of a part is stored.
-    pub(crate) fn manifest_file(&self, key: &StoreKey) -> PathBuf {
-        self.state.manifest(&self.workspace, key)
-    }
-
-    pub(crate) fn manifest(&self, key: &StoreKey) -> Result<Manifest, Failure> {
-        read_manifest(&self.manifest_file(key))
-    }
-
-    /// The tiers of the own nodes.
-    pub(crate) fn own_tiers(&self) -> impl Iterator<Item = (TierRef, &Node, &Tier)> {
-        let nodes = (0..).map(NodeId).zip(&self.cluster.nodes);
-        let own = nodes.filter(|(n, _)| self.own.has(*n));
-        own.flat_map(|(node, n)| {
-            let tiers = (0..).map(TierId).zip(&n.tiers);
-            tiers.map(move |(tier, t)| (TierRef { node, tier }, n, t))
-        })
-    }
-
-    /// Whether what is no node's is this world's: the sources, what is remembered of them, the drained area, manifests
-    /// that nobody needs. Of the worlds of a run it is one: that of one machine, or the one without nodes.
-    pub(crate) fn is_home(&self) -> bool {
-        match &self.own {
-            OwnedNodes::All => true,
-            OwnedNodes::Some(nodes) => nodes.is_empty(),
+    /// Removes a replica; the event to report. What cannot be removed is reported as gone, because nothing may use it
+    /// any more, and is tried again by every later clean-up.
+    pub(crate) fn evict(&self, part: PartRef, key: &StoreKey, at: &Place) -> Event {
+        self.take_back(at, key);
+        Event::Evicted {
+            part,
+            at: at.clone(),
         }
     }
 
-    /// The folder below which every step finds its data: `$TARN_<dataset>` is `<this>/<dataset>`. Nodes of several machines
-    /// have the same tiers: it is the same path on all.
-    pub(crate) fn stage(&self) -> Option<PathBuf> {
-        let (_, _, tier) = self.own_tiers().next()?;
-        Some(stage::folder(&tier.root, &self.workspace))
-    }
-
-    pub(crate) fn place_name(&self, place: &Place) -> String {
-        match place {
-            Place::Node(spot) => self
-                .cluster
-                .nodes
-                .get(spot.node.at())
-                .map_or_else(|| spot.node.to_string(), |n| format!("node `{}`", n.name)),
-            Place::Source => "the source".into(),
-            Place::External(path) => path.display().to_string(),
-            Place::Drained => "the drained area".into(),
+    /// Removes a replica that is there, or is not: what fails in the middle leaves nothing visible and nothing counted.
+    /// What cannot be removed stays counted, and is told of on stderr.
+    pub(crate) fn take_back(&self, at: &Place, key: &StoreKey) {
+        let removed = match at {
+            Place::Node(spot) if self.leave_to_others(*spot, key) => return,
+            Place::Node(spot) => self.replica(*spot, key).and_then(|path| {
+                self.mover.remove(&path)?;
+                self.ledgers.left(*spot, key);
+                Ok(())
+            }),
+            Place::Drained => self
+                .drained(key)
+                .and_then(|path| remove_drained(&path, &self.workspace, &*self.mover)),
+            Place::Source | Place::External(_) => Ok(()),
+        };
+        let forgotten = removed.and_then(|()| self.forget_key(key));
+        if let Err(e) = forgotten {
+            warn(&format!(
+                "the replica {} could not be removed: {}",
+                key.0, e.message
+            ));
         }
     }
 }

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Instant;
 use tarn_types::hash::Hash;
+use tarn_types::id::DataId;
 use tarn_types::manifest::{Entry, EntryKind, Manifest, parent};
 
 const MAGIC: &[u8; 8] = b"tarnsrc1";
@@ -12,27 +14,27 @@ const HASH_BYTES: usize = 16;
 
 /// What a program cannot set back: it tells a changed file of the same size and time from the old one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(crate) struct Stamp {
     /// When the file's inode was changed last, in nanoseconds since 1970.
-    pub(super) changed: i64,
-    pub(super) inode: u64,
+    pub(crate) changed: i64,
+    pub(crate) inode: u64,
 }
 
 impl Stamp {
     /// Of a file that could still change unseen when it was read: no file has it, so its content is looked at again.
-    pub(super) const UNSURE: Self = Self {
+    pub(crate) const UNSURE: Self = Self {
         changed: i64::MIN,
         inode: 0,
     };
 
     /// Of an object of a store, whose size and time in a manifest tell it from every other: the time is made of its ETag.
-    pub(super) const OBJECT: Self = Self {
+    pub(crate) const OBJECT: Self = Self {
         changed: i64::MIN + 1,
         inode: 0,
     };
 
     /// Of a file, or of the one that a link stands for; `None` when it cannot be looked at.
-    pub(super) fn of(path: &Path) -> Option<Self> {
+    pub(crate) fn of(path: &Path) -> Option<Self> {
         let meta = std::fs::metadata(path).ok()?;
         let changed = meta.ctime().saturating_mul(1_000_000_000);
         Some(Self {
@@ -43,11 +45,18 @@ impl Stamp {
 }
 
 /// Files with hashes and stamps.
-pub(super) type StampedFiles = BTreeMap<Box<[u8]>, (Entry, Stamp)>;
+pub(crate) type StampedFiles = BTreeMap<Box<[u8]>, (Entry, Stamp)>;
+
+/// Files of sources with hashes that were read in this run, to be written to `<state>/sources`.
+#[derive(Debug, Default)]
+pub(crate) struct Remembered {
+    pub(crate) fresh: BTreeMap<DataId, StampedFiles>,
+    pub(crate) flushed: Option<Instant>,
+}
 
 /// What is known of the files of `source`. Nothing, when the memory is missing, damaged, or of another source:
 /// then files are read again.
-pub(super) fn read(file: &Path, source: &Path) -> StampedFiles {
+pub(crate) fn read(file: &Path, source: &Path) -> StampedFiles {
     let decoded = std::fs::read(file).ok().and_then(|b| decode(&b, source));
     decoded.unwrap_or_default()
 }
@@ -79,7 +88,7 @@ fn decode(bytes: &[u8], source: &Path) -> Option<StampedFiles> {
 }
 
 /// Replaces the memory. Losing it costs only reading again, so that nothing is synced and no error reported.
-pub(super) fn write(file: &Path, source: &Path, mut files: StampedFiles) {
+pub(crate) fn write(file: &Path, source: &Path, mut files: StampedFiles) {
     let manifest = with_folders(&files);
     let mut bytes = MAGIC.to_vec();
     for part in [
