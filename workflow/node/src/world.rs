@@ -9,27 +9,30 @@ pub use nodes::leave_tiers;
 
 use open::open_context;
 
-use crate::data_context::NodeLoopEvent;
-use crate::durable;
-use crate::envelope_queue::EnvelopeQueue;
-use crate::follower::{LedAttempts, StepRouter};
-use crate::handle::Handle;
-use crate::image::copy::{ImageCopy, unlist};
-use crate::kept::{self, CheckpointFolders};
-use crate::keys::Wrapping;
-use crate::launch::{Leaving, StopUrgency};
-use crate::ledger::vacate;
-use crate::lent::ExportedPartition;
-use crate::namespaces::Namespaces;
-use crate::node_context::NodeContext;
-use crate::pool::{DataJob, DataPool};
-use crate::protocol::StepIsolation;
-use crate::run_facts::RunFacts;
-use crate::step;
-use crate::step_view::mount_points;
-use crate::store::{is_folder, warn};
-use crate::writers::{MemoryWatchdog, Writers};
-use crate::{dests, partitions, sources, stage};
+use crate::attempt::envelope_queue::EnvelopeQueue;
+use crate::attempt::follower::{LedAttempts, StepRouter};
+use crate::attempt::handle::Handle;
+use crate::attempt::node_context::NodeContext;
+use crate::attempt::partitions;
+use crate::attempt::step;
+use crate::attempt::step_view::mount_points;
+use crate::attempt::writers::{MemoryWatchdog, Writers};
+use crate::helper::image::copy::{ImageCopy, unlist};
+use crate::helper::launch::{Leaving, StopUrgency};
+use crate::helper::namespaces::Namespaces;
+use crate::helper::protocol::StepIsolation;
+use crate::remote_tiers::lent::ExportedPartition;
+use crate::staging::dests;
+use crate::staging::pool::{DataJob, DataPool};
+use crate::staging::sources;
+use crate::storage::checkpoint_folders::{self, CheckpointFolders};
+use crate::storage::data_context::NodeLoopEvent;
+use crate::storage::durable;
+use crate::storage::keys::Wrapping;
+use crate::storage::ledger::vacate;
+use crate::storage::run_facts::RunFacts;
+use crate::storage::stage;
+use crate::storage::store::{is_folder, warn};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
 use std::collections::{BTreeMap, BTreeSet};
@@ -423,7 +426,8 @@ impl Local {
         let own = at.iter().filter(|spot| self.shared.own.has(spot.node));
         let kept = own.filter_map(|spot| Some((*spot, kept(*spot).ok()?)));
         // What follows may run there again.
-        let aside = kept.filter_map(|(spot, kept)| kept::set_aside(&self.shared, &kept, spot));
+        let aside = kept
+            .filter_map(|(spot, kept)| checkpoint_folders::set_aside(&self.shared, &kept, spot));
         let aside = aside.collect();
         if let Some(pool) = &self.pool {
             pool.add(DataJob::Forget(aside));
@@ -623,7 +627,7 @@ impl Drop for Local {
             warn(&message);
         }
         if self.done {
-            kept::remove_all(&self.shared);
+            checkpoint_folders::remove_all(&self.shared);
         }
         let roots: BTreeSet<&PathBuf> = self.shared.own_tiers().map(|(_, _, t)| &t.root).collect();
         for root in roots {

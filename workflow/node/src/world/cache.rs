@@ -1,9 +1,9 @@
 //! What a run that shares its tiers with others gives up for them, and what stays as cache while nobody needs its room.
 
 use super::Local;
-use crate::inventory::is_protected;
-use crate::pool::{DataJob, DataPool};
-use crate::store::warn;
+use crate::staging::inventory::is_protected;
+use crate::staging::pool::{DataJob, DataPool};
+use crate::storage::store::warn;
 use std::time::Instant;
 use tarn_types::event::Event;
 use tarn_types::id::TierRef;

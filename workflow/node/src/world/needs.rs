@@ -2,10 +2,10 @@
 
 use super::Config;
 use crate::capability::CapabilityError;
-use crate::image::Criu;
-use crate::image::able::try_images;
-use crate::namespaces::{Namespaces, isolation, probe_shared};
-use crate::protocol::StepIsolation;
+use crate::helper::image::Criu;
+use crate::helper::image::able::try_images;
+use crate::helper::namespaces::{Namespaces, isolation, probe_shared};
+use crate::helper::protocol::StepIsolation;
 use tarn_types::nodes::OwnedNodes;
 use tarn_types::workflow::CheckpointMethod::Image;
 use tarn_types::workflow::{Distribution, Workflow};

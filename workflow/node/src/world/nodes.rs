@@ -2,12 +2,12 @@
 
 use super::Local;
 use crate::capability::CapabilityError;
-use crate::drained::{is_there, remove_drained};
-use crate::inventory::{self, Stays};
-use crate::ledger::vacate;
-use crate::pool::DataJob;
-use crate::run_facts::RunFacts;
-use crate::store::{io_failure, make_folder, warn};
+use crate::staging::inventory::{self, Stays};
+use crate::staging::pool::DataJob;
+use crate::storage::drained::{is_there, remove_drained};
+use crate::storage::ledger::vacate;
+use crate::storage::run_facts::RunFacts;
+use crate::storage::store::{io_failure, make_folder, warn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;

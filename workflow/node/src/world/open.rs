@@ -2,17 +2,17 @@
 
 use super::needs::StepCapabilities;
 use super::{Config, world_error};
+use crate::attempt::jobs::SyntheticJobIds;
+use crate::attempt::node_context::NodeContext;
 use crate::capability::CapabilityError;
-use crate::command::with_shells;
-use crate::data_context::{DataContext, NodeLoopEvent};
-use crate::jobs::SyntheticJobIds;
-use crate::keys::DataKeys;
-use crate::ledger::Ledgers;
-use crate::node_context::NodeContext;
-use crate::protocol::StepIsolation;
-use crate::run_facts::RunFacts;
+use crate::helper::command::with_shells;
+use crate::helper::protocol::StepIsolation;
 use crate::sockets::Sockets;
-use crate::store::make_folder;
+use crate::storage::data_context::{DataContext, NodeLoopEvent};
+use crate::storage::keys::DataKeys;
+use crate::storage::ledger::Ledgers;
+use crate::storage::run_facts::RunFacts;
+use crate::storage::store::make_folder;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;

@@ -1,0 +1,203 @@
+//! What has come for the threads of an attempt from the nodes of other worlds.
+
+use crate::attempt::message::{Envelope, Exec};
+use crate::helper::launch::StepStopper;
+use crate::storage::store::failure;
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tarn_types::event::{Failure, FailureKind};
+use tarn_types::id::NodeId;
+
+/// Messages of one node that wait for an attempt's thread: each answers a question, or tells the one end of a helper.
+const MAX_WAITING: usize = 64;
+/// Messages about commands of `tarn exec` that wait: some thousand streams with a full window.
+const MAX_WAITING_EXEC: usize = 1 << 16;
+
+#[derive(Default)]
+struct Letters {
+    waiting: BTreeMap<usize, VecDeque<Envelope>>,
+    /// Nodes from which nothing will come any more.
+    lost: BTreeSet<usize>,
+    /// Nodes that are there, with which no messages can be exchanged, and the failure that it is.
+    unreachable: BTreeMap<usize, Failure>,
+    all_lost: bool,
+}
+
+/// The messages for one attempt, by the position of the follower that they are from (or for).
+pub(crate) struct EnvelopeQueue {
+    /// The nodes of the step in order, for who leads it.
+    nodes: Vec<NodeId>,
+    letters: Mutex<Letters>,
+    pub(crate) exec: ExecBox,
+}
+
+impl EnvelopeQueue {
+    pub(crate) fn new(nodes: Vec<NodeId>) -> io::Result<Self> {
+        Ok(Self {
+            nodes,
+            letters: Mutex::default(),
+            exec: ExecBox::new()?,
+        })
+    }
+
+    fn letters(&self) -> MutexGuard<'_, Letters> {
+        // Nothing is left half done when a thread panics.
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the follower at a position is this node.
+    pub(crate) fn is_from(&self, at: usize, node: NodeId) -> bool {
+        self.nodes.get(at) == Some(&node)
+    }
+
+    /// Something has come. Who sends more than anybody may is as good as lost.
+    pub(crate) fn put(&self, envelope: Envelope, stop: &StepStopper) {
+        let at = envelope.at;
+        let fits = match envelope.exec() {
+            Ok((session, about, bytes)) => self.exec.put(ExecPost {
+                at,
+                session,
+                about,
+                bytes,
+            }),
+            Err(envelope) => {
+                let mut letters = self.letters();
+                let waiting = letters.waiting.entry(at).or_default();
+                waiting.push_back(envelope);
+                waiting.len() <= MAX_WAITING
+            }
+        };
+        if !fits {
+            self.letters().lost.insert(at);
+        }
+        stop.wake();
+    }
+
+    /// The next message of a node.
+    pub(crate) fn take(&self, at: usize) -> Option<Envelope> {
+        self.letters().waiting.get_mut(&at)?.pop_front()
+    }
+
+    /// Where a node is among those of the step.
+    fn positions(&self, node: NodeId) -> impl Iterator<Item = usize> {
+        let all = self.nodes.iter().enumerate();
+        all.filter(move |(_, n)| **n == node).map(|(at, _)| at)
+    }
+
+    /// A node is lost.
+    pub(crate) fn lose(&self, node: NodeId, stop: &StepStopper) {
+        self.letters().lost.extend(self.positions(node));
+        stop.wake();
+    }
+
+    /// No messages can be exchanged with a node, though it is not known as lost.
+    pub(crate) fn cut_off(&self, node: NodeId, failure: &Failure, stop: &StepStopper) {
+        let failures = self.positions(node).map(|at| (at, failure.clone()));
+        self.letters().unreachable.extend(failures);
+        stop.wake();
+    }
+
+    /// All are: this world ends.
+    pub(crate) fn lose_all(&self, stop: &StepStopper) {
+        self.letters().all_lost = true;
+        stop.wake();
+    }
+
+    pub(crate) fn lost(&self, at: usize) -> bool {
+        let letters = self.letters();
+        letters.all_lost || letters.lost.contains(&at) || letters.unreachable.contains_key(&at)
+    }
+
+    /// What it means for the attempt that nothing comes of the follower at a position, which is called so.
+    pub(crate) fn failure(&self, at: usize, name: &str) -> Failure {
+        let letters = self.letters();
+        // Of a lost node everything else follows.
+        let is_lost = letters.all_lost || letters.lost.contains(&at);
+        let cut_off = letters.unreachable.get(&at).filter(|_| !is_lost);
+        cut_off.cloned().unwrap_or_else(|| lost_failure(name))
+    }
+}
+
+/// The failure of a node that does not answer any more.
+fn lost_failure(name: &str) -> Failure {
+    failure(
+        FailureKind::NodeLost,
+        format!("node `{name}` was lost while the step was on it; nothing of this attempt is kept"),
+    )
+}
+
+/// Something about a command of `tarn exec`.
+pub(crate) struct ExecPost {
+    pub(crate) at: usize,
+    pub(crate) session: u32,
+    pub(crate) about: Exec,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// See [`ExecBox::closing`].
+pub(crate) struct Closing<'a>(&'a ExecBox);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.closed.store(true, Ordering::SeqCst);
+        self.0.wake();
+    }
+}
+
+/// What has come for the thread that relays `tarn exec`.
+pub(crate) struct ExecBox {
+    waiting: Mutex<VecDeque<ExecPost>>,
+    closed: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl ExecBox {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            waiting: Mutex::default(),
+            closed: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    fn put(&self, post: ExecPost) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = waiting.len() < MAX_WAITING_EXEC;
+        if fits {
+            waiting.push_back(post);
+        }
+        drop(waiting);
+        self.wake();
+        fits
+    }
+
+    fn wake(&self) {
+        // It fails only when the counter is full, and then the reader is awake.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// All that has come; what comes later wakes again.
+    pub(crate) fn take(&self) -> VecDeque<ExecPost> {
+        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *waiting)
+    }
+
+    /// Ends the thread that relays once this is dropped.
+    pub(crate) fn closing(&self) -> Closing<'_> {
+        Closing(self)
+    }
+
+    pub(crate) fn closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// What to poll for.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

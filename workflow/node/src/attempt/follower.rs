@@ -1,0 +1,379 @@
+//! The part of a step that another world leads, on a node that this world owns: a thread that does what it is told.
+
+use crate::attempt::envelope_queue::EnvelopeQueue;
+use crate::attempt::handle::Handle;
+use crate::attempt::local_node::{Attempted, LocalNode};
+use crate::attempt::member::Member;
+use crate::attempt::message::{AttemptPeer, Envelope, Say};
+use crate::attempt::node_context::NodeContext;
+use crate::attempt::node_task::StepNodeTask;
+use crate::attempt::relay::Relay;
+use crate::attempt::step_needs::needs;
+use crate::helper::launch::{LaunchError, Launcher, StopUrgency};
+use crate::helper::protocol::HelperReport;
+use crate::storage::store::{failure, warn};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use tarn_types::action::AttemptSpec;
+use tarn_types::event::{Failure, FailureKind};
+use tarn_types::id::NodeId;
+use tarn_types::nodes::AttemptId;
+
+/// The attempts that this world leads.
+pub(crate) type LedAttempts = Arc<Mutex<BTreeMap<AttemptId, Arc<Handle>>>>;
+
+/// An attempt, and the position of the own node among its nodes.
+type AttemptPosition = (AttemptId, usize);
+
+struct Attended {
+    leader: NodeId,
+    handle: Arc<Handle>,
+}
+
+/// Where messages about steps arrive.
+pub(crate) struct StepRouter {
+    shared: Arc<NodeContext>,
+    led: LedAttempts,
+    attended: Arc<Mutex<BTreeMap<AttemptPosition, Attended>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl StepRouter {
+    pub(crate) fn new(shared: Arc<NodeContext>, led: LedAttempts) -> Self {
+        Self {
+            shared,
+            led,
+            attended: Arc::default(),
+            threads: Vec::new(),
+        }
+    }
+
+    /// Attempts that are under way here and led elsewhere.
+    pub(crate) fn attended(&self) -> usize {
+        self.attended.lock().map_or(0, |a| a.len())
+    }
+
+    /// Another node says something about an attempt.
+    pub(crate) fn hear(&mut self, from: NodeId, step: AttemptId, message: &[u8]) {
+        let envelope = match Envelope::decode(message) {
+            Ok(envelope) => envelope,
+            Err(e) => {
+                let name = self.shared.node_name(from);
+                return warn(&format!(
+                    "a message of node `{name}` about a step cannot be read: {e}"
+                ));
+            }
+        };
+        let led = self.led.lock().ok().and_then(|l| l.get(&step).cloned());
+        if let Some(handle) = led {
+            let envelopes = handle.envelopes.as_ref();
+            if let Some(envelopes) = envelopes.filter(|m| m.is_from(envelope.at, from)) {
+                envelopes.put(envelope, &handle.stop);
+            }
+            return;
+        }
+        let part = (step, envelope.at);
+        if let Say::Begin(run) = envelope.say {
+            return self.begin(from, part, run);
+        }
+        let handle = self.attended.lock().ok().and_then(|a| {
+            let attended = a.get(&part).filter(|a| a.leader == from)?;
+            Some(Arc::clone(&attended.handle))
+        });
+        match (handle, &envelope.say) {
+            (Some(handle), Say::Cancel) => handle.cancel(StopUrgency::Terminate),
+            (Some(handle), _) => {
+                if let Some(envelopes) = &handle.envelopes {
+                    envelopes.put(envelope, &handle.stop);
+                }
+            }
+            // The leader waits for an answer.
+            (None, Say::Do(_) | Say::Enter) => self.lost(from, part),
+            (None, _) => {}
+        }
+    }
+
+    /// Tells the leader that there is nobody.
+    fn lost(&self, leader: NodeId, (step, at): AttemptPosition) {
+        let line = AttemptPeer {
+            shared: &self.shared,
+            to: leader,
+            step,
+            at,
+        };
+        line.send_message(Say::Lost);
+    }
+
+    fn begin(&mut self, leader: NodeId, part: AttemptPosition, run: Box<AttemptSpec>) {
+        let known = self.attended.lock().map_or(true, |a| a.contains_key(&part));
+        let spot = run.nodes.get(part.1);
+        let own = spot.is_some_and(|s| self.shared.own.has(s.node));
+        if known || !own || part.0 != (run.instance, run.attempt) {
+            return self.lost(leader, part);
+        }
+        if let Err(e) = self.start(leader, part, run) {
+            warn(&format!("cannot take part in a step: {e}"));
+            self.lost(leader, part);
+        }
+    }
+
+    fn start(
+        &mut self,
+        leader: NodeId,
+        part: AttemptPosition,
+        run: Box<AttemptSpec>,
+    ) -> std::io::Result<()> {
+        let handle = Arc::new(Handle::new(Some(EnvelopeQueue::new(Vec::new())?))?);
+        let attended = Attended {
+            leader,
+            handle: Arc::clone(&handle),
+        };
+        if let Ok(mut all) = self.attended.lock() {
+            all.insert(part, attended);
+        }
+        let (shared, all) = (Arc::clone(&self.shared), Arc::clone(&self.attended));
+        // A helper dies with the thread that started it: this one sees the node's part of its step through.
+        let thread = std::thread::Builder::new()
+            .name(format!("tarn-{}", run.instance))
+            .spawn(move || {
+                let line = AttemptPeer {
+                    shared: &shared,
+                    to: leader,
+                    step: part.0,
+                    at: part.1,
+                };
+                let done = catch_unwind(AssertUnwindSafe(|| attend(line, &run, &handle)));
+                if let Ok(mut all) = all.lock() {
+                    all.remove(&part);
+                }
+                if done.is_err() {
+                    line.send_message(Say::Lost);
+                }
+            });
+        if thread.is_err()
+            && let Ok(mut all) = self.attended.lock()
+        {
+            all.remove(&part);
+        }
+        self.threads.retain(|t| !t.is_finished());
+        self.threads.push(thread?);
+        Ok(())
+    }
+
+    /// A node is lost: what it leads ends here, and what is led here is without it.
+    pub(crate) fn node_lost(&self, node: NodeId) {
+        if let Ok(led) = self.led.lock() {
+            for handle in led.values() {
+                handle
+                    .envelopes
+                    .iter()
+                    .for_each(|m| m.lose(node, &handle.stop));
+            }
+        }
+        self.give_up_led(|_, a| a.leader == node);
+    }
+
+    /// A message about an attempt did not reach the other one of this node and that, and why not: the attempt fails.
+    pub(crate) fn undelivered(&self, node: NodeId, step: AttemptId, why: &str) {
+        let led = self.led.lock().ok().and_then(|l| l.get(&step).cloned());
+        if let Some(handle) = led {
+            let cut_off = failure(FailureKind::Io, why);
+            let envelopes = handle.envelopes.iter();
+            envelopes.for_each(|m| m.cut_off(node, &cut_off, &handle.stop));
+            return;
+        }
+        self.give_up_led(|(of, _), a| *of == step && a.leader == node);
+    }
+
+    fn give_up_led(&self, which: impl Fn(&AttemptPosition, &Attended) -> bool) {
+        let Ok(all) = self.attended.lock() else {
+            return;
+        };
+        for attended in all.iter().filter(|(p, a)| which(p, a)).map(|(_, a)| a) {
+            attended.handle.cancel(StopUrgency::Kill);
+            let stop = &attended.handle.stop;
+            attended
+                .handle
+                .envelopes
+                .iter()
+                .for_each(|m| m.lose_all(stop));
+        }
+    }
+
+    /// This world ends: nobody will hear of anything any more.
+    pub(crate) fn end(&mut self) {
+        if let Ok(led) = self.led.lock() {
+            for handle in led.values() {
+                handle
+                    .envelopes
+                    .iter()
+                    .for_each(|m| m.lose_all(&handle.stop));
+            }
+        }
+        self.give_up_led(|_, _| true);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Does what the leader says until the attempt is over, or the leader is lost.
+fn attend(line: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
+    let shared = line.shared;
+    let (Some(envelopes), Some(spot)) = (&handle.envelopes, run.nodes.get(line.at)) else {
+        return;
+    };
+    let step = shared.workflow.steps.get(run.instance.step.at());
+    let prepared = step
+        .ok_or_else(|| "the workflow has no such step".to_owned())
+        .and_then(|step| Ok((step, needs(shared, step, run).map_err(|f| f.message)?)))
+        .and_then(|found| match &shared.multi_node {
+            Ok(()) => Ok(found),
+            Err(why) => Err(format!("a step of several nodes needs namespaces: {why}")),
+        });
+    let (step, needs) = match prepared {
+        Ok(found) => found,
+        Err(why) => return refuse(line, envelopes, handle, why),
+    };
+    let log = shared.log_path(run);
+    let of = Attempted {
+        shared,
+        step,
+        run,
+        needs: &needs,
+        handle,
+        log: &log,
+        home: *spot,
+    };
+    let relay = Relay::of_mate(line, run, *spot, envelopes);
+    let follower = Follower {
+        line,
+        envelopes,
+        handle,
+        here: LocalNode::new(of, line.at, *spot),
+        listens: false,
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| relay.run());
+        // Whatever happens to it, the other ends too.
+        let _closing = envelopes.exec.closing();
+        follower.serve();
+    });
+}
+
+/// Answers until the leader has understood.
+fn refuse(line: AttemptPeer<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why: String) {
+    let refused: Result<_, Failure> = Err(failure(FailureKind::Launch, why));
+    let mut over = false;
+    while !over && !envelopes.lost(line.at) {
+        if let Some(envelope) = envelopes.take(line.at) {
+            over = matches!(envelope.say, Say::Do(StepNodeTask::Over { .. }));
+            line.send_message(Say::Done {
+                result: refused.clone(),
+                evicted: Vec::new(),
+            });
+            continue;
+        }
+        let mut fds = [PollFd::from_borrowed_fd(handle.stop.fd(), PollFlags::IN)];
+        let _ = poll(&mut fds, None);
+        handle.stop.take();
+    }
+}
+
+struct Follower<'a> {
+    line: AttemptPeer<'a>,
+    envelopes: &'a EnvelopeQueue,
+    handle: &'a Handle,
+    here: LocalNode<'a>,
+    /// Whether the helper was told to set everything up, and has not said yet how the step ended here.
+    listens: bool,
+}
+
+impl Follower<'_> {
+    fn serve(mut self) {
+        loop {
+            while let Some(envelope) = self.envelopes.take(self.line.at) {
+                let Ok(say) = envelope.open() else { continue };
+                if self.obey(say) {
+                    return;
+                }
+            }
+            if self.envelopes.lost(self.line.at) {
+                break;
+            }
+            self.wait();
+            self.listen();
+        }
+        // Nobody will say any more that it was committed.
+        let _ = self.here.done(&StepNodeTask::Over { committed: false });
+    }
+
+    fn wait(&mut self) {
+        let mut fds = vec![PollFd::from_borrowed_fd(
+            self.handle.stop.fd(),
+            PollFlags::IN,
+        )];
+        let helper = self.here.helper().filter(|_| self.listens);
+        let socket = helper.as_ref().and_then(|h| h.fd());
+        fds.extend(socket.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let _ = poll(&mut fds, None);
+        self.handle.stop.take();
+        if self.handle.stop.overran().is_some() {
+            // The leader hears that it is gone, and asks why.
+            self.here.helper().into_iter().for_each(Launcher::kill);
+        }
+    }
+
+    /// Passes on what the helper says.
+    fn listen(&mut self) {
+        let helper = self.here.helper().filter(|_| self.listens);
+        let Some(said) = helper.and_then(Launcher::next_report) else {
+            return;
+        };
+        self.listens = !matches!(said, None | Some(HelperReport::Ended { .. }));
+        if let (Some(HelperReport::Ended { used, .. }), Some(helper)) = (&said, self.here.helper())
+        {
+            *helper.used() = Some(*used);
+            helper.leave();
+        }
+        self.line.send_message(said.map_or(Say::Gone, Say::Report));
+    }
+
+    /// Whether the attempt is over.
+    fn obey(&mut self, say: Say) -> bool {
+        match say {
+            Say::Do(task) => {
+                let over = matches!(task, StepNodeTask::Over { .. });
+                // Waiting for the kernel to take its namespaces down is not the leader's to do.
+                let leaving = over.then(|| self.here.leaving());
+                let result = self.here.done(&task);
+                let evicted = self.here.evicted();
+                self.line.send_message(Say::Done { result, evicted });
+                drop(leaving);
+                return over;
+            }
+            Say::Enter => {
+                let entered = match self.here.helper() {
+                    Some(helper) => helper.prepare().and_then(|()| helper.ready()),
+                    None => Err(LaunchError::NoHelper),
+                };
+                self.listens = entered.is_ok();
+                let entered = entered.map_err(|why| why.to_string());
+                self.line.send_message(Say::Entered(entered));
+            }
+            Say::Order(order) => {
+                if let Some(helper) = self.here.helper() {
+                    // A helper that is gone shows as the end of its socket.
+                    let _ = helper.order(&order);
+                }
+            }
+            Say::Kill => self.here.helper().into_iter().for_each(Launcher::kill),
+            // What else there is a leader does not say, or has been heard before.
+            _ => {}
+        }
+        false
+    }
+}

@@ -1,0 +1,175 @@
+//! What the script of a job finds of Slurm where there is no Slurm. docs/guide/sbatch-scripts.md.
+
+use crate::storage::run_facts::RunFacts;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tarn_types::action::AttemptSpec;
+use tarn_types::hash::Hasher;
+use tarn_types::shell::OWN_JOB;
+use tarn_types::workflow::Step;
+
+/// A script of sbatch says it of its step; of another step that reads such variables, the run does.
+const NAME: &str = "SLURM_JOB_NAME";
+/// The number of a job. Where it is set already there is a job around all this.
+const JOB: &str = "SLURM_JOB_ID";
+const ELEMENT: &str = "SLURM_ARRAY_TASK_ID";
+/// Numbers from here on are given here: those of Slurm are smaller (`MaxJobId`), so none is another job's. Programs read them into 32 bits.
+const FIRST: u64 = 1_000_000_000;
+
+/// The numbers of jobs that are none of Slurm's: each its own, and other ones in each run.
+#[derive(Debug)]
+pub(crate) struct SyntheticJobIds {
+    base: u64,
+    /// By step, and of an instance by its element too.
+    given: Mutex<BTreeMap<(String, Option<String>), u64>>,
+}
+
+impl SyntheticJobIds {
+    pub(crate) fn new(workspace: &str, run: &str) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(0));
+        let host = rustix::system::uname();
+        let mut hasher = Hasher::new();
+        hasher
+            .field(workspace.as_bytes())
+            .field(run.as_bytes())
+            .field(host.nodename().to_bytes())
+            .number(now)
+            .number(u64::from(std::process::id()));
+        let low = hasher.finish().0 as u64;
+        Self {
+            base: FIRST + low % FIRST,
+            given: Mutex::default(),
+        }
+    }
+
+    /// The same for all attempts, as of a job that is requeued.
+    fn number(&self, step: &Step, item: Option<&str>) -> u64 {
+        let mut given = self
+            .given
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let next = self.base + given.len() as u64;
+        let key = (step.name.clone(), item.map(str::to_owned));
+        *given.entry(key).or_insert(next)
+    }
+}
+
+/// Adds what Slurm would tell a job of this step, where it is that of a script and no job is around it.
+pub(crate) fn describe(
+    env: &mut BTreeMap<OsString, OsString>,
+    jobs: &SyntheticJobIds,
+    facts: &RunFacts,
+    (step, run): (&Step, &AttemptSpec),
+    node: &str,
+    scratch: &Path,
+) {
+    let around = env.get(OsStr::new(JOB)).is_some_and(|job| !job.is_empty());
+    if around || !step.env.contains_key(NAME) {
+        return;
+    }
+    let item = run.item.as_deref();
+    let nodes = run.nodes.iter();
+    let names: Vec<&str> = nodes
+        .filter_map(|s| facts.cluster.nodes.get(s.node.at()))
+        .map(|n| n.name.as_str())
+        .collect();
+    let count = names.len().max(1);
+    let on_each = step.tasks.div_ceil(step.nodes.max(1)).max(1);
+    let each = |what: u32| match count {
+        1 => what.to_string(),
+        n => format!("{what}(x{n})"),
+    };
+    let job = jobs.number(step, item);
+    let at = names.iter().position(|name| *name == node).unwrap_or(0);
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy().into_owned();
+    let list = names.join(",");
+    let mut all: Vec<(&str, OsString)> = vec![
+        (JOB, job.to_string().into()),
+        ("SLURM_JOBID", job.to_string().into()),
+        ("SLURM_NNODES", count.to_string().into()),
+        ("SLURM_JOB_NUM_NODES", count.to_string().into()),
+        ("SLURM_JOB_NODELIST", list.clone().into()),
+        ("SLURM_NODELIST", list.into()),
+        ("SLURM_NTASKS", step.tasks.to_string().into()),
+        ("SLURM_NPROCS", step.tasks.to_string().into()),
+        ("SLURM_TASKS_PER_NODE", each(on_each).into()),
+        (
+            "SLURM_CPUS_PER_TASK",
+            (step.cores / on_each).max(1).to_string().into(),
+        ),
+        ("SLURM_CPUS_ON_NODE", step.cores.to_string().into()),
+        ("SLURM_JOB_CPUS_PER_NODE", each(step.cores).into()),
+        ("SLURM_NODEID", at.to_string().into()),
+        ("SLURM_PROCID", "0".into()),
+        ("SLURM_LOCALID", "0".into()),
+        ("SLURM_SUBMIT_DIR", facts.workflow.folder.clone().into()),
+        ("SLURM_SUBMIT_HOST", host.into()),
+        ("SLURMD_NODENAME", node.into()),
+        (
+            "SLURM_JOB_UID",
+            rustix::process::getuid().as_raw().to_string().into(),
+        ),
+        ("SLURM_TMPDIR", scratch.into()),
+    ];
+    if let Some(user) = env.get(OsStr::new("USER")) {
+        all.push(("SLURM_JOB_USER", user.clone()));
+    }
+    if item.is_some() && step.env.contains_key(ELEMENT) {
+        let array = jobs.number(step, None);
+        all.push(("SLURM_ARRAY_JOB_ID", array.to_string().into()));
+    }
+    if step.memory > 0 {
+        let mib = step.memory.div_ceil(1 << 20);
+        all.push(("SLURM_MEM_PER_NODE", mib.to_string().into()));
+    }
+    if step.gpus > 0 {
+        all.push(("SLURM_GPUS_ON_NODE", step.gpus.to_string().into()));
+    }
+    if run.attempt > 1 {
+        let before = run.attempt - 1;
+        all.push(("SLURM_RESTART_COUNT", before.to_string().into()));
+    }
+    // tarn itself, and mpirun, would take that for a job of Slurm, and start their processes by `srun`.
+    all.push((OWN_JOB, job.to_string().into()));
+    let launchers = [
+        ("OMPI_MCA_plm", "^slurm"),
+        ("OMPI_MCA_ras", "^slurm"),
+        ("PRTE_MCA_plm", "^slurm"),
+        ("PRTE_MCA_ras", "^slurm"),
+        ("HYDRA_RMK", "user"),
+    ];
+    all.extend(launchers.map(|(name, value)| (name, value.into())));
+    if count == 1 {
+        let local = ["HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP"];
+        all.extend(local.map(|name| (name, "fork".into())));
+    }
+    for (name, value) in all {
+        // What is empty is as good as not set: of a path below it everything would be left.
+        let has = env.get(OsStr::new(name)).is_some_and(|v| !v.is_empty());
+        if !has {
+            env.insert(name.into(), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_never_those_of_slurm_nor_of_another_run() {
+        let (one, other) = (
+            SyntheticJobIds::new("ws", "w-1"),
+            SyntheticJobIds::new("ws", "w-1"),
+        );
+        assert_ne!(one.base, other.base);
+        for jobs in [one, other] {
+            assert!((FIRST..2 * FIRST).contains(&jobs.base), "{}", jobs.base);
+        }
+    }
+}

@@ -1,0 +1,588 @@
+//! Before the command: what every node of a step sees, made ready in the step's work folders.
+
+use crate::attempt::env::{self, Paths};
+use crate::attempt::node_context::NodeContext;
+use crate::attempt::partitions;
+use crate::attempt::step_needs::Need;
+use crate::attempt::step_tmpfs::StepTmpfs;
+use crate::attempt::step_view::{CHECKPOINTS, SCRATCH, mount_points};
+use crate::helper::command;
+use crate::helper::image::copy::Lists;
+use crate::helper::image::{self, StepImage, StepImagePlan, alone};
+use crate::helper::launch::{HelperLaunch, ImageListener};
+use crate::helper::protocol::{BindMount, Spec, StepIsolation, StepMountPoints};
+use crate::helper::provider::{self, NamespaceDataset};
+use crate::helper::tmp::{self, StepPrivatePaths};
+use crate::staging::inventory::HELPER_NOTE;
+use crate::storage::checkpoint_folders::{CheckpointFolders, StepCheckpointView, own_memory};
+use crate::storage::data_context::NodeLoopEvent;
+use crate::storage::store::{failure, io_failure, is_folder, make_folder, warn};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use tarn_ports::{Control, CopyJob, CopySource, MoverError};
+use tarn_sys::memory::in_memory;
+use tarn_types::action::{AttemptSpec, NodeReplica};
+use tarn_types::event::{Event, Failure, FailureKind, Imaged};
+use tarn_types::id::{DataId, TierRef};
+use tarn_types::manifest::Manifest;
+use tarn_types::object::is_object;
+use tarn_types::part::{PartRef, Place, Verify};
+use tarn_types::workflow::{CheckpointMethod, Distribution, Role, Step};
+
+/// In the work folder of a step that is alone: where memory of its own is mounted.
+const ALONE: &str = "alone";
+
+/// One node of a step, made ready.
+pub(crate) struct PreparedNode {
+    pub(crate) work: PathBuf,
+    pub(crate) scratch: PathBuf,
+    /// The folders that become outputs.
+    pub(crate) outs: BTreeMap<DataId, PathBuf>,
+    /// Where the folders lie that it has in the place of those of everybody.
+    pub(crate) tmp: Option<PathBuf>,
+}
+
+pub(crate) struct NodeSetup<'a> {
+    pub(crate) shared: &'a NodeContext,
+    pub(crate) step: &'a Step,
+    pub(crate) run: &'a AttemptSpec,
+    pub(crate) at: usize,
+    pub(crate) name: String,
+    pub(crate) spot: TierRef,
+    pub(crate) work: PathBuf,
+    /// Processors that the step runs on there; none: it is not bound.
+    pub(crate) cpus: Vec<u32>,
+    /// Where encrypted data lies in clear.
+    pub(crate) room: Option<&'a StepTmpfs>,
+    /// The image that it goes on from.
+    pub(crate) image: Option<StepImage>,
+    /// Replicas that were missed.
+    pub(crate) evicted: &'a mut Vec<(PartRef, TierRef)>,
+}
+
+impl NodeSetup<'_> {
+    /// Makes the node ready; what its helper is to do.
+    pub(crate) fn make(
+        mut self,
+        needs: &[Need<'_>],
+        hostfile: &Path,
+        exec: Option<&Path>,
+        control: &Control,
+    ) -> Result<(PreparedNode, HelperLaunch), Failure> {
+        // What the step leaves of encrypted data in its scratch folder is not to lie on the tier either.
+        let scratch = match self.room {
+            Some(room) => room.folder("scratch"),
+            None => self.work.join("scratch"),
+        };
+        make_folder(&scratch)?;
+        let stage = match self.shared.isolation {
+            StepIsolation::Group => None,
+            StepIsolation::Namespaces { .. } => self.shared.stage(),
+        };
+        let mut binds = Vec::new();
+        let mut data = BTreeMap::new();
+        let mut outs = BTreeMap::new();
+        let room = self.room;
+        let mut show = |from: PathBuf, name: &str, writable: bool| match &stage {
+            None => from,
+            Some(stage) => {
+                let to = stage.join(name);
+                let from = room.map_or(from.clone(), |room| room.inside(&from));
+                binds.push(BindMount {
+                    from,
+                    to: to.clone(),
+                    writable,
+                });
+                to
+            }
+        };
+        let seen_scratch = show(scratch.clone(), SCRATCH, true);
+        let at = self.at;
+        let spread: Vec<&Need<'_>> = Need::spread(needs, self.shared, self.run).collect();
+        let is_spread = |need: &Need<'_>| spread.iter().any(|n| n.data == need.data);
+        for need in needs.iter().filter(|n| n.is_on(at) && !is_spread(n)) {
+            let writable = need.role != Role::In;
+            let folder = match at > 0 && need.distribution == Distribution::Shared {
+                // All nodes are this machine: they have the first one's folder.
+                true => self.folder_of_first(need)?,
+                false => self.folder(need, control)?,
+            };
+            if writable && (at == 0 || need.distribution != Distribution::Shared) {
+                outs.insert(need.data, folder.clone());
+            }
+            data.insert(need.name.to_owned(), show(folder, need.name, writable));
+        }
+        let (mut tmp, made) = self.tmp()?;
+        let mut images = None;
+        let checkpoints = match self.step.restart {
+            Some(restart) => {
+                let kept = CheckpointFolders::new(self.shared, self.run.instance, self.spot)?;
+                kept.make(restart.from)?;
+                images = self.images(&kept.tier, &scratch, (&outs, tmp.as_ref()), control)?;
+                if let (Some(plan), true) = (&mut images, restart.alone) {
+                    let at = self.work.join(ALONE);
+                    make_folder(&at)?;
+                    plan.alone = Some(at);
+                }
+                Some(StepCheckpointView {
+                    folder: show(kept.tier, CHECKPOINTS, true),
+                    memory: (restart.from == CheckpointMethod::Phx).then_some(kept.memory),
+                    name: kept.name,
+                })
+            }
+            None => None,
+        };
+        let command = match self.at {
+            0 => Some(command::make(self.step, &self.work, |folder, name| {
+                show(folder, name, false)
+            })?),
+            _ => None,
+        };
+        let own = partitions::of(self.shared, self.run)?;
+        let partitions = own.iter().map(|partition| {
+            let seen = |folder: PathBuf, name: &str| show(folder, name, true);
+            partition.seen((self.shared, self.run), at, seen)
+        });
+        let partitions = partitions.collect::<Result<Vec<_>, Failure>>()?;
+        let socket = |folder: PathBuf, name: &str| show(folder, name, false);
+        let socket = partitions::socket(&partitions, &self.work, socket);
+        let shared = self.namespace(&spread, stage.as_deref())?;
+        if let Some(plan) = &shared {
+            binds.push(BindMount {
+                from: plan.folder.clone(),
+                to: plan.folder.clone(),
+                writable: true,
+            });
+            for (need, part) in spread.iter().zip(&plan.parts) {
+                data.insert(part.name.clone(), part.to.clone());
+                if part.writable {
+                    outs.insert(
+                        need.data,
+                        provider::NamespacePlan::brick(&plan.folder).join(&part.name),
+                    );
+                }
+            }
+        }
+        if let (Some(plan), Some(seen)) = (&mut images, &checkpoints) {
+            plan.folder.clone_from(&seen.folder);
+            for (name, folder) in &mut plan.own {
+                let mut tmp = tmp.iter().flat_map(StepPrivatePaths::in_images);
+                // Of those of everybody, where nothing else is shown in them.
+                if !tmp.any(|(own, _)| own == *name) {
+                    folder.clone_from(data.get(name).unwrap_or(&seen_scratch));
+                }
+            }
+            let memory = plan.alone.as_deref().map(alone::memory);
+            let memory = memory.map(|folder| (alone::MEMORY.to_owned(), folder));
+            plan.own.extend(memory);
+        }
+        let paths = Paths {
+            checkpoints: checkpoints.as_ref().filter(|_| images.is_none()),
+            partitions: &partitions,
+            socket: socket.as_deref(),
+            data: &data,
+            scratch: &seen_scratch,
+            hostfile,
+            exec,
+        };
+        let env = env::environment(self.shared, self.step, self.run, &self.name, &paths);
+        if let (Some(own), Some(made)) = (&mut tmp, &made) {
+            own.sees_what_it_names(self.step, &env);
+            binds.push(BindMount {
+                from: room.map_or(made.clone(), |room| room.inside(made)),
+                to: self.work.join(tmp::WITHIN),
+                writable: true,
+            });
+        }
+        if let Some(stage) = stage.as_deref().filter(|_| self.is_plain(&images, &shared)) {
+            binds = with_outputs(binds, &self.work.join("out"), stage)?;
+        }
+        let spec = Spec {
+            isolate: self.shared.isolation,
+            node: self.name.clone(),
+            rename_host: self.run.nodes.len() > 1,
+            locked: self.locked(),
+            stage: stage.map(|folder| StepMountPoints {
+                folder,
+                names: mount_points(self.shared),
+            }),
+            binds,
+            listen: exec.map(Path::to_path_buf),
+            cwd: seen_scratch,
+            cpus: std::mem::take(&mut self.cpus),
+            env,
+            command,
+            shared,
+            room: self.room.map(StepTmpfs::mounted),
+            tmp,
+            images,
+        };
+        let told = match &spec.images {
+            Some(_) => Some(self.image_listener()?),
+            None => None,
+        };
+        let note = self.work.join(HELPER_NOTE);
+        let ready = PreparedNode {
+            work: self.work,
+            scratch,
+            outs,
+            tmp: made,
+        };
+        let meter = self.shared.meter.clone();
+        let meter = meter.map(|meter| (meter, self.step.cores));
+        let launch = HelperLaunch {
+            spec,
+            note,
+            meter,
+            told,
+        };
+        Ok((ready, launch))
+    }
+
+    /// Whether the folder of its outputs is all that it writes its datasets to.
+    fn is_plain(
+        &self,
+        images: &Option<StepImagePlan>,
+        shared: &Option<provider::NamespacePlan>,
+    ) -> bool {
+        self.run.nodes.len() == 1 && self.room.is_none() && images.is_none() && shared.is_none()
+    }
+
+    /// What the step has in the place of folders of everybody, and where it lies. Of encrypted data nothing is to lie on the tier either.
+    fn tmp(&self) -> Result<(Option<StepPrivatePaths>, Option<PathBuf>), Failure> {
+        if self.step.shared_tmp || self.shared.isolation == StepIsolation::Group {
+            return Ok((None, None));
+        }
+        let within = self.work.join(tmp::WITHIN);
+        make_folder(&within)?;
+        let made = match self.room {
+            Some(room) => room.folder(tmp::WITHIN),
+            None => within.clone(),
+        };
+        let shared = self.shared;
+        let tiers = shared.own_tiers();
+        let mut named: Vec<PathBuf> = tiers
+            .map(|(_, _, t)| t.root.join(&shared.workspace))
+            .collect();
+        let workflow = &shared.workflow;
+        let data = workflow.data.iter();
+        let places = data.flat_map(|d| [d.source.clone(), d.dest.clone()]);
+        named.extend(places.chain([workflow.external.clone()]).flatten());
+        named.extend([workflow.folder.clone(), shared.state.0.clone()]);
+        named.extend([tmp::folder_of(shared.helper.clone()), own_memory()]);
+        named.extend(tmp::by_name());
+        let images = self
+            .step
+            .restart
+            .is_some_and(|r| r.from == CheckpointMethod::Image);
+        if let (true, Some(Ok(criu))) = (images, &shared.imaging) {
+            named.push(tmp::folder_of(criu.program.clone()));
+        }
+        named.retain(|path| !is_object(path));
+        // What processes share in memory is in no image, but of a step that is alone, which sees to that itself.
+        let own = StepPrivatePaths::new(&within, !images, named);
+        own.make(&made)
+            .map_err(|e| io_failure("make the folders in", &made, &e))?;
+        Ok((Some(own), Some(made)))
+    }
+
+    /// Images of a step of this kind: its own folders become what they were in the one that it goes on from.
+    fn images(
+        &mut self,
+        folder: &Path,
+        scratch: &Path,
+        (outs, tmp): (&BTreeMap<DataId, PathBuf>, Option<&StepPrivatePaths>),
+        control: &Control,
+    ) -> Result<Option<StepImagePlan>, Failure> {
+        let every = self.step.restart.and_then(|r| r.every);
+        let (Some(every), Some(criu)) = (every, &self.shared.imaging) else {
+            return Ok(None);
+        };
+        let criu = criu.clone().map_err(|why| {
+            let message = format!("no images can be taken of its processes: {why}");
+            failure(FailureKind::Launch, message)
+        })?;
+        let mut own = vec![(SCRATCH.to_owned(), scratch.to_path_buf())];
+        for (data, folder) in outs {
+            own.push((self.shared.dataset(*data)?.name.clone(), folder.clone()));
+        }
+        own.extend(tmp.into_iter().flat_map(StepPrivatePaths::in_images));
+        let from = self.image.take();
+        if let Some(image) = &from {
+            for (name, to) in &own {
+                image::put_back(&*self.shared.mover, folder, image, name, to, control)?;
+            }
+        }
+        Ok(Some(StepImagePlan {
+            criu,
+            every,
+            folder: folder.to_path_buf(),
+            attempt: self.run.attempt,
+            own,
+            sync: !in_memory(folder),
+            from,
+            alone: None,
+        }))
+    }
+
+    /// What becomes of images is told to the engine; of one that is to be copied, other nodes know then what it consists of.
+    fn image_listener(&self) -> Result<ImageListener, Failure> {
+        let news = self.shared.deliveries.clone();
+        let (instance, attempt) = (self.run.instance, self.run.attempt);
+        let lists = match self.step.restart.is_some_and(|r| r.buddy) {
+            true => Some(Lists::of(
+                self.shared,
+                &CheckpointFolders::new(self.shared, instance, self.spot)?,
+            )),
+            false => None,
+        };
+        Ok(Box::new(move |what| {
+            if let (Some(lists), Imaged::Taken { id, .. }) = (&lists, &what)
+                && let Err(f) = lists.add(*id)
+            {
+                // Then it cannot be copied, which says why.
+                warn(&f.message);
+            }
+            // Nobody waits for it once the world is being dropped.
+            let _ = news.send(NodeLoopEvent::News(Event::Image {
+                instance,
+                attempt,
+                what,
+            }));
+        }))
+    }
+
+    /// The workspace's folder on every tier root: inside a step all of it is read-only but what is its own.
+    fn locked(&self) -> Vec<PathBuf> {
+        if self.shared.isolation == StepIsolation::Group {
+            return Vec::new();
+        }
+        let tiers = self.shared.own_tiers();
+        let folders: BTreeSet<PathBuf> = tiers
+            .map(|(_, _, t)| t.root.join(&self.shared.workspace))
+            .collect();
+        folders.into_iter().filter(|f| is_folder(f)).collect()
+    }
+
+    /// The namespace that the nodes have together, if a dataset is in it.
+    fn namespace(
+        &mut self,
+        spread: &[&Need<'_>],
+        stage: Option<&Path>,
+    ) -> Result<Option<provider::NamespacePlan>, Failure> {
+        let (false, Some(stage)) = (spread.is_empty(), stage) else {
+            return Ok(None);
+        };
+        self.shared
+            .one_namespace
+            .clone()
+            .map_err(|why| failure(FailureKind::Launch, why.to_string()))?;
+        let folder = self.work.join(provider::FOLDER);
+        make_folder(&folder)?;
+        let mut parts = Vec::with_capacity(spread.len());
+        for need in spread {
+            let mut from = Vec::new();
+            let held = need.held.first().filter(|_| self.at == 0);
+            for held in held.into_iter().flatten() {
+                let manifest = self.shared.manifest_file(&held.key);
+                from.push((self.existing_replica(held)?, manifest));
+            }
+            parts.push(NamespaceDataset {
+                name: need.name.to_owned(),
+                to: stage.join(need.name),
+                writable: need.role != Role::In,
+                from,
+            });
+        }
+        Ok(Some(provider::NamespacePlan {
+            folder,
+            node: self.name.clone(),
+            first: self.at == 0,
+            parts,
+            at: None,
+        }))
+    }
+
+    /// The folder in which the first node finds a dataset: that is made ready before.
+    fn folder_of_first(&self, need: &Need<'_>) -> Result<PathBuf, Failure> {
+        let Some(first) = self.run.nodes.first() else {
+            return Err(failure(FailureKind::Launch, "it was given no node"));
+        };
+        let held = need.held.first().map_or(&[][..], Vec::as_slice);
+        match (need.role, held) {
+            (Role::In, [only]) => self.shared.replica(only.spot, &only.key),
+            (role, _) => {
+                let kind = if role == Role::In { "in" } else { "out" };
+                let work = self.shared.work_folder(self.run, *first)?;
+                Ok(work.join(kind).join(need.name))
+            }
+        }
+    }
+
+    /// The folder in which this node finds a dataset.
+    fn folder(&mut self, need: &Need<'_>, control: &Control) -> Result<PathBuf, Failure> {
+        let held = need.held.get(self.at).map_or(&[][..], Vec::as_slice);
+        if let Some(room) = self.room
+            && self.shared.dataset(need.data)?.encrypt
+        {
+            return self.opened(need, held, room, control);
+        }
+        if let (Role::In, [only]) = (need.role, held) {
+            return self.existing_replica(only);
+        }
+        let (kind, role) = match need.role {
+            Role::In => ("in", Role::In),
+            other => ("out", other),
+        };
+        let folder = self.work.join(kind).join(need.name);
+        make_folder(&self.work.join(kind))?;
+        if held.is_empty() || role == Role::Out {
+            make_folder(&folder)?;
+            return Ok(folder);
+        }
+        let roots = held
+            .iter()
+            .map(|h| Ok((self.existing_replica(h)?, self.shared.manifest(&h.key)?)))
+            .collect::<Result<Vec<(PathBuf, Manifest)>, Failure>>()?;
+        let made = match role {
+            Role::In => self.shared.mover.link_view(&roots, &folder),
+            _ => self
+                .shared
+                .mover
+                .clone_view(&roots, &folder, control)
+                .map(drop),
+        };
+        made.map_err(|MoverError { failure: f, .. }| Failure {
+            message: format!(
+                "the view of `{}` for this step cannot be made: {}",
+                need.name, f.message
+            ),
+            ..f
+        })?;
+        Ok(folder)
+    }
+
+    /// An encrypted dataset in clear, in the step's room.
+    fn opened(
+        &mut self,
+        need: &Need<'_>,
+        held: &[&NodeReplica],
+        room: &StepTmpfs,
+        control: &Control,
+    ) -> Result<PathBuf, Failure> {
+        let kind = match need.role {
+            Role::In => "in",
+            _ => "out",
+        };
+        let above = room.folder(kind);
+        let folder = above.join(need.name);
+        make_folder(&above)?;
+        if held.is_empty() || need.role == Role::Out {
+            make_folder(&folder)?;
+            return Ok(folder);
+        }
+        let source = |h: &&NodeReplica| {
+            Ok(CopySource {
+                manifest: Some(self.shared.manifest(&h.key)?),
+                sealed: self.shared.key(need.data, &h.key)?,
+                ..CopySource::of(self.existing_replica(h)?)
+            })
+        };
+        let sources = held.iter().map(source).collect::<Result<_, Failure>>()?;
+        let job = CopyJob {
+            sources,
+            dest: folder.clone(),
+            staging: room.folder("opening"),
+            replace: false,
+            // A piece that is not what was sealed does not open; what opens need not be hashed too.
+            verify: Verify::None,
+            sync: false,
+            rate: 0,
+            latency: 0,
+            arrivals: None,
+            seal: None,
+        };
+        let copied = self.shared.mover.copy(&job, control);
+        // The keys are given back: that of a damaged replica can be forgotten.
+        drop(job);
+        copied.map_err(
+            |MoverError {
+                 failure: f, tree, ..
+             }| {
+                if let (FailureKind::Corrupt, Some(held)) =
+                    (f.kind, tree.and_then(|at| held.get(at)))
+                {
+                    self.give_up(held);
+                }
+                Failure {
+                    message: format!("its input `{}` cannot be opened: {}", need.name, f.message),
+                    ..f
+                }
+            },
+        )?;
+        Ok(folder)
+    }
+
+    /// A damaged replica goes; the engine is told, and fetches or makes the part again.
+    fn give_up(&mut self, held: &NodeReplica) {
+        self.shared.take_back(&Place::Node(held.spot), &held.key);
+        self.evicted.push((held.part, held.spot));
+    }
+
+    /// A replica's folder; when it is gone, the engine is told, so that it makes or fetches the part again.
+    fn existing_replica(&mut self, held: &NodeReplica) -> Result<PathBuf, Failure> {
+        let path = self.shared.replica(held.spot, &held.key)?;
+        if is_folder(&path) {
+            return Ok(path);
+        }
+        if !self.shared.leave_to_others(held.spot, &held.key) {
+            self.shared.ledgers.left(held.spot, &held.key);
+        }
+        self.evicted.push((held.part, held.spot));
+        Err(failure(
+            FailureKind::Corrupt,
+            format!(
+                "the replica {} has been removed by somebody; it will be fetched or made again",
+                path.display()
+            ),
+        ))
+    }
+}
+
+/// Shows the folder of the outputs as a whole where the datasets are, and what else is seen there in it: so a step may remove the folder of an
+/// output and make it again, as no mount point can be.
+fn with_outputs(
+    binds: Vec<BindMount>,
+    out: &Path,
+    stage: &Path,
+) -> Result<Vec<BindMount>, Failure> {
+    let whole = BindMount {
+        from: out.to_path_buf(),
+        to: stage.to_path_buf(),
+        writable: true,
+    };
+    let mut all = vec![whole];
+    make_folder(out)?;
+    for bind in binds {
+        let at = bind.to.strip_prefix(stage).map(|name| out.join(name));
+        match at {
+            Ok(at) if at == bind.from => continue,
+            Ok(at) => make_folder(&at)?,
+            Err(_) => {}
+        }
+        all.push(bind);
+    }
+    Ok(all)
+}
+
+/// The log of an attempt, opened for appending.
+pub(crate) fn open_log(path: &Path) -> Result<File, Failure> {
+    path.parent().map_or(Ok(()), make_folder)?;
+    let mut options = OpenOptions::new();
+    options
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(|e| io_failure("open the log", path, &e))
+}

@@ -1,0 +1,337 @@
+//! A node of a step that another world owns: it is told what to do, and says what came of it.
+
+use crate::attempt::envelope_queue::EnvelopeQueue;
+use crate::attempt::handle::Handle;
+use crate::attempt::member::Member;
+use crate::attempt::message::{AttemptPeer, Say};
+use crate::attempt::node_context::NodeContext;
+use crate::attempt::node_task::{StepNodeTask, StepNodeTaskResult};
+use crate::helper::launch::{HELPER_TIMEOUT, HelperProcess, LaunchError, Launcher, StepStopper};
+use crate::helper::protocol::{HelperCommand, HelperReport, ProcessUsage};
+use crate::helper::provider::ProviderAddress;
+use crate::storage::store::failure;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tarn_types::action::AttemptSpec;
+use tarn_types::event::{Failure, FailureKind};
+use tarn_types::id::TierRef;
+use tarn_types::part::PartRef;
+
+/// How much longer than its helper a follower may take to say that this does not answer.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// What the nodes of a step that are elsewhere are reached through.
+pub(crate) struct RemoteNodes<'a> {
+    shared: &'a NodeContext,
+    run: &'a AttemptSpec,
+    handle: &'a Handle,
+    envelopes: &'a EnvelopeQueue,
+    cancelled: Cell<bool>,
+}
+
+impl<'a> RemoteNodes<'a> {
+    pub(crate) fn new(
+        shared: &'a NodeContext,
+        run: &'a AttemptSpec,
+        handle: &'a Handle,
+        envelopes: &'a EnvelopeQueue,
+    ) -> Result<Self, Failure> {
+        if shared.followers.is_none() {
+            let text = "nodes of other worlds cannot be reached from here";
+            return Err(failure(FailureKind::Launch, text));
+        }
+        Ok(Self {
+            shared,
+            run,
+            handle,
+            envelopes,
+            cancelled: Cell::new(false),
+        })
+    }
+
+    fn line(&self, at: usize, spot: TierRef) -> AttemptPeer<'a> {
+        AttemptPeer {
+            shared: self.shared,
+            to: spot.node,
+            step: (self.run.instance, self.run.attempt),
+            at,
+        }
+    }
+
+    /// Whatever is being done anywhere should fail soon.
+    pub(crate) fn cancel(&self) {
+        if self.cancelled.replace(true) {
+            return;
+        }
+        for (at, spot) in self.run.nodes.iter().enumerate() {
+            if !self.shared.own.has(spot.node) {
+                self.line(at, *spot).send_message(Say::Cancel);
+            }
+        }
+    }
+}
+
+/// A node of a step that another world owns.
+pub(crate) struct RemoteNode<'a> {
+    post: Rc<RemoteNodes<'a>>,
+    line: AttemptPeer<'a>,
+    name: String,
+    spot: TierRef,
+    used: Option<ProcessUsage>,
+    /// What its helper has said that was not asked for yet; `None`: it is gone.
+    said: VecDeque<Option<HelperReport>>,
+    /// It was said that its helper is gone: nothing more comes of it.
+    gone: bool,
+    evicted: Vec<(PartRef, TierRef)>,
+    lost: bool,
+    over: bool,
+}
+
+impl<'a> RemoteNode<'a> {
+    pub(crate) fn new(post: Rc<RemoteNodes<'a>>, at: usize, spot: TierRef) -> Self {
+        let mut far = Self {
+            line: post.line(at, spot),
+            name: post.shared.node_name(spot.node),
+            spot,
+            used: None,
+            said: VecDeque::new(),
+            gone: false,
+            evicted: Vec::new(),
+            lost: false,
+            over: false,
+            post,
+        };
+        let run = Box::new(far.post.run.clone());
+        far.send_message(Say::Begin(run));
+        far
+    }
+
+    /// Said even to who is lost for this world: when this world ends, the others do not.
+    fn send_message(&mut self, say: Say) {
+        self.lost |= !self.line.send_message(say);
+    }
+
+    /// What it says that has come; what its helper says is kept.
+    fn hear(&mut self) -> Option<Say> {
+        let envelopes = self.post.envelopes;
+        loop {
+            let Some(envelope) = envelopes.take(self.line.at) else {
+                self.lost |= envelopes.lost(self.line.at);
+                return None;
+            };
+            match envelope.open() {
+                Ok(Say::Report(report)) => self.said.push_back(Some(report)),
+                Ok(Say::Gone) => self.said.push_back(None),
+                Ok(say @ (Say::Done { .. } | Say::Entered(_))) => return Some(say),
+                // What cannot be understood comes from no follower.
+                Ok(_) | Err(_) => self.lost = true,
+            }
+        }
+    }
+
+    /// Waits for an answer, or for a word of its helper; `None` when the node is lost or the time is over. Who is told to
+    /// stop meanwhile tells all.
+    fn wait(&mut self, until: Option<Instant>, for_helper: bool) -> Option<Say> {
+        let post = Rc::clone(&self.post);
+        let stop = &post.handle.stop;
+        loop {
+            if let Some(say) = self.hear() {
+                return Some(say);
+            }
+            if self.lost || (for_helper && !self.said.is_empty()) {
+                return None;
+            }
+            if stop.is_requested() && !for_helper {
+                post.cancel();
+            }
+            let left = until.map(|u| u.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|l| l.is_zero()) {
+                return None;
+            }
+            let timeout = left.map(|l| Timespec {
+                tv_sec: i64::try_from(l.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: l.subsec_nanos().into(),
+            });
+            let mut fds = [PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
+            // An error shows again, or the time ends.
+            let _ = poll(&mut fds, timeout.as_ref());
+            stop.take();
+        }
+    }
+
+    /// Why nothing comes of it any more.
+    fn failure(&self) -> Failure {
+        self.post.envelopes.failure(self.line.at, &self.name)
+    }
+
+    fn named(&self, mut failure: Failure) -> Failure {
+        let name = format!("`{}`", self.name);
+        if !failure.message.contains(&name) {
+            failure.message = format!("on node {name}: {}", failure.message);
+        }
+        failure
+    }
+}
+
+impl Member for RemoteNode<'_> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn spot(&self) -> TierRef {
+        self.spot
+    }
+
+    fn begin(&mut self, task: &StepNodeTask) {
+        self.over |= matches!(task, StepNodeTask::Over { .. });
+        self.send_message(Say::Do(task.clone()));
+    }
+
+    fn done(&mut self, _: &StepNodeTask) -> Result<StepNodeTaskResult, Failure> {
+        loop {
+            match self.wait(None, false) {
+                Some(Say::Done { result, evicted }) => {
+                    self.evicted.extend(evicted);
+                    return result.map_err(|f| self.named(f));
+                }
+                // The answer to what was given up meanwhile.
+                Some(_) => {}
+                None => return Err(self.failure()),
+            }
+        }
+    }
+
+    fn give_up_instance(&mut self) {
+        let _ = self.done(&StepNodeTask::End);
+    }
+
+    fn evicted(&mut self) -> Vec<(PartRef, TierRef)> {
+        std::mem::take(&mut self.evicted)
+    }
+
+    fn helper(&mut self) -> Option<&mut dyn Launcher> {
+        Some(self)
+    }
+
+    fn leaving(&mut self) -> Option<HelperProcess> {
+        None
+    }
+
+    fn lost(&self) -> Option<Failure> {
+        (self.lost || self.post.envelopes.lost(self.line.at)).then(|| self.failure())
+    }
+}
+
+impl Launcher for RemoteNode<'_> {
+    fn node(&self) -> &str {
+        &self.name
+    }
+
+    fn prepare(&mut self) -> Result<(), LaunchError> {
+        self.send_message(Say::Enter);
+        Ok(())
+    }
+
+    fn ready(&mut self) -> Result<Option<ProviderAddress>, LaunchError> {
+        match self.wait(None, false) {
+            Some(Say::Entered(result)) => result.map_err(LaunchError::Refused),
+            _ => Err(LaunchError::LostNode),
+        }
+    }
+
+    fn mounted(&mut self, stop: &StepStopper) -> Result<(), LaunchError> {
+        loop {
+            let until = Instant::now() + HELPER_TIMEOUT + MARGIN;
+            if self.said.is_empty() {
+                self.wait(Some(until), true);
+            }
+            match self.said.pop_front() {
+                Some(Some(HelperReport::Busy)) if stop.is_requested() => {
+                    return Err(LaunchError::Stopped);
+                }
+                Some(Some(HelperReport::Busy)) => {}
+                Some(Some(HelperReport::Ready(_))) => return Ok(()),
+                Some(Some(HelperReport::Refused(why))) => return Err(LaunchError::Refused(why)),
+                Some(_) => return Err(LaunchError::RemoteHasGone),
+                None if self.lost => return Err(LaunchError::LostNode),
+                // Woken for something else.
+                None if Instant::now() < until => {}
+                None => return Err(LaunchError::RemoteSilent),
+            }
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn order(&mut self, order: &HelperCommand) -> io::Result<()> {
+        self.send_message(Say::Order(order.clone()));
+        match self.lost {
+            false => Ok(()),
+            true => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn next_report(&mut self) -> Option<Option<HelperReport>> {
+        // Answers are waited for where they are asked.
+        while self.hear().is_some() {}
+        let said = self.said.pop_front().or(self.lost.then_some(None));
+        self.gone |= matches!(said, Some(None));
+        said
+    }
+
+    fn last_words(&mut self) -> Option<ProcessUsage> {
+        let until = Instant::now() + HELPER_TIMEOUT + MARGIN;
+        while !self.gone {
+            match self.said.pop_front() {
+                Some(Some(HelperReport::Ended { used, .. })) => return Some(used),
+                Some(Some(_)) => continue,
+                Some(None) => return None,
+                None => {}
+            }
+            self.wait(Some(until), true);
+            if self.said.is_empty() && (self.lost || Instant::now() >= until) {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn used(&mut self) -> &mut Option<ProcessUsage> {
+        &mut self.used
+    }
+
+    fn kill(&mut self) {
+        self.send_message(Say::Kill);
+    }
+
+    fn end(&mut self) -> bool {
+        self.begin(&StepNodeTask::End);
+        // A node that is lost ends what is left there by itself.
+        !matches!(
+            self.done(&StepNodeTask::End),
+            Ok(StepNodeTaskResult::Ended(false))
+        )
+    }
+
+    fn leave(&mut self) {}
+
+    fn process(&self) -> String {
+        "process".into()
+    }
+}
+
+impl Drop for RemoteNode<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            let over = StepNodeTask::Over { committed: false };
+            self.line.send_message(Say::Do(over));
+        }
+    }
+}

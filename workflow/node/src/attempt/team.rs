@@ -1,0 +1,109 @@
+//! All nodes of a step: they do the same task at a time.
+
+use crate::attempt::member::Member;
+use crate::attempt::node_task::{StepNodeTask, StepNodeTaskResult};
+use crate::attempt::remote_node::RemoteNodes;
+use crate::helper::launch::Leaving;
+use crate::storage::data_context::{DataContext, NodeLoopEvent};
+use crate::storage::store::failure;
+use std::rc::Rc;
+use tarn_types::event::{Event, Failure, FailureKind};
+use tarn_types::part::Place;
+
+fn odd(name: &str) -> Failure {
+    failure(
+        FailureKind::Io,
+        format!(
+            "node `{name}` answers what it was not asked; does it run the same version of tarn?"
+        ),
+    )
+}
+
+/// All nodes of a step.
+pub(crate) struct Team<'a> {
+    pub(crate) shared: &'a DataContext,
+    pub(crate) members: Vec<Box<dyn Member + 'a>>,
+    /// To those that are elsewhere, if any is.
+    pub(crate) post: Option<Rc<RemoteNodes<'a>>>,
+}
+
+impl Team<'_> {
+    /// Has every node do its task. After a failure nothing more is begun, and what others are at is cancelled.
+    pub(crate) fn all(
+        &mut self,
+        task: impl Fn(usize) -> StepNodeTask,
+    ) -> Result<Vec<StepNodeTaskResult>, Failure> {
+        let tasks: Vec<StepNodeTask> = (0..self.members.len()).map(task).collect();
+        for (member, task) in self.members.iter_mut().zip(&tasks) {
+            member.begin(task);
+        }
+        let mut all = Vec::with_capacity(tasks.len());
+        let mut failed = None;
+        for (member, task) in self.members.iter_mut().zip(&tasks) {
+            if failed.is_some() {
+                member.give_up_instance();
+                continue;
+            }
+            match member.done(task) {
+                Ok(done) => all.push(done),
+                Err(failure) => {
+                    failed = Some(failure);
+                    self.post.iter().for_each(|p| p.cancel());
+                }
+            }
+        }
+        // Told before the step's end: then they are not believed in when it is tried again.
+        for (part, spot) in self.members.iter_mut().flat_map(|m| m.evicted()) {
+            let at = Place::Node(spot);
+            self.shared
+                .deliver(NodeLoopEvent::News(Event::Evicted { part, at }));
+        }
+        failed.map_or(Ok(all), Err)
+    }
+
+    pub(crate) fn each(&mut self, task: &StepNodeTask) -> Result<Vec<StepNodeTaskResult>, Failure> {
+        self.all(|_| task.clone())
+    }
+
+    /// As [`Team::each`], and takes of each answer what `take` knows.
+    pub(crate) fn ask<T>(
+        &mut self,
+        task: impl Fn(usize) -> StepNodeTask,
+        take: impl Fn(StepNodeTaskResult) -> Option<T>,
+    ) -> Result<Vec<T>, Failure> {
+        let all = self.all(task)?;
+        let answers = all.into_iter().zip(&self.members);
+        answers
+            .map(|(done, m)| take(done).ok_or_else(|| odd(m.name())))
+            .collect()
+    }
+
+    /// The attempt is over. Nothing that fails now changes that.
+    pub(crate) fn over(&mut self, committed: bool) {
+        let task = StepNodeTask::Over { committed };
+        self.members.iter_mut().for_each(|m| m.begin(&task));
+        for member in &mut self.members {
+            let _ = member.done(&task);
+        }
+    }
+
+    pub(crate) fn leaving(&mut self) -> Leaving {
+        self.members
+            .iter_mut()
+            .filter_map(|m| m.leaving())
+            .collect()
+    }
+
+    /// The first node that is lost, or else that cannot be reached.
+    pub(crate) fn lost(&self) -> Option<Failure> {
+        let mut lost: Vec<Failure> = self.members.iter().filter_map(|m| m.lost()).collect();
+        let first = lost.iter().position(|f| f.kind == FailureKind::NodeLost);
+        let first = first.or((!lost.is_empty()).then_some(0))?;
+        Some(lost.swap_remove(first))
+    }
+
+    /// A node that cannot be reached, though it is there.
+    pub(crate) fn cut_off(&self) -> Option<Failure> {
+        self.lost().filter(|f| f.kind != FailureKind::NodeLost)
+    }
+}

@@ -1,0 +1,589 @@
+//! Destinations outside: what tarn has put there is replaced, what somebody else has put or changed there never.
+//!
+//! Of each there are two manifests: `.manifest` tells what tarn has put there, `.intent` what it is about to put there. Those of a run are
+//! `<state>/dests/<workspace>/<hash of the folder's path>`; those of a site's jobs, whose nodes change, lie beside the folder.
+
+mod exchange;
+
+use crate::storage::data_context::DataContext;
+use crate::storage::run_facts::RunFacts;
+use crate::storage::store::{
+    alike, failure, first_difference, io_failure, is_folder, make_folder, read_manifest,
+    remove_file, sync_folder, write_manifests,
+};
+use exchange::{dispose, rename_new, swap};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use tarn_ports::{Control, Mover, MoverError};
+use tarn_types::event::{Failure, FailureKind};
+use tarn_types::hash::Hash;
+use tarn_types::layout::StateDir;
+use tarn_types::manifest::{Entry, Manifest};
+use tarn_types::merge;
+use tarn_types::object::is_object;
+use tarn_types::part::StoreKey;
+use tarn_types::workflow::OnFailure;
+
+/// The folder that a destination stands for: what a link given as `dest` points to.
+///
+/// # Errors
+/// The sentence to show when that is no folder.
+pub fn real_folder(dest: &Path) -> Result<PathBuf, String> {
+    if !dest.is_symlink() {
+        return Ok(dest.to_path_buf());
+    }
+    match std::fs::canonicalize(dest) {
+        Ok(real) if real.is_dir() => Ok(real),
+        Ok(real) => Err(format!(
+            "the destination {} is a link to {}, which is no folder; let it point to a folder or remove it",
+            dest.display(),
+            real.display()
+        )),
+        Err(e) => Err(format!(
+            "the destination {} is a link that leads nowhere: {e}; let it point to a folder or remove it",
+            dest.display()
+        )),
+    }
+}
+
+/// What is remembered of one folder.
+#[derive(Debug)]
+struct DestRecord {
+    /// What tarn has put there.
+    known: PathBuf,
+    /// What it is about to put there.
+    intended: PathBuf,
+    /// It lies where others may write, too: only what its user, or the folder's owner, has written is believed.
+    is_beside: bool,
+}
+
+impl DestRecord {
+    fn of(state: &StateDir, workspace: &str, folder: &Path) -> Self {
+        let name = Hash::of(folder.as_os_str().as_encoded_bytes()).to_string();
+        let base = state.dests(workspace).join(name);
+        Self {
+            known: base.with_extension("manifest"),
+            intended: base.with_extension("intent"),
+            is_beside: false,
+        }
+    }
+
+    /// What is remembered, as far as it can be read: first what is there, then what is to come.
+    fn manifests(&self, folder: &Path) -> Vec<Manifest> {
+        let files = [&self.known, &self.intended];
+        let files = files.iter().filter(|f| self.believes(f, folder));
+        files.filter_map(|f| read_manifest(f).ok()).collect()
+    }
+
+    fn believes(&self, file: &Path, folder: &Path) -> bool {
+        let Ok(about) = file.symlink_metadata() else {
+            return false;
+        };
+        let is_own = || about.uid() == rustix::process::geteuid().as_raw();
+        let is_owners = || {
+            folder
+                .symlink_metadata()
+                .is_ok_and(|f| f.uid() == about.uid())
+        };
+        about.is_file() && (!self.is_beside || is_own() || is_owners())
+    }
+
+    /// Writes one of them. Beside a folder, who may list that may read it.
+    fn write(&self, file: &Path, manifest: &Manifest, folder: &Path) -> Result<(), Failure> {
+        write_manifests([(file, manifest)], true)?;
+        if !self.is_beside {
+            return Ok(());
+        }
+        let about = folder.symlink_metadata().ok();
+        let mode = about.as_ref().map_or(0o600, |a| 0o600 | a.mode() & 0o644);
+        let is_of_group = about.is_some_and(|a| chown(file, None, Some(a.gid())).is_ok());
+        let mode = mode & if is_of_group { 0o644 } else { 0o604 };
+        let set = std::fs::set_permissions(file, Permissions::from_mode(mode));
+        set.map_err(|e| io_failure("set the rights of", file, &e))
+    }
+
+    /// What lies in a folder and may be replaced: nothing, what tarn has put there, or what it was about to put
+    /// there; `None` when there is no folder.
+    ///
+    /// # Errors
+    /// The first path that is somebody else's, or why that cannot be told.
+    fn replaceable(&self, folder: &Path, mover: &dyn Mover) -> Result<Option<Manifest>, String> {
+        if folder.symlink_metadata().is_err() {
+            return Ok(None);
+        }
+        if !is_folder(folder) {
+            return Err("it is no folder".into());
+        }
+        let listed = mover.list(folder, &Control::default());
+        let listed = listed.map_err(|MoverError { failure: f, .. }| f.message)?;
+        let nothing = Manifest::default();
+        let mut why = String::new();
+        // The last is what is told: it is what tarn has put there, if it ever did.
+        for allowed in [nothing]
+            .into_iter()
+            .chain(self.manifests(folder).into_iter().rev())
+        {
+            match stranger(&listed, &allowed) {
+                None => return Ok(Some(allowed)),
+                Some(path) => why = path,
+            }
+        }
+        Err(why)
+    }
+
+    /// What a delivery has put there that was interrupted before it could record that is recorded now: its intent makes room for another.
+    fn settle(&self, folder: &Path, mover: &dyn Mover) -> Result<(), Failure> {
+        let is_believed = self.believes(&self.intended, folder);
+        if !is_believed || !holds(folder, &self.intended, mover) {
+            return Ok(());
+        }
+        let renamed = std::fs::rename(&self.intended, &self.known);
+        renamed.map_err(|e| io_failure("write the manifest", &self.known, &e))?;
+        let above = self.known.parent().unwrap_or(Path::new("/"));
+        sync_folder(above).map_err(|e| io_failure("sync the folder", above, &e))
+    }
+}
+
+/// What is in a tree and not recorded. What is recorded and gone, somebody has removed: it may be put there again.
+fn stranger(listed: &Manifest, recorded: &Manifest) -> Option<String> {
+    let within = |tree: &Manifest, e: &&Entry| tree.find(&e.path).is_some_and(|o| alike(e, o));
+    let strange = listed.entries.iter().find(|e| !within(recorded, e))?;
+    Some(format!("`{}`", String::from_utf8_lossy(&strange.path)))
+}
+
+/// What an earlier run put into a destination and is not there any more: the first such path, and how many others.
+pub fn destination_lacks(
+    state: &StateDir,
+    workspace: &str,
+    dest: &Path,
+    mover: &dyn Mover,
+) -> Option<(String, usize)> {
+    let real = real_folder(dest).ok().filter(|_| !is_object(dest))?;
+    let known = read_manifest(&DestRecord::of(state, workspace, &real).known).ok()?;
+    let listed = match mover.list(&real, &Control::default()) {
+        Ok(listed) => listed,
+        Err(_) if !real.exists() => Manifest::default(),
+        Err(_) => return None,
+    };
+    let mut gone = known
+        .entries
+        .iter()
+        .filter(|e| listed.find(&e.path).is_none());
+    let first = gone.next()?;
+    let path = String::from_utf8_lossy(&first.path).into_owned();
+    Some((path, gone.count()))
+}
+
+/// What tarn has put into a destination, and what it was about to put there, as far as that is recorded. A part's paths may have
+/// been written by another version since: the hashes in there tell.
+pub(crate) fn given(state: &StateDir, workspace: &str, dest: &Path) -> Vec<Manifest> {
+    let real = real_folder(dest).ok();
+    let files = real.map(|real| {
+        let memory = DestRecord::of(state, workspace, &real);
+        [memory.known, memory.intended]
+    });
+    let files = files.into_iter().flatten();
+    files.filter_map(|f| read_manifest(&f).ok()).collect()
+}
+
+/// Which of these parts an earlier run put into a destination, and lie there still.
+pub fn destination_holds(
+    state: &StateDir,
+    workspace: &str,
+    dest: &Path,
+    parts: &[&StoreKey],
+    mover: &dyn Mover,
+) -> Vec<bool> {
+    let given = given(state, workspace, dest);
+    let real = real_folder(dest).ok().filter(|r| r.is_dir());
+    let listed = real.and_then(|real| mover.list(&real, &Control::default()).ok());
+    let Some(listed) = listed else {
+        return vec![false; parts.len()];
+    };
+    let there = |e: &Entry| listed.find(&e.path).is_some_and(|l| alike(l, e));
+    let has = |key: &&StoreKey| {
+        let part = read_manifest(&state.manifest(workspace, key));
+        part.is_ok_and(|part| {
+            given.iter().any(|g| has_all(g, &part)) && part.entries.iter().all(there)
+        })
+    };
+    parts.iter().map(has).collect()
+}
+
+/// Whether a tree has all of a part.
+pub(crate) fn has_all(tree: &Manifest, part: &Manifest) -> bool {
+    let mut entries = part.entries.iter();
+    entries.all(|e| tree.find(&e.path).is_some_and(|k| k.same_content(e)))
+}
+
+/// Whether a folder holds just what a file of the memory says.
+fn holds(folder: &Path, memory: &Path, mover: &dyn Mover) -> bool {
+    let Ok(known) = read_manifest(memory) else {
+        return false;
+    };
+    mover
+        .list(folder, &Control::default())
+        .is_ok_and(|listed| first_difference(&listed, &known).is_none())
+}
+
+/// The run ended well: what a failed rescue of it left half copied is of no use any more. What cannot be removed stays.
+pub(crate) fn drop_half_rescues(shared: &DataContext) {
+    let w = &shared.workflow;
+    for dataset in w.data.iter().filter(|d| d.on_failure == OnFailure::Drain) {
+        let above = dataset.dest.as_ref().and_then(|d| d.parent());
+        let Some(external) = w.external.as_deref().or(above) else {
+            continue;
+        };
+        let folder = external.join(format!("rescued-{}", shared.run));
+        // What is half put there is found and replaced by the next rescue.
+        if is_object(&folder) {
+            continue;
+        }
+        let half = format!(".{}.tarn-{}", dataset.name, shared.workspace);
+        let _ = shared.mover.remove(&folder.join(&half));
+        let _ = std::fs::remove_file(folder.join(format!("{half}.progress")));
+        // Not while it holds a complete rescue.
+        let _ = std::fs::remove_dir(folder);
+    }
+}
+
+/// A tree of an object store has been put: remember what it holds, as the store tells it.
+pub(crate) fn delivered(
+    shared: &DataContext,
+    dest: &Path,
+    control: &Control,
+) -> Result<(), Failure> {
+    let holds = shared.mover.list(dest, control)?;
+    make_folder(&shared.state.dests(&shared.workspace))?;
+    let memory = DestRecord::of(&shared.state, &shared.workspace, dest);
+    write_manifests([(memory.known.as_path(), &holds)], true)
+}
+
+/// Whether the destination still holds what an earlier run put there: nothing added, removed or changed.
+pub fn destination_intact(
+    state: &StateDir,
+    workspace: &str,
+    dest: &Path,
+    mover: &dyn Mover,
+) -> bool {
+    real_folder(dest)
+        .is_ok_and(|real| holds(&real, &DestRecord::of(state, workspace, &real).known, mover))
+}
+
+/// Whether tarn may write this destination: it is missing or empty, or holds exactly what tarn put there, or what an
+/// interrupted run was about to. For the check before a run starts.
+///
+/// # Errors
+/// The sentence to show when it may not.
+pub fn check_destination(
+    state: &StateDir,
+    workspace: &str,
+    dataset: &str,
+    dest: &Path,
+    mover: &dyn Mover,
+) -> Result<(), String> {
+    if is_object(dest) {
+        let may = mover.may_deliver(dest, workspace, &Control::default());
+        return may.map_err(|MoverError { failure: f, .. }| {
+            format!(
+                "the destination {} of dataset `{dataset}` cannot be used: {}",
+                dest.display(),
+                f.message
+            )
+        });
+    }
+    let real = real_folder(dest)?;
+    let memory = DestRecord::of(state, workspace, &real);
+    memory.replaceable(&real, mover).map(drop).map_err(|why| {
+        let what = format!("the destination {} of dataset `{dataset}`", dest.display());
+        foreign(&what, &why)
+    })
+}
+
+fn foreign(what: &str, why: &str) -> String {
+    format!(
+        "{what} holds files that tarn did not put there or that were changed since ({why}); move them away or choose another `dest`"
+    )
+}
+
+/// Whether a destination can be written at all, tried before a run starts: a new tree is made beside it and exchanged
+/// with it.
+///
+/// # Errors
+/// The sentence to show when it cannot.
+pub fn probe_destination(workspace: &str, dataset: &str, dest: &Path) -> Result<(), String> {
+    // Whether it can be written was tried with its check.
+    if is_object(dest) {
+        return Ok(());
+    }
+    let real = real_folder(dest)?;
+    let refused = |why: String| {
+        format!(
+            "the destination {} of dataset `{dataset}` cannot be replaced as a whole: {why}; name a folder below it, or \
+             another one, as `dest`",
+            dest.display()
+        )
+    };
+    if is_mount_point(&real) {
+        return Err(refused("it is a mount point".into()));
+    }
+    let existing = real.ancestors().skip(1).find(|a| a.is_dir());
+    let Some(above) = existing else {
+        return Err(refused("it has no folder above it".into()));
+    };
+    let probe = above.join(format!(".tarn-{workspace}.probe"));
+    let made = match std::fs::create_dir(&probe) {
+        // A run that died just here has left it.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    };
+    let removed = made.and_then(|()| match std::fs::remove_dir(&probe) {
+        // A plan beside this, or a run beside this plan, has removed it.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    });
+    removed.map_err(|e| {
+        let above = above.display();
+        refused(format!("no folder can be made beside it, in {above}: {e}"))
+    })
+}
+
+/// Whether something is mounted there, as far as the system tells (since Linux 5.8).
+fn is_mount_point(folder: &Path) -> bool {
+    let found = statx(CWD, folder, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
+    found.is_ok_and(|s| s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// A folder outside that tarn delivers to, and where it is recorded what tarn has put there.
+#[derive(Debug)]
+pub struct Destination {
+    folder: PathBuf,
+    memory: DestRecord,
+    /// What trees beside it are called by.
+    tag: String,
+    /// What goes on when the user has moved something away.
+    remedy: &'static str,
+}
+
+impl Destination {
+    fn of_run(shared: &RunFacts, dest: &Path) -> Result<Self, String> {
+        let folder = real_folder(dest)?;
+        Ok(Self {
+            memory: DestRecord::of(&shared.state, &shared.workspace, &folder),
+            folder,
+            tag: shared.workspace.clone(),
+            remedy: "`tarn resume`",
+        })
+    }
+
+    /// One whose records lie beside it: `owner` says whose data it is, and another's is somebody else's.
+    pub fn beside(folder: &Path, owner: &str, remedy: &'static str) -> Self {
+        let tag = Hash::of(owner.as_bytes()).short()[..8].to_owned();
+        let at = |suffix| named_beside(folder, &tag, suffix).unwrap_or_default();
+        Self {
+            memory: DestRecord {
+                known: at(".manifest"),
+                intended: at(".intent"),
+                is_beside: true,
+            },
+            folder: folder.to_path_buf(),
+            tag,
+            remedy,
+        }
+    }
+
+    /// Whether tarn may write there: it is missing or empty, or holds exactly what tarn put there, or what an interrupted delivery was
+    /// about to.
+    ///
+    /// # Errors
+    /// The sentence to show when it may not.
+    pub fn check(&self, mover: &dyn Mover) -> Result<(), String> {
+        let may = self.memory.replaceable(&self.folder, mover);
+        may.map(drop)
+            .map_err(|why| foreign(&self.folder.display().to_string(), &why))
+    }
+
+    /// Notes what it is about to hold. The destination was checked.
+    ///
+    /// # Errors
+    /// When that cannot be noted, or something of somebody else's lies in its way.
+    pub fn declare(self, parts: &[&Manifest], mover: &dyn Mover) -> Result<Intent, Failure> {
+        let beside = |suffix: &str| named_beside(&self.folder, &self.tag, suffix);
+        let (Some(parent), Some(staging), Some(ready)) =
+            (self.folder.parent(), beside(""), beside(".ready"))
+        else {
+            return Err(failure(
+                FailureKind::Io,
+                format!(
+                    "{} cannot be a destination: name a folder that tarn may create",
+                    self.folder.display()
+                ),
+            ));
+        };
+        make_folder(parent)?;
+        if let Some(records) = self.memory.known.parent() {
+            make_folder(records)?;
+        }
+        let intent = Intent {
+            to: self,
+            staging,
+            ready,
+            declared: united(parts)?,
+        };
+        intent.tidy(mover)?;
+        let Destination { folder, memory, .. } = &intent.to;
+        memory.settle(folder, mover)?;
+        memory.write(&memory.intended, &intent.declared, folder)?;
+        Ok(intent)
+    }
+}
+
+/// Beside a folder, on the same file system. A name that would be too long is told by its hash.
+fn named_beside(folder: &Path, tag: &str, suffix: &str) -> Option<PathBuf> {
+    const LONG: usize = 160;
+    let name = folder.file_name()?;
+    let shown = match name.len() {
+        0..=LONG => name.to_string_lossy().into_owned(),
+        _ => Hash::of(name.as_encoded_bytes()).to_string(),
+    };
+    Some(folder.with_file_name(format!(".{shown}.tarn-{tag}{suffix}")))
+}
+
+/// The declared wish to put something into a destination: it lets a later run replace what a crash left there
+/// before it was remembered.
+#[derive(Debug)]
+pub struct Intent {
+    to: Destination,
+    staging: PathBuf,
+    /// Where the complete tree waits, and what it takes the place of goes: beside its destination, too.
+    ready: PathBuf,
+    declared: Manifest,
+}
+
+impl Intent {
+    /// Checks the destination of a run and notes what it is about to hold.
+    pub(crate) fn declare(
+        shared: &DataContext,
+        dataset: &str,
+        dest: &Path,
+        parts: &[&Manifest],
+        control: &Control,
+    ) -> Result<Self, Failure> {
+        if control.cancelled() {
+            return Err(failure(FailureKind::Cancelled, "abandoned before it began"));
+        }
+        let conflict = |why| failure(FailureKind::Conflict, why);
+        check_destination(
+            &shared.state,
+            &shared.workspace,
+            dataset,
+            dest,
+            &*shared.mover,
+        )
+        .map_err(conflict)?;
+        let to = Destination::of_run(shared, dest).map_err(conflict)?;
+        to.declare(parts, &*shared.mover)
+    }
+
+    /// Removes what an interrupted or refused publication of tarn has left beside the destination.
+    fn tidy(&self, mover: &dyn Mover) -> Result<(), Failure> {
+        let remembered = self.to.memory.manifests(&self.to.folder);
+        for left in [&self.ready, &exchange::aside(&self.ready)] {
+            dispose(left, &remembered, self.to.remedy, mover)?;
+        }
+        Ok(())
+    }
+
+    /// What was copied, where that is not what was declared: it is known before it is published.
+    ///
+    /// # Errors
+    /// When it cannot be noted.
+    pub fn confirm(&mut self, manifests: &[Manifest]) -> Result<(), Failure> {
+        let made = united(&manifests.iter().collect::<Vec<_>>())?;
+        if first_difference(&made, &self.declared).is_some() {
+            let Destination { folder, memory, .. } = &self.to;
+            memory.write(&memory.intended, &made, folder)?;
+            self.declared = made;
+        }
+        Ok(())
+    }
+
+    /// Puts the complete tree that waits beside the destination in its place. What is there is looked at directly
+    /// before it is taken out, and again afterwards: what is not tarn's is put back, and the tree is not delivered.
+    ///
+    /// # Errors
+    /// `Conflict` when it holds something of somebody else's.
+    pub fn publish(&self, mover: &dyn Mover) -> Result<(), Failure> {
+        let Destination {
+            folder,
+            memory,
+            remedy,
+            ..
+        } = &self.to;
+        let refused = |why: String| {
+            let text = format!(
+                "{} has changed while its new content was copied, and was left as it is: it holds files that tarn did not \
+                 put there or that were changed since ({why}); move them away, then {remedy}",
+                folder.display()
+            );
+            failure(FailureKind::Conflict, text)
+        };
+        let there = memory.replaceable(folder, mover);
+        let Some(old) = there.map_err(refused)? else {
+            return rename_new(&self.ready, folder, remedy);
+        };
+        swap(&self.ready, folder)?;
+        let taken = mover.list(&self.ready, &Control::default());
+        let stranger = match &taken {
+            Ok(taken) => stranger(taken, &old),
+            Err(MoverError { failure: f, .. }) => Some(f.message.clone()),
+        };
+        if let Some(why) = stranger {
+            swap(&self.ready, folder)?;
+            return Err(refused(why));
+        }
+        dispose(&self.ready, &[old], remedy, mover)
+    }
+
+    /// Where the tree grows, beside its destination.
+    pub fn staging(&self) -> &Path {
+        &self.staging
+    }
+
+    /// Where it is to be when it is complete, before it is published.
+    pub fn ready(&self) -> &Path {
+        &self.ready
+    }
+
+    /// The destination is written: remember what it holds.
+    ///
+    /// # Errors
+    /// When that cannot be written; what was declared is remembered.
+    pub fn fulfil(self, manifests: &[Manifest]) -> Result<(), Failure> {
+        let trees: Vec<&Manifest> = manifests.iter().collect();
+        let Destination { folder, memory, .. } = &self.to;
+        memory.write(&memory.known, &united(&trees)?, folder)?;
+        remove_file(&memory.intended)
+    }
+
+    /// The delivery failed: the wish is dropped, unless it has come true all the same.
+    pub fn abandon(self, mover: &dyn Mover) {
+        // What stays is named by the next delivery.
+        let _ = self.tidy(mover);
+        let Destination { folder, memory, .. } = &self.to;
+        if !holds(folder, &memory.intended, mover) {
+            // One that stays does no harm: it allows only what tarn itself was about to write.
+            let _ = remove_file(&memory.intended);
+        }
+    }
+}
+
+fn united(trees: &[&Manifest]) -> Result<Manifest, Failure> {
+    merge::merge(trees).map_err(|c| failure(FailureKind::Conflict, c.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,348 @@
+//! The data of a run on the nodes of its world: what threads that move, list and remove it share.
+
+use crate::sockets::{Near, Sockets};
+use crate::storage::drained::{is_there, remove_drained};
+use crate::storage::keys::DataKeys;
+use crate::storage::ledger::{Ledgers, Reservation};
+use crate::storage::run_facts::RunFacts;
+use crate::storage::source_memory::Remembered;
+use crate::storage::store::{failure, is_folder, unsealed, warn};
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use tarn_ports::{Control, Mover, MoverError, Peers, Progress};
+use tarn_types::checkpoint::CheckpointId;
+use tarn_types::event::{Event, Failure, FailureKind};
+use tarn_types::hash::Hash;
+use tarn_types::id::{DataId, InstanceId, TierRef};
+use tarn_types::key::DataKey;
+use tarn_types::manifest::Manifest;
+use tarn_types::nodes::OwnedNodes;
+use tarn_types::object::is_object;
+use tarn_types::part::{PartClass, PartRef, Place, StoreKey};
+use tarn_types::workflow::Dataset;
+
+/// Something for the loop.
+#[derive(Debug)]
+pub(crate) enum NodeLoopEvent {
+    /// The outcome of an action.
+    Outcome(Event),
+    /// Something that happened by itself.
+    News(Event),
+    /// Nothing but: look around.
+    Wake,
+}
+
+/// Replicas of a run: where they are, what they take, what moves them. What is fixed of the run is reached through it.
+pub(crate) struct DataContext {
+    pub(crate) facts: RunFacts,
+    /// Replicas on nodes of other worlds.
+    pub(crate) peers: Option<Arc<dyn Peers>>,
+    pub(crate) mover: Arc<dyn Mover>,
+    /// The keys of encrypted datasets, where the workflow has any.
+    pub(crate) keys: Option<DataKeys>,
+    pub(crate) ledgers: Ledgers,
+    /// What movement, and steps, are bound to, where there are several.
+    pub(crate) sockets: Option<Sockets>,
+    pub(crate) progress: Progress,
+    pub(crate) remembered: Mutex<Remembered>,
+    pub(crate) parts: Mutex<BTreeMap<PartRef, (PartClass, StoreKey)>>,
+    /// The content of parts that are known from earlier.
+    pub(crate) hashes: Mutex<BTreeMap<StoreKey, Hash>>,
+    /// Where replicas of other workflows are stored that this run reads.
+    pub(crate) others: Mutex<BTreeMap<(TierRef, StoreKey), PathBuf>>,
+    /// Whether earlier runs have committed steps that this one may take over.
+    pub(crate) reusable: AtomicBool,
+    /// The newest image of each instance that this world has copied to an own node.
+    pub(crate) copied: Mutex<BTreeMap<InstanceId, CheckpointId>>,
+    pub(crate) deliveries: Sender<NodeLoopEvent>,
+}
+
+impl Deref for DataContext {
+    type Target = RunFacts;
+
+    fn deref(&self) -> &RunFacts {
+        &self.facts
+    }
+}
+
+impl DataContext {
+    pub(crate) fn deliver(&self, delivery: NodeLoopEvent) {
+        // The receiver is gone only when the world is being dropped: then nobody waits for it.
+        let _ = self.deliveries.send(delivery);
+    }
+
+    /// The keys that the parts of a dataset are sealed with on the nodes, if they are.
+    fn keys_of(&self, data: DataId) -> Result<Option<(&Dataset, &DataKeys)>, Failure> {
+        let dataset = self.dataset(data)?;
+        if !dataset.encrypt {
+            return Ok(None);
+        }
+        let keys = self.keys.as_ref().ok_or_else(|| {
+            let message = format!(
+                "dataset `{}` is encrypted, and no key is at hand",
+                dataset.name
+            );
+            failure(FailureKind::Io, message)
+        })?;
+        Ok(Some((dataset, keys)))
+    }
+
+    /// The key that the replicas of a part are sealed with, if they are.
+    pub(crate) fn key(
+        &self,
+        data: DataId,
+        part: &StoreKey,
+    ) -> Result<Option<Arc<DataKey>>, Failure> {
+        let keys = self.keys_of(data)?;
+        keys.map(|(d, keys)| keys.get(&d.name, part)).transpose()
+    }
+
+    /// The key that a part is to be sealed with, if it is.
+    pub(crate) fn new_key(
+        &self,
+        data: DataId,
+        part: &StoreKey,
+    ) -> Result<Option<Arc<DataKey>>, Failure> {
+        let keys = self.keys_of(data)?;
+        keys.map(|(d, keys)| keys.make(&d.name, part)).transpose()
+    }
+
+    /// The key of a part is forgotten if no replica of it is left. Of several worlds none knows that by itself:
+    /// [`Self::forget_gone`].
+    pub(crate) fn forget_key(&self, part: &StoreKey) -> Result<(), Failure> {
+        match (&self.own, self.part_of(part)) {
+            (OwnedNodes::All, Some(known)) => self.forget_gone(known.data, part),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, of a part of which no other world has a replica.
+    pub(crate) fn forget_gone(&self, data: DataId, part: &StoreKey) -> Result<(), Failure> {
+        match (self.dataset(data)?, &self.keys) {
+            (dataset, Some(keys)) if dataset.encrypt && !self.is_somewhere(part) => {
+                keys.forget(&dataset.name, part)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The keys of all parts that have neither a replica nor a manifest any more are forgotten.
+    pub(crate) fn forget_keys(&self) -> Result<(), Failure> {
+        let described = |part: &StoreKey| self.manifest_file(part).exists();
+        let needed = |part: &StoreKey| described(part) || self.is_somewhere(part);
+        self.keys.as_ref().map_or(Ok(()), |keys| keys.keep(needed))
+    }
+
+    /// The keys of what this run has made or brought, and of which no replica is left, are forgotten. Of several worlds the one without
+    /// nodes forgets those of parts that nothing describes any more: such as an attempt has begun that was not to be.
+    pub(crate) fn forget_own_keys(&self) -> Result<(), Failure> {
+        match &self.own {
+            OwnedNodes::All => {}
+            OwnedNodes::Some(_) if self.is_home() => return self.forget_keys(),
+            OwnedNodes::Some(_) => return Ok(()),
+        }
+        let known = self.parts.lock().ok();
+        let known: Vec<StoreKey> = known.map_or_else(Vec::new, |parts| {
+            parts.values().map(|(_, key)| key.clone()).collect()
+        });
+        match &self.keys {
+            Some(_) => known.iter().try_for_each(|part| self.forget_key(part)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether there is a replica of a part, or a beginning of one.
+    fn is_somewhere(&self, part: &StoreKey) -> bool {
+        let there = |path: PathBuf| path.symlink_metadata().is_ok();
+        // While an object store does not say, it may be there.
+        let outside = |path: PathBuf| self.is_there(&path).unwrap_or(true);
+        let on = |(spot, ..): (TierRef, _, _)| {
+            let dir = self.tier_dir(spot);
+            dir.is_ok_and(|d| there(d.part(part)) || there(d.incoming().join(&part.0)))
+        };
+        self.own_tiers().any(on) || self.drained(part).is_ok_and(outside)
+    }
+
+    /// Whether the folder of a replica is there.
+    pub(crate) fn is_there(&self, replica: &Path) -> Result<bool, Failure> {
+        match is_object(replica) {
+            true => is_there(replica, &self.workspace, &*self.mover),
+            false => Ok(is_folder(replica)),
+        }
+    }
+
+    /// The listing of a replica, with the sizes of what is `sealed` in it.
+    pub(crate) fn list_replica(&self, root: &Path, sealed: bool) -> Result<Manifest, MoverError> {
+        let mut listed = self.mover.list(root, &Control::default())?;
+        if sealed {
+            listed.entries.iter_mut().for_each(unsealed);
+        }
+        Ok(listed)
+    }
+
+    /// The content of a replica, which is sealed with this key, or not.
+    pub(crate) fn digest_replica(
+        &self,
+        root: &Path,
+        key: Option<&Arc<DataKey>>,
+    ) -> Result<Manifest, MoverError> {
+        match key {
+            Some(key) => self.mover.digest_sealed(root, key, &Control::default()),
+            None => self.mover.digest(root, &Control::default()),
+        }
+    }
+
+    /// This thread runs near a tier of an own node as long as the guard is there, if that lies on a socket.
+    pub(crate) fn near(&self, spot: TierRef) -> Option<Near> {
+        let sockets = self.sockets.as_ref().filter(|_| self.own.has(spot.node))?;
+        sockets.near(self.tier_name(spot)?)
+    }
+
+    /// Where the replica of a part lies on a node's tier.
+    pub(crate) fn replica(&self, spot: TierRef, key: &StoreKey) -> Result<PathBuf, Failure> {
+        match self.others_at(spot, key) {
+            Some(folder) => Ok(folder),
+            None => Ok(self.tier_dir(spot)?.part(key)),
+        }
+    }
+
+    /// Where another workflow has the replica of a part, if it is its: then it is not this run's to count or to remove.
+    pub(crate) fn others_at(&self, spot: TierRef, key: &StoreKey) -> Option<PathBuf> {
+        let others = self.others.lock().ok()?;
+        match others.is_empty() {
+            true => None,
+            false => others.get(&(spot, key.clone())).cloned(),
+        }
+    }
+
+    /// A replica of another workflow is not read any more.
+    pub(crate) fn leave_to_others(&self, spot: TierRef, key: &StoreKey) -> bool {
+        let others = self.others.lock().ok();
+        others.is_some_and(|mut others| others.remove(&(spot, key.clone())).is_some())
+    }
+
+    pub(crate) fn know(&self, part: PartRef, class: PartClass, key: StoreKey) {
+        if let Ok(mut parts) = self.parts.lock() {
+            parts.insert(part, (class, key));
+        }
+    }
+
+    /// Class and key of a part that was listed, committed or made known.
+    pub(crate) fn known(&self, part: &PartRef) -> Result<(PartClass, StoreKey), Failure> {
+        let parts = self.parts.lock().ok();
+        parts.and_then(|p| p.get(part).cloned()).ok_or_else(|| {
+            failure(
+                FailureKind::Io,
+                format!(
+                    "part {part} has never been seen by this run; `tarn resume` starts from the log"
+                ),
+            )
+        })
+    }
+
+    /// Claims room on a tier; what earlier runs have left there and nobody asks to keep makes way for it.
+    pub(crate) fn reserve(
+        &self,
+        spot: TierRef,
+        bytes: u64,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Reservation<'_>, Failure> {
+        self.ledgers.make_way(spot, bytes, &*self.mover);
+        if self.report_kept(spot, bytes) {
+            return Err(failure(
+                FailureKind::Cancelled,
+                "data that is kept from earlier runs takes the space that was planned for it; tarn looks for a node again",
+            ));
+        }
+        self.clear_cache(spot, bytes);
+        // Asked before each pause: what has been cached meanwhile makes way, too.
+        let cancelled = || {
+            self.clear_cache(spot, bytes);
+            cancelled()
+        };
+        self.ledgers.reserve(spot, bytes, &cancelled)
+    }
+
+    /// Removes cached data that is in the way of `bytes` more on a tier: first what ended runs have left, then this run's own.
+    fn clear_cache(&self, spot: TierRef, bytes: u64) {
+        self.ledgers.clear_others_cache(spot, bytes, &*self.mover);
+        while let Some((at, part, key)) = self.ledgers.in_the_way_of(spot, bytes) {
+            let at = Place::Node(at);
+            let gone = self.evict(part, &key, &at);
+            self.deliver(NodeLoopEvent::News(gone));
+        }
+    }
+
+    /// Tells the engine of what is kept from earlier runs, if it is in the way of `bytes` more and that was not told before.
+    fn report_kept(&self, spot: TierRef, bytes: u64) -> bool {
+        let Some(news) = self.ledgers.kept_in_the_way(spot, bytes) else {
+            return false;
+        };
+        for (spot, bytes) in news {
+            self.deliver(NodeLoopEvent::News(Event::Capacity { spot, bytes }));
+        }
+        true
+    }
+
+    /// Claims `bytes` in all instead of what was claimed, for what lies on the tier already; else what is in the way there.
+    pub(crate) fn grow(
+        &self,
+        spot: TierRef,
+        reserved: &mut Reservation<'_>,
+        bytes: u64,
+    ) -> Result<(), u64> {
+        let more = bytes.saturating_sub(reserved.bytes());
+        self.ledgers.make_way(spot, more, &*self.mover);
+        self.clear_cache(spot, more);
+        let grown = reserved.grow(bytes);
+        if grown.is_err() {
+            self.report_kept(spot, more);
+        }
+        grown
+    }
+
+    /// The part that is stored under a key, if this run knows it.
+    pub(crate) fn part_of(&self, key: &StoreKey) -> Option<PartRef> {
+        let parts = self.parts.lock().ok()?;
+        let found = parts.iter().find(|(_, (_, k))| k == key);
+        found.map(|(part, _)| *part)
+    }
+
+    /// Removes a replica; the event to report. What cannot be removed is reported as gone, because nothing may use it
+    /// any more, and is tried again by every later clean-up.
+    pub(crate) fn evict(&self, part: PartRef, key: &StoreKey, at: &Place) -> Event {
+        self.take_back(at, key);
+        Event::Evicted {
+            part,
+            at: at.clone(),
+        }
+    }
+
+    /// Removes a replica that is there, or is not: what fails in the middle leaves nothing visible and nothing counted.
+    /// What cannot be removed stays counted, and is told of on stderr.
+    pub(crate) fn take_back(&self, at: &Place, key: &StoreKey) {
+        let removed = match at {
+            Place::Node(spot) if self.leave_to_others(*spot, key) => return,
+            Place::Node(spot) => self.replica(*spot, key).and_then(|path| {
+                self.mover.remove(&path)?;
+                self.ledgers.left(*spot, key);
+                Ok(())
+            }),
+            Place::Drained => self
+                .drained(key)
+                .and_then(|path| remove_drained(&path, &self.workspace, &*self.mover)),
+            Place::Source | Place::External(_) => Ok(()),
+        };
+        let forgotten = removed.and_then(|()| self.forget_key(key));
+        if let Err(e) = forgotten {
+            warn(&format!(
+                "the replica {} could not be removed: {}",
+                key.0, e.message
+            ));
+        }
+    }
+}

@@ -1,0 +1,697 @@
+//! The account of a tier that several runs share: a file `ledger` at the tier's root, changed under a lock.
+//!
+//! Every run publishes what it uses and has reserved before it moves or starts anything; together they never
+//! exceed the tier. A run that died keeps its use counted as long as its folder is there: the bytes are.
+
+mod cache;
+mod leftovers;
+mod page;
+
+use crate::storage::store::{failure, io_failure};
+use crate::storage::tier_folder::{make_private_folder, make_root};
+use cache::uncache;
+pub use cache::uncache_replicas;
+use leftovers::Leftover;
+#[cfg(test)]
+pub(crate) use page::left_by_the_dead;
+use page::{TierClaims, WorkspaceClaim};
+pub use page::{held_by_others, held_of, vacate};
+pub(crate) use page::{record_export, used_by_all};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use tarn_types::cluster::Cluster;
+use tarn_types::event::{Failure, FailureKind};
+use tarn_types::id::{NodeId, TierId, TierRef};
+use tarn_types::nodes::{OwnedNodes, SpaceWaitCause};
+use tarn_types::part::StoreKey;
+use tarn_types::units::Bytes;
+
+/// How often a run that waits looks at what others have changed.
+const POLL: Duration = Duration::from_millis(200);
+/// The same while no other run is there and this one waits for nothing: a node that only computes is left alone.
+const POLL_ALONE: Duration = Duration::from_secs(1);
+/// How long a run waits for room that only dead runs hold: they do not give it back by themselves.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an older run waits before a younger one, which waits as well, gives its room to it.
+const GIVE_WAY: Duration = Duration::from_secs(2);
+/// A change of what others leave is told to the engine from this fraction of the tier on: every telling is a
+/// record of the log.
+const TELL_FROM: u64 = 64;
+/// While no other run is on a tier, this fraction of it is reserved beyond what is held: most changes of a run of
+/// short steps are then covered by what the page says already, and cost no access to it.
+const MARGIN: u64 = 4096;
+
+/// One tier root.
+#[derive(Debug)]
+struct TierAccount {
+    root: PathBuf,
+    state: Mutex<Mine>,
+    /// The engine is told of what is kept here from earlier runs.
+    counts_kept: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Mine {
+    claim: WorkspaceClaim,
+    /// What this run has lent of the tier beside its limit.
+    lent: u64,
+    others: u64,
+    /// Bytes of what the others claim that are cached.
+    others_cached: u64,
+    /// Another live run waits for room here.
+    others_wait: bool,
+    /// The least of all live runs' limits.
+    limit: u64,
+    told: u64,
+    /// What the page says of this run, if no other run was on it then.
+    published: Option<WorkspaceClaim>,
+    /// Threads of this run that wait for room here.
+    waiters: u64,
+    /// This run has nothing to do but to wait, and others hold room here.
+    idle: bool,
+    /// The longest that an older run waits for room while it holds some: it has the right of way, so that two
+    /// runs that hold a part each of what both need do not wait for each other for ever.
+    elder_waits: Option<Duration>,
+    /// The workspaces of dead runs that hold room, while no live run does.
+    held_by_dead: Vec<String>,
+}
+
+/// Milliseconds since boot: the same for all processes of the machine.
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let (s, ns) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
+    s.saturating_mul(1000).saturating_add(ns / 1_000_000)
+}
+
+impl Mine {
+    fn new(workspace: &str, pid: i32, start: u64) -> Self {
+        Self {
+            claim: WorkspaceClaim {
+                workspace: workspace.to_owned(),
+                pid,
+                start,
+                limit: 0,
+                used: 0,
+                reserved: 0,
+                cached: 0,
+                waiting: None,
+            },
+            lent: 0,
+            others: 0,
+            others_cached: 0,
+            others_wait: false,
+            limit: 0,
+            told: 0,
+            published: None,
+            waiters: 0,
+            idle: false,
+            elder_waits: None,
+            held_by_dead: Vec::new(),
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.claim.used.saturating_add(self.claim.reserved)
+    }
+
+    /// Takes in what the others claim. What this run has lent is none of theirs: its own limit is without.
+    fn look(&mut self, claims: &[WorkspaceClaim]) {
+        let lent = claims
+            .iter()
+            .filter(|c| c.is_export_of(&self.claim.workspace));
+        self.lent = lent
+            .map(WorkspaceClaim::weight)
+            .fold(0, u64::saturating_add);
+        let others = claims
+            .iter()
+            .filter(|c| !c.is_export_of(&self.claim.workspace));
+        let others: Vec<&WorkspaceClaim> = others.collect();
+        let weights = others.iter().map(|c| c.weight());
+        self.others = weights.fold(0, u64::saturating_add);
+        let cached = others.iter().map(|c| c.cached.min(c.used));
+        self.others_cached = cached.fold(0, u64::saturating_add);
+        self.others_wait = others.iter().any(|c| c.waiting.is_some() && c.alive());
+        let limits = others.iter().filter(|c| c.alive()).map(|c| c.limit);
+        self.limit = limits.fold(self.claim.limit, u64::min);
+        let now = now_ms();
+        let elders = others
+            .iter()
+            .filter(|c| c.seniority() < self.claim.seniority() && c.weight() > 0 && c.alive());
+        self.elder_waits = elders
+            .filter_map(|c| c.waiting)
+            .map(|since| Duration::from_millis(now.saturating_sub(since)))
+            .max();
+        let live = others.iter().any(|c| c.alive() && c.weight() > 0);
+        let dead = others.iter().filter(|c| !live && c.used > c.cached);
+        self.held_by_dead = dead.map(|c| c.workspace.clone()).collect();
+    }
+
+    /// Whether what the page says is true enough: no less than what is held, and not much more.
+    fn covered(&self) -> bool {
+        let margin = self.claim.limit / MARGIN;
+        self.published.as_ref().is_some_and(|p| {
+            let surplus = p.used.saturating_add(p.reserved).checked_sub(self.held());
+            surplus.is_some_and(|s| s <= 2 * margin)
+                && p.used.abs_diff(self.claim.used) <= margin
+                && p.cached.abs_diff(self.claim.cached) <= margin
+                && p.waiting.is_none()
+                && !self.waits()
+        })
+    }
+
+    /// What the page is to say; `alone`: of no other run.
+    fn to_publish(&self, alone: bool) -> WorkspaceClaim {
+        let mut claim = self.claim.clone();
+        claim.limit = claim.limit.saturating_add(self.lent);
+        if alone && claim.reserved > 0 && claim.waiting.is_none() {
+            let room = self.claim.limit.saturating_sub(self.held());
+            claim.reserved += room.min(self.claim.limit / MARGIN);
+        }
+        claim
+    }
+
+    /// Whether this run stands in the way of an older one, and waits itself.
+    fn must_give_way(&self) -> bool {
+        self.waits() && self.elder_waits.is_some_and(|waited| waited > GIVE_WAY)
+    }
+
+    fn waits(&self) -> bool {
+        self.waiters > 0 || self.idle
+    }
+}
+
+impl TierAccount {
+    /// Applies `change` to this run's claim. If what the page says does not cover it, and `allow` agrees to the sums
+    /// of the page, writes it there; if `allow` disagrees, takes it back.
+    fn update(
+        &self,
+        change: impl FnOnce(&mut Mine),
+        allow: impl FnOnce(&Mine) -> bool,
+    ) -> io::Result<bool> {
+        let mut mine = self
+            .state
+            .lock()
+            .map_err(|_| io::Error::other("poisoned"))?;
+        let before = mine.claim.clone();
+        change(&mut mine);
+        if mine.covered() {
+            return Ok(true);
+        }
+        self.publish(&mut mine, before, allow)
+    }
+
+    /// Looks at the page, and writes this run's claim to it, or what it was `before` if `allow` disagrees.
+    fn publish(
+        &self,
+        mine: &mut Mine,
+        before: WorkspaceClaim,
+        allow: impl FnOnce(&Mine) -> bool,
+    ) -> io::Result<bool> {
+        let _lock = page::lock(&self.root)?;
+        let found = TierClaims::read(&self.root)?;
+        let mut page = found.clone();
+        page.entries
+            .retain(|c| c.workspace != mine.claim.workspace && c.counts(&self.root));
+        mine.look(&page.entries);
+        let loan = |c: &WorkspaceClaim| c.is_export_of(&mine.claim.workspace);
+        let alone = page.entries.iter().all(loan);
+        let allowed = allow(mine);
+        if !allowed {
+            mine.claim = before;
+        }
+        mine.claim.waiting = match mine.waits() {
+            true => mine.claim.waiting.or_else(|| Some(now_ms())),
+            false => None,
+        };
+        if mine.held() > 0 || mine.claim.waiting.is_some() {
+            page.entries.push(mine.to_publish(alone));
+        }
+        let own = |c: &&WorkspaceClaim| alone && c.workspace == mine.claim.workspace;
+        mine.published = page.entries.iter().find(own).cloned();
+        // Claims are compared in one order: a look must not rewrite the file.
+        page.entries.sort_by(|a, b| a.workspace.cmp(&b.workspace));
+        if page != found {
+            page.write(&self.root)?;
+        }
+        Ok(allowed)
+    }
+
+    fn refresh(&self) -> io::Result<bool> {
+        let mine = self.state.lock();
+        let mut mine = mine.map_err(|_| io::Error::other("poisoned"))?;
+        let claim = mine.claim.clone();
+        self.publish(&mut mine, claim, |_| true)
+    }
+}
+
+/// A thread that waits for room, until it is dropped: others see that this run waits.
+struct Waiter<'a> {
+    account: &'a TierAccount,
+    since: Instant,
+}
+
+impl<'a> Waiter<'a> {
+    fn new(account: &'a TierAccount) -> io::Result<Self> {
+        account.update(|m| m.waiters += 1, |_| true)?;
+        Ok(Self {
+            account,
+            since: Instant::now(),
+        })
+    }
+
+    /// Why it must not wait any longer, if so.
+    fn hopeless(&self, bytes: u64) -> Option<Failure> {
+        let mine = self.account.state.lock().ok()?;
+        if mine.must_give_way() {
+            return Some(failure(
+                FailureKind::Cancelled,
+                "an older run waits for space on the same tier and goes first; this is tried again",
+            ));
+        }
+        let dead = !mine.held_by_dead.is_empty() && self.since.elapsed() > TIMEOUT;
+        dead.then(|| failure(FailureKind::NoSpace, self.account.dead_text(&mine, bytes)))
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        // As for reservations.
+        let _ = self
+            .account
+            .update(|m| m.waiters = m.waiters.saturating_sub(1), |_| true);
+    }
+}
+
+impl TierAccount {
+    fn dead_text(&self, mine: &Mine, bytes: u64) -> String {
+        let folders: Vec<_> = mine
+            .held_by_dead
+            .iter()
+            .map(|w| self.root.join(w).display().to_string())
+            .collect();
+        let wanted = match bytes {
+            0 => String::new(),
+            _ => format!(", and {} are wanted", Bytes(bytes)),
+        };
+        format!(
+            "{} of the tier at {} are held by what dead runs have left in {}{wanted}: finish those with `tarn resume` in \
+             their folders or remove their data with `tarn data rm`, then `tarn resume` here",
+            Bytes(mine.others),
+            self.root.display(),
+            folders.join(", ")
+        )
+    }
+}
+
+/// The accounts of all tier roots that a run uses.
+#[derive(Debug)]
+pub(crate) struct Ledgers {
+    accounts: Vec<TierAccount>,
+    /// TierRef, its account, its capacity at the start.
+    spots: BTreeMap<TierRef, (usize, u64)>,
+    replicas: Mutex<BTreeMap<(TierRef, StoreKey), u64>>,
+    /// Those of them that earlier runs have left, and this run has not taken over.
+    leftovers: Mutex<BTreeMap<(TierRef, StoreKey), Leftover>>,
+    /// Bytes on tiers that are not this run's at all.
+    aside: Mutex<BTreeMap<TierRef, u64>>,
+    /// What this run has and has claimed on each tier of each node.
+    rooms: Mutex<BTreeMap<TierRef, TierBudget>>,
+    cached: Mutex<cache::CachedParts>,
+}
+
+/// Bytes of one tier of one node.
+#[derive(Debug, Default)]
+struct TierBudget {
+    /// All that may lie there, what is not this run's included.
+    limit: u64,
+    used: u64,
+    reserved: u64,
+}
+
+impl TierBudget {
+    fn held(&self) -> u64 {
+        self.used.saturating_add(self.reserved)
+    }
+}
+
+/// Room claimed on a tier; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Reservation<'a> {
+    ledgers: &'a Ledgers,
+    account: usize,
+    spot: TierRef,
+    bytes: u64,
+}
+
+impl Reservation<'_> {
+    /// What is claimed and has not arrived.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Claims `bytes` in all, if all that lies on the tier or is on its way there leaves so much; else what that takes. Of
+    /// several that ask at once, one is the first.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), u64> {
+        let more = bytes.saturating_sub(self.bytes);
+        let mut others = 0;
+        let mut fits = true;
+        self.ledgers.on(self.spot, |room| {
+            others = room.held().saturating_sub(self.bytes);
+            fits = others.saturating_add(bytes) <= room.limit;
+            if fits {
+                room.reserved = room.reserved.saturating_add(more);
+            }
+        });
+        if !fits {
+            return Err(others);
+        }
+        let mut foreign = 0;
+        let allow = |m: &Mine| {
+            foreign = m.others;
+            foreign == 0 || m.held().saturating_add(foreign) <= m.limit
+        };
+        let claim = |m: &mut Mine| m.claim.reserved = m.claim.reserved.saturating_add(more);
+        match self.ledgers.accounts[self.account].update(claim, allow) {
+            Ok(false) => {
+                self.ledgers.on(self.spot, |room| {
+                    room.reserved = room.reserved.saturating_sub(more);
+                });
+                Err(others.saturating_add(foreign))
+            }
+            // A ledger that cannot be written now is written with the next change.
+            Ok(true) | Err(_) => {
+                self.bytes = self.bytes.saturating_add(more);
+                Ok(())
+            }
+        }
+    }
+
+    /// A replica has come, with the space it takes: as much of the reservation becomes used in the same step, so that
+    /// nothing is ever counted twice.
+    pub(crate) fn arrived(&mut self, spot: TierRef, key: &StoreKey, stored: u64) {
+        self.ledgers
+            .change(spot, key, Some(stored), &mut self.bytes);
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.ledgers.on(self.spot, |room| {
+                room.reserved = room.reserved.saturating_sub(self.bytes);
+            });
+            // A ledger that cannot be written now is written with the next change, or counts as a dead run's.
+            let _ = self.ledgers.accounts[self.account].update(
+                |m| m.claim.reserved -= self.bytes.min(m.claim.reserved),
+                |_| true,
+            );
+        }
+    }
+}
+
+impl Ledgers {
+    /// Opens the ledger of every tier root of the own nodes, creating the roots.
+    pub(crate) fn open(
+        cluster: &Cluster,
+        own: &OwnedNodes,
+        workspace: &str,
+    ) -> Result<Self, Failure> {
+        let mut accounts: Vec<TierAccount> = Vec::new();
+        let mut spots = BTreeMap::new();
+        let mut rooms = BTreeMap::new();
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let start = tarn_sys::process::start_time(pid)
+            .ok_or_else(|| failure(FailureKind::Io, "/proc is not mounted; tarn needs it"))?;
+        let nodes = (0..).zip(&cluster.nodes);
+        for (n, node) in nodes.filter(|(n, _)| own.has(NodeId(*n))) {
+            for (t, tier) in (0..).zip(&node.tiers) {
+                let at = accounts
+                    .iter()
+                    .position(|a| a.root == tier.root)
+                    .unwrap_or(accounts.len());
+                if at == accounts.len() {
+                    make_root(&tier.root)
+                        .map_err(|e| io_failure("use the tier", &tier.root, &e))?;
+                    let own = tier.root.join(workspace);
+                    make_private_folder(&own)
+                        .map_err(|e| io_failure("use the folder", &own, &e))?;
+                    accounts.push(TierAccount {
+                        root: tier.root.clone(),
+                        state: Mutex::new(Mine::new(workspace, pid, start)),
+                        counts_kept: AtomicBool::new(false),
+                    });
+                }
+                if let Ok(mine) = accounts[at].state.get_mut() {
+                    mine.claim.limit = mine.claim.limit.saturating_add(tier.capacity);
+                }
+                let spot = TierRef {
+                    node: NodeId(n),
+                    tier: TierId(t),
+                };
+                spots.insert(spot, (at, tier.capacity));
+                let limit = tier.capacity;
+                rooms.insert(
+                    spot,
+                    TierBudget {
+                        limit,
+                        ..TierBudget::default()
+                    },
+                );
+            }
+        }
+        let ledgers = Self {
+            accounts,
+            spots,
+            replicas: Mutex::default(),
+            leftovers: Mutex::default(),
+            aside: Mutex::default(),
+            rooms: Mutex::new(rooms),
+            cached: Mutex::default(),
+        };
+        for account in &ledgers.accounts {
+            uncache(&account.root, workspace)
+                .and_then(|()| account.refresh())
+                .map_err(|e| io_failure("write the ledger of the tier", &account.root, &e))?;
+        }
+        Ok(ledgers)
+    }
+
+    fn on(&self, spot: TierRef, change: impl FnOnce(&mut TierBudget)) {
+        if let Ok(mut rooms) = self.rooms.lock() {
+            change(rooms.entry(spot).or_default());
+        }
+    }
+
+    /// Claims room before something is written. Waits for other runs, up to a bound.
+    pub(crate) fn reserve(
+        &self,
+        spot: TierRef,
+        bytes: u64,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Reservation<'_>, Failure> {
+        let Some(&(at, _)) = self.spots.get(&spot) else {
+            return Err(failure(
+                FailureKind::Io,
+                format!("there is no tier {} of node {}", spot.tier, spot.node),
+            ));
+        };
+        let account = &self.accounts[at];
+        let unwritable =
+            |e: io::Error| io_failure("write the ledger of the tier", &account.root, &e);
+        let mut waiter = None;
+        loop {
+            // Without others, the engine's own account of the tier decides.
+            let allow = |m: &Mine| {
+                m.others == 0
+                    || (m.elder_waits.is_none() && m.held().saturating_add(m.others) <= m.limit)
+            };
+            let reserve = |m: &mut Mine| m.claim.reserved = m.claim.reserved.saturating_add(bytes);
+            if bytes == 0 || account.update(reserve, allow).map_err(unwritable)? {
+                self.on(spot, |room| {
+                    room.reserved = room.reserved.saturating_add(bytes);
+                });
+                return Ok(Reservation {
+                    ledgers: self,
+                    account: at,
+                    spot,
+                    bytes,
+                });
+            }
+            if cancelled() {
+                return Err(failure(
+                    FailureKind::Cancelled,
+                    "stopped while waiting for space",
+                ));
+            }
+            let waiter = match &mut waiter {
+                Some(waiter) => waiter,
+                none => none.insert(Waiter::new(account).map_err(unwritable)?),
+            };
+            if let Some(failure) = waiter.hopeless(bytes) {
+                return Err(failure);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// How often the pages are to be looked at now.
+    pub(crate) fn pause(&self) -> Duration {
+        let alone = |a: &TierAccount| a.state.lock().is_ok_and(|m| m.others == 0 && !m.waits());
+        match self.accounts.iter().all(alone) {
+            true => POLL_ALONE,
+            false => POLL,
+        }
+    }
+
+    /// Threads that wait for room.
+    pub(crate) fn waiters(&self) -> u64 {
+        let waiting = |a: &TierAccount| a.state.lock().map_or(0, |m| m.waiters);
+        self.accounts.iter().map(waiting).sum()
+    }
+
+    /// Says since when this run has nothing to do but to wait for room, if it has; what of that is here.
+    pub(crate) fn idle(&self, since: Option<Instant>) -> SpaceWaitCause {
+        let tired = since.is_some_and(|s| s.elapsed() > TIMEOUT);
+        let mut waits = SpaceWaitCause::default();
+        for account in &self.accounts {
+            let Ok(mut mine) = account.state.lock() else {
+                continue;
+            };
+            mine.idle = since.is_some() && mine.others > 0;
+            if tired && !mine.held_by_dead.is_empty() && waits.dead.is_none() {
+                waits.dead = Some(account.dead_text(&mine, 0));
+            }
+            waits.others |= mine.others > 0;
+        }
+        let kept = |(at, account): (usize, &TierAccount)| match self.counted_at(at) {
+            0 => None,
+            kept => Some(account.kept_text(kept)),
+        };
+        if tired {
+            waits.kept = self.accounts.iter().enumerate().find_map(kept);
+        }
+        waits
+    }
+
+    /// Replicas of this run that stand in the way of an older run on the same tier.
+    pub(crate) fn in_the_way(&self) -> Vec<(TierRef, StoreKey)> {
+        let must = |a: &TierAccount| a.state.lock().is_ok_and(|m| m.must_give_way());
+        let accounts: Vec<bool> = self.accounts.iter().map(must).collect();
+        let Ok(replicas) = self.replicas.lock() else {
+            return Vec::new();
+        };
+        let on = |spot: &TierRef| self.spots.get(spot).is_some_and(|(at, _)| accounts[*at]);
+        let all = replicas.keys().filter(|(spot, _)| on(spot));
+        all.cloned().collect()
+    }
+
+    /// A replica was found, with the space it takes.
+    pub(crate) fn found(&self, spot: TierRef, key: &StoreKey, stored: u64) {
+        self.change(spot, key, Some(stored), &mut 0);
+    }
+
+    /// A replica has gone.
+    pub(crate) fn left(&self, spot: TierRef, key: &StoreKey) {
+        self.change(spot, key, None, &mut 0);
+    }
+
+    /// What was found under one name has another.
+    pub(crate) fn renamed(&self, spot: TierRef, from: &StoreKey, to: &StoreKey) {
+        if let Ok(mut replicas) = self.replicas.lock()
+            && let Some(stored) = replicas.remove(&(spot, from.clone()))
+        {
+            replicas.insert((spot, to.clone()), stored);
+        }
+    }
+
+    /// What grows is taken from the reservation, as far as that goes.
+    fn change(&self, spot: TierRef, key: &StoreKey, stored: Option<u64>, reserved: &mut u64) {
+        let (Some(&(at, _)), Ok(mut replicas)) = (self.spots.get(&spot), self.replicas.lock())
+        else {
+            return;
+        };
+        let id = (spot, key.clone());
+        let before = match stored {
+            Some(bytes) => replicas.insert(id, bytes),
+            None => replicas.remove(&id),
+        };
+        let cached = match stored {
+            Some(_) => 0,
+            None => self.unmark(&(spot, key.clone())),
+        };
+        let (plus, minus) = (stored.unwrap_or(0), before.unwrap_or(0));
+        if plus == minus {
+            return;
+        }
+        let settled = plus.saturating_sub(minus).min(*reserved);
+        *reserved -= settled;
+        self.on(spot, |room| {
+            room.used = room.used.saturating_add(plus).saturating_sub(minus);
+            room.reserved = room.reserved.saturating_sub(settled);
+        });
+        let change = |m: &mut Mine| {
+            m.claim.used = m.claim.used.saturating_add(plus).saturating_sub(minus);
+            m.claim.reserved = m.claim.reserved.saturating_sub(settled);
+            m.claim.cached = m.claim.cached.saturating_sub(cached);
+        };
+        // As for reservations: the next change writes it again.
+        let _ = self.accounts[at].update(change, |_| true);
+    }
+
+    /// What this run may use of each tier, where that has changed enough since it was told last.
+    pub(crate) fn news(&self) -> Vec<(TierRef, u64)> {
+        let mut news = Vec::new();
+        for (at, account) in self.accounts.iter().enumerate() {
+            if account.refresh().is_err() {
+                continue;
+            }
+            let kept = self.counted_at(at);
+            let Ok(mut mine) = account.state.lock() else {
+                continue;
+            };
+            let own = mine.claim.limit.max(1);
+            // What others have cached goes when this run needs it.
+            let others = mine.others.saturating_sub(mine.others_cached);
+            let mut taken = (own - mine.limit.min(own)).saturating_add(others);
+            if mine.elder_waits.is_some() {
+                // Nothing new for this run before the older one has what it waits for.
+                taken = taken.max(own.saturating_sub(mine.held()));
+            }
+            let lacking = taken.saturating_add(kept);
+            let changed =
+                lacking.abs_diff(mine.told) > own / TELL_FROM || (lacking == 0 && mine.told != 0);
+            if !changed {
+                continue;
+            }
+            mine.told = lacking;
+            drop(mine);
+            let left = u128::from(own.saturating_sub(taken));
+            for (spot, (_, capacity)) in self.spots.iter().filter(|(_, (a, _))| *a == at) {
+                let whole = capacity.saturating_sub(self.aside(*spot));
+                let share = u128::from(whole) * left / u128::from(own);
+                let share = u64::try_from(share).unwrap_or(whole);
+                news.push((*spot, share.saturating_sub(self.counted_on(at, *spot))));
+            }
+        }
+        news
+    }
+}
+
+impl Drop for Ledgers {
+    fn drop(&mut self) {
+        for account in &self.accounts {
+            let last = |m: &mut Mine| {
+                (m.claim.reserved, m.waiters, m.idle) = (0, 0, false);
+                m.published = None;
+            };
+            let _ = account.update(last, |_| true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
