@@ -32,8 +32,8 @@ pub use host::{machine, sight};
 pub use remote_tiers::sweep::{sweep, sweep_drained};
 pub use remote_tiers::{borrowed, lent};
 pub use staging::dests::{
-    Destination, Intent, check_destination, destination_holds, destination_intact,
-    destination_lacks, probe_destination, real_folder,
+    Destination, DestinationError, ForeignContentError, Intent, check_destination,
+    destination_holds, destination_intact, destination_lacks, probe_destination, real_folder,
 };
 pub use staging::sources::{
     RereadScope, SourceLook, check_source, look_at_source, look_at_source_since, why_unreadable,

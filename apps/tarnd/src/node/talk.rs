@@ -347,7 +347,7 @@ impl NodeRun {
             } => {
                 self.check(version, &tarn)?;
                 for sight in &sights {
-                    tarn_node::sight::check(sight)?;
+                    tarn_node::sight::check(sight).map_err(|e| e.to_string())?;
                 }
                 let draw = self.meter.draw();
                 measure::measure(&self.about.node, &tiers, external, &state, draw)

@@ -4,7 +4,7 @@ use crate::attempt::envelope_queue::EnvelopeQueue;
 use crate::attempt::handle::Handle;
 use crate::attempt::local_node::{Attempted, LocalNode};
 use crate::attempt::member::Member;
-use crate::attempt::message::{AttemptPeer, Envelope, Say};
+use crate::attempt::message::{AttemptPeer, Envelope, HelperSetupError, Say};
 use crate::attempt::node_context::NodeContext;
 use crate::attempt::node_task::StepNodeTask;
 use crate::attempt::relay::Relay;
@@ -228,11 +228,17 @@ fn attend(line: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
     };
     let step = shared.workflow.steps.get(run.instance.step.at());
     let prepared = step
-        .ok_or_else(|| "the workflow has no such step".to_owned())
-        .and_then(|step| Ok((step, needs(shared, step, run).map_err(|f| f.message)?)))
+        .ok_or_else(|| refusal("the workflow has no such step"))
+        .and_then(|step| {
+            let needs = needs(shared, step, run).map_err(|f| refusal(f.message))?;
+            Ok((step, needs))
+        })
         .and_then(|found| match &shared.multi_node {
             Ok(()) => Ok(found),
-            Err(why) => Err(format!("a step of several nodes needs namespaces: {why}")),
+            Err(why) => {
+                let text = format!("a step of several nodes needs namespaces: {why}");
+                Err(refusal(text))
+            }
         });
     let (step, needs) = match prepared {
         Ok(found) => found,
@@ -264,9 +270,14 @@ fn attend(line: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
     });
 }
 
+/// Why this node takes no part in an attempt.
+fn refusal(text: impl Into<String>) -> Failure {
+    failure(FailureKind::Launch, text)
+}
+
 /// Answers until the leader has understood.
-fn refuse(line: AttemptPeer<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why: String) {
-    let refused: Result<_, Failure> = Err(failure(FailureKind::Launch, why));
+fn refuse(line: AttemptPeer<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why: Failure) {
+    let refused: Result<_, Failure> = Err(why);
     let mut over = false;
     while !over && !envelopes.lost(line.at) {
         if let Some(envelope) = envelopes.take(line.at) {
@@ -361,7 +372,7 @@ impl Follower<'_> {
                     None => Err(LaunchError::NoHelper),
                 };
                 self.listens = entered.is_ok();
-                let entered = entered.map_err(|why| why.to_string());
+                let entered = entered.map_err(|why| HelperSetupError(why.to_string()));
                 self.line.send_message(Say::Entered(entered));
             }
             Say::Order(order) => {

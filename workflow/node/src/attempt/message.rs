@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tarn_types::action::AttemptSpec;
 use tarn_types::event::Failure;
 use tarn_types::id::{NodeId, TierRef};
-use tarn_types::manifest::Manifest;
+use tarn_types::manifest::{Manifest, ManifestError};
 use tarn_types::nodes::AttemptId;
 use tarn_types::part::PartRef;
 
@@ -34,7 +34,7 @@ pub(crate) enum Say {
         evicted: Vec<(PartRef, TierRef)>,
     },
     /// From a follower: whether everything is set up, and where its part of a shared namespace is reached.
-    Entered(Result<Option<ProviderAddress>, String>),
+    Entered(Result<Option<ProviderAddress>, HelperSetupError>),
     /// From a follower's helper.
     Report(HelperReport),
     /// From a follower: its helper is gone.
@@ -43,6 +43,29 @@ pub(crate) enum Say {
     Lost,
     /// Both ways, about a command of `tarn exec`.
     Exec { session: u32, about: Exec },
+}
+
+/// Why a follower's helper could not set everything up, as the follower says it.
+#[derive(Debug, Serialize, Deserialize, thiserror::Error)]
+#[serde(transparent)]
+#[error("{0}")]
+pub(crate) struct HelperSetupError(pub(crate) String);
+
+/// Why the bytes of a message cannot be understood.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnvelopeError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Size(#[from] std::num::TryFromIntError),
+    #[error("it is shorter than its length field")]
+    TooShort,
+    #[error("{0} bytes too many")]
+    TooLong(usize),
+    #[error("{0} trees are missing in it")]
+    TreesMissing(usize),
+    #[error(transparent)]
+    Tree(#[from] ManifestError),
 }
 
 /// About a command that `tarn exec` started at the leader and that runs at a follower. Streams are numbered as a process
@@ -97,24 +120,22 @@ pub(crate) struct Envelope {
 }
 
 impl Envelope {
-    /// The message of some bytes; what is wrong with them otherwise.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+    /// The message of some bytes.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, EnvelopeError> {
         // JSON as it is written here has no newline.
         let end = bytes.iter().position(|b| *b == b'\n');
         let (line, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
-        let head: Head<Say> = serde_json::from_slice(line).map_err(|e| e.to_string())?;
+        let head: Head<Say> = serde_json::from_slice(line)?;
         let mut rest = rest.get(1..).unwrap_or_default();
         let mut cargo = Vec::new();
         for size in head.sizes {
-            let size = usize::try_from(size).map_err(|e| e.to_string())?;
-            let (one, more) = rest
-                .split_at_checked(size)
-                .ok_or("it is shorter than its length field")?;
+            let size = usize::try_from(size)?;
+            let (one, more) = rest.split_at_checked(size).ok_or(EnvelopeError::TooShort)?;
             cargo.push(one.to_vec());
             rest = more;
         }
         if !rest.is_empty() {
-            return Err(format!("{} bytes too many", rest.len()));
+            return Err(EnvelopeError::TooLong(rest.len()));
         }
         Ok(Self {
             at: head.at,
@@ -124,14 +145,14 @@ impl Envelope {
     }
 
     /// The message with the trees that it carries.
-    pub(crate) fn open(self) -> Result<Say, String> {
+    pub(crate) fn open(self) -> Result<Say, EnvelopeError> {
         let mut say = self.say;
         let trees = say.trees();
         if trees.len() != self.cargo.len() {
-            return Err(format!("{} trees are missing in it", trees.len()));
+            return Err(EnvelopeError::TreesMissing(trees.len()));
         }
         for (tree, bytes) in trees.into_iter().zip(self.cargo) {
-            *tree = Arc::new(Manifest::decode(&bytes).map_err(|e| e.to_string())?);
+            *tree = Arc::new(Manifest::decode(&bytes)?);
         }
         Ok(say)
     }

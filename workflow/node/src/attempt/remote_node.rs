@@ -239,7 +239,7 @@ impl Launcher for RemoteNode<'_> {
 
     fn ready(&mut self) -> Result<Option<ProviderAddress>, LaunchError> {
         match self.wait(None, false) {
-            Some(Say::Entered(result)) => result.map_err(LaunchError::Refused),
+            Some(Say::Entered(result)) => result.map_err(|e| LaunchError::Refused(e.0)),
             _ => Err(LaunchError::LostNode),
         }
     }

@@ -219,25 +219,48 @@ fn look(path: &Path) -> io::Result<PathAppearance> {
     Ok(PathAppearance::Folder { modified, names })
 }
 
-/// Whether this node sees the same, or what it sees and what to do.
+/// What this node sees of a path otherwise than tarn does, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "it does not see {title} as tarn does (at {}): {why}. Every node must see the state folder, the workflow's folder, \
+     sources, dests and the external store at the same paths; what one wrote elsewhere would be lost with the job. Put \
+     them on a file system that all nodes mount (/tmp is often each node's own, or each job's)",
+    path.display()
+)]
+pub struct SightError {
+    title: String,
+    path: PathBuf,
+    why: String,
+}
+
+/// Why a file does not have the word that was written to it.
+#[derive(Debug, thiserror::Error)]
+enum SeenWordError {
+    #[error("`{0}` is no file's name")]
+    Name(String),
+    #[error("{0} has another content there")]
+    Content(String),
+    #[error("{name}, which tarn has just written, cannot be read there: {source}")]
+    Unreadable { name: String, source: io::Error },
+}
+
+/// Compares what this node sees with what tarn has seen.
 ///
 /// # Errors
-/// A sentence or two for people.
-pub fn check(sight: &SharedPath) -> Result<(), String> {
+/// When that differs.
+pub fn check(sight: &SharedPath) -> Result<(), SightError> {
     let wrong = |why: String| {
-        Err(format!(
-            "it does not see {} as tarn does (at {}): {why}. Every node must see the state folder, the workflow's folder, \
-             sources, dests and the external store at the same paths; what one wrote elsewhere would be lost with the job. Put \
-             them on a file system that all nodes mount (/tmp is often each node's own, or each job's)",
-            sight.title,
-            sight.path.display()
-        ))
+        Err(SightError {
+            title: sight.title.clone(),
+            path: sight.path.clone(),
+            why,
+        })
     };
     let found = match &sight.look {
         PathAppearance::Word { name, word } => {
             return match has_word(&sight.path, name, word) {
                 Ok(()) => Ok(()),
-                Err(why) => wrong(why),
+                Err(why) => wrong(why.to_string()),
             };
         }
         _ => look(&sight.path),
@@ -252,19 +275,20 @@ pub fn check(sight: &SharedPath) -> Result<(), String> {
     }
 }
 
-fn has_word(folder: &Path, name: &str, word: &str) -> Result<(), String> {
+fn has_word(folder: &Path, name: &str, word: &str) -> Result<(), SeenWordError> {
     if Path::new(name).file_name() != Some(name.as_ref()) {
-        return Err(format!("`{name}` is no file's name"));
+        return Err(SeenWordError::Name(name.to_owned()));
     }
     let mut found = Vec::new();
     let file = File::open(folder.join(name));
     let read = file.and_then(|f| f.take(MAX_WORD).read_to_end(&mut found));
     match read {
         Ok(_) if found == word.as_bytes() => Ok(()),
-        Ok(_) => Err(format!("{name} has another content there")),
-        Err(e) => Err(format!(
-            "{name}, which tarn has just written, cannot be read there: {e}"
-        )),
+        Ok(_) => Err(SeenWordError::Content(name.to_owned())),
+        Err(source) => Err(SeenWordError::Unreadable {
+            name: name.to_owned(),
+            source,
+        }),
     }
 }
 
@@ -320,7 +344,8 @@ mod tests {
             path: there.join(s.path.strip_prefix(here).unwrap()),
             ..s.clone()
         });
-        moved.filter_map(|s| check(&s).err()).collect()
+        let differ = moved.filter_map(|s| check(&s).err());
+        differ.map(|e| e.to_string()).collect()
     }
 
     #[test]

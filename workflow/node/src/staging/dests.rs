@@ -3,6 +3,7 @@
 //! Of each there are two manifests: `.manifest` tells what tarn has put there, `.intent` what it is about to put there. Those of a run are
 //! `<state>/dests/<workspace>/<hash of the folder's path>`; those of a site's jobs, whose nodes change, lie beside the folder.
 
+mod error;
 mod exchange;
 
 use crate::storage::data_context::DataContext;
@@ -11,13 +12,14 @@ use crate::storage::store::{
     alike, failure, first_difference, io_failure, is_folder, make_folder, read_manifest,
     remove_file, sync_folder, write_manifests,
 };
+pub use error::{DestinationError, ForeignContentError};
 use exchange::{dispose, rename_new, swap};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use tarn_ports::{Control, Mover, MoverError};
+use tarn_ports::{Control, Mover};
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::hash::Hash;
 use tarn_types::layout::StateDir;
@@ -30,22 +32,21 @@ use tarn_types::workflow::OnFailure;
 /// The folder that a destination stands for: what a link given as `dest` points to.
 ///
 /// # Errors
-/// The sentence to show when that is no folder.
-pub fn real_folder(dest: &Path) -> Result<PathBuf, String> {
+/// When that is no folder.
+pub fn real_folder(dest: &Path) -> Result<PathBuf, DestinationError> {
     if !dest.is_symlink() {
         return Ok(dest.to_path_buf());
     }
     match std::fs::canonicalize(dest) {
         Ok(real) if real.is_dir() => Ok(real),
-        Ok(real) => Err(format!(
-            "the destination {} is a link to {}, which is no folder; let it point to a folder or remove it",
-            dest.display(),
-            real.display()
-        )),
-        Err(e) => Err(format!(
-            "the destination {} is a link that leads nowhere: {e}; let it point to a folder or remove it",
-            dest.display()
-        )),
+        Ok(real) => Err(DestinationError::LinkToNoFolder {
+            dest: dest.to_path_buf(),
+            real,
+        }),
+        Err(source) => Err(DestinationError::BrokenLink {
+            dest: dest.to_path_buf(),
+            source,
+        }),
     }
 }
 
@@ -110,15 +111,19 @@ impl DestRecord {
     ///
     /// # Errors
     /// The first path that is somebody else's, or why that cannot be told.
-    fn replaceable(&self, folder: &Path, mover: &dyn Mover) -> Result<Option<Manifest>, String> {
+    fn replaceable(
+        &self,
+        folder: &Path,
+        mover: &dyn Mover,
+    ) -> Result<Option<Manifest>, ForeignContentError> {
         if folder.symlink_metadata().is_err() {
             return Ok(None);
         }
         if !is_folder(folder) {
-            return Err("it is no folder".into());
+            return Err(ForeignContentError::NoFolder);
         }
         let listed = mover.list(folder, &Control::default());
-        let listed = listed.map_err(|MoverError { failure: f, .. }| f.message)?;
+        let listed = listed.map_err(|e| ForeignContentError::NotListed(e.failure.message))?;
         let nothing = Manifest::default();
         let mut why = String::new();
         // The last is what is told: it is what tarn has put there, if it ever did.
@@ -131,7 +136,7 @@ impl DestRecord {
                 Some(path) => why = path,
             }
         }
-        Err(why)
+        Err(ForeignContentError::Path(why))
     }
 
     /// What a delivery has put there that was interrupted before it could record that is recorded now: its intent makes room for another.
@@ -277,55 +282,50 @@ pub fn destination_intact(
 /// interrupted run was about to. For the check before a run starts.
 ///
 /// # Errors
-/// The sentence to show when it may not.
+/// When it may not.
 pub fn check_destination(
     state: &StateDir,
     workspace: &str,
     dataset: &str,
     dest: &Path,
     mover: &dyn Mover,
-) -> Result<(), String> {
+) -> Result<(), DestinationError> {
     if is_object(dest) {
         let may = mover.may_deliver(dest, workspace, &Control::default());
-        return may.map_err(|MoverError { failure: f, .. }| {
-            format!(
-                "the destination {} of dataset `{dataset}` cannot be used: {}",
-                dest.display(),
-                f.message
-            )
+        return may.map_err(|e| DestinationError::Unusable {
+            dest: dest.to_path_buf(),
+            dataset: dataset.to_owned(),
+            why: e.failure.message,
         });
     }
     let real = real_folder(dest)?;
     let memory = DestRecord::of(state, workspace, &real);
-    memory.replaceable(&real, mover).map(drop).map_err(|why| {
-        let what = format!("the destination {} of dataset `{dataset}`", dest.display());
-        foreign(&what, &why)
+    let may = memory.replaceable(&real, mover).map(drop);
+    may.map_err(|why| DestinationError::HoldsForeign {
+        what: format!("the destination {} of dataset `{dataset}`", dest.display()),
+        why,
     })
-}
-
-fn foreign(what: &str, why: &str) -> String {
-    format!(
-        "{what} holds files that tarn did not put there or that were changed since ({why}); move them away or choose another `dest`"
-    )
 }
 
 /// Whether a destination can be written at all, tried before a run starts: a new tree is made beside it and exchanged
 /// with it.
 ///
 /// # Errors
-/// The sentence to show when it cannot.
-pub fn probe_destination(workspace: &str, dataset: &str, dest: &Path) -> Result<(), String> {
+/// When it cannot.
+pub fn probe_destination(
+    workspace: &str,
+    dataset: &str,
+    dest: &Path,
+) -> Result<(), DestinationError> {
     // Whether it can be written was tried with its check.
     if is_object(dest) {
         return Ok(());
     }
     let real = real_folder(dest)?;
-    let refused = |why: String| {
-        format!(
-            "the destination {} of dataset `{dataset}` cannot be replaced as a whole: {why}; name a folder below it, or \
-             another one, as `dest`",
-            dest.display()
-        )
+    let refused = |why: String| DestinationError::NotReplaceable {
+        dest: dest.to_path_buf(),
+        dataset: dataset.to_owned(),
+        why,
     };
     if is_mount_point(&real) {
         return Err(refused("it is a mount point".into()));
@@ -369,7 +369,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    fn of_run(shared: &RunFacts, dest: &Path) -> Result<Self, String> {
+    fn of_run(shared: &RunFacts, dest: &Path) -> Result<Self, DestinationError> {
         let folder = real_folder(dest)?;
         Ok(Self {
             memory: DestRecord::of(&shared.state, &shared.workspace, &folder),
@@ -399,11 +399,13 @@ impl Destination {
     /// about to.
     ///
     /// # Errors
-    /// The sentence to show when it may not.
-    pub fn check(&self, mover: &dyn Mover) -> Result<(), String> {
-        let may = self.memory.replaceable(&self.folder, mover);
-        may.map(drop)
-            .map_err(|why| foreign(&self.folder.display().to_string(), &why))
+    /// When it may not.
+    pub fn check(&self, mover: &dyn Mover) -> Result<(), DestinationError> {
+        let may = self.memory.replaceable(&self.folder, mover).map(drop);
+        may.map_err(|why| DestinationError::HoldsForeign {
+            what: self.folder.display().to_string(),
+            why,
+        })
     }
 
     /// Notes what it is about to hold. The destination was checked.
@@ -475,7 +477,7 @@ impl Intent {
         if control.cancelled() {
             return Err(failure(FailureKind::Cancelled, "abandoned before it began"));
         }
-        let conflict = |why| failure(FailureKind::Conflict, why);
+        let conflict = |why: DestinationError| failure(FailureKind::Conflict, why.to_string());
         check_destination(
             &shared.state,
             &shared.workspace,
@@ -523,7 +525,7 @@ impl Intent {
             remedy,
             ..
         } = &self.to;
-        let refused = |why: String| {
+        let refused = |why: ForeignContentError| {
             let text = format!(
                 "{} has changed while its new content was copied, and was left as it is: it holds files that tarn did not \
                  put there or that were changed since ({why}); move them away, then {remedy}",
@@ -538,8 +540,8 @@ impl Intent {
         swap(&self.ready, folder)?;
         let taken = mover.list(&self.ready, &Control::default());
         let stranger = match &taken {
-            Ok(taken) => stranger(taken, &old),
-            Err(MoverError { failure: f, .. }) => Some(f.message.clone()),
+            Ok(taken) => stranger(taken, &old).map(ForeignContentError::Path),
+            Err(e) => Some(ForeignContentError::NotListed(e.failure.message.clone())),
         };
         if let Some(why) = stranger {
             swap(&self.ready, folder)?;

@@ -5,7 +5,7 @@ use crate::work::{ConfinedPath, TaskEndpoint, to_request_error};
 use rustix::fs::{Access, AtFlags};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use tarn_node::{Destination, Intent, real_folder};
+use tarn_node::{Destination, DestinationError, Intent, real_folder};
 use tarn_ports::{Control, CopyJob, CopyReport, CopySource, DeliveryJob, Mover, MoverError, Over};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Owner, WorkResult};
@@ -16,8 +16,8 @@ use tarn_types::part::Verify;
 /// What a job whose delivery is refused waits for.
 const REMEDY: &str = "let the job's data be delivered again";
 
-fn exists(why: String) -> RequestError {
-    RequestError::new(Code::Exists, why)
+fn exists(why: DestinationError) -> RequestError {
+    RequestError::new(Code::Exists, why.to_string())
 }
 
 impl UserStore {
@@ -103,7 +103,7 @@ impl UserStore {
         place.check(&self.mover).map_err(|why| {
             failed(Failure {
                 kind: FailureKind::Conflict,
-                message: why,
+                message: why.to_string(),
             })
         })?;
         let manifests: Vec<_> = sources.iter().filter_map(|s| s.manifest.as_ref()).collect();

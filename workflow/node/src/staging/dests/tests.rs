@@ -4,7 +4,7 @@ use super::*;
 use std::fs;
 use std::sync::Mutex;
 use tarn_mover::Trees;
-use tarn_ports::{CopyJob, CopyReport, TreeCapabilities};
+use tarn_ports::{CopyJob, CopyReport, MoverError, TreeCapabilities};
 
 /// Does something else right after the listing of this number (from 1).
 struct Meddler<'a> {
