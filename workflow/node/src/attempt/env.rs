@@ -66,6 +66,18 @@ pub(crate) fn environment(
     }
     let attempt = (step, run);
     describe(&mut env, &shared.jobs, shared, attempt, node, paths.scratch);
+    add_own(&mut env, shared, attempt, node, paths);
+    env.into_iter().collect()
+}
+
+/// Adds what tarn itself tells a step, by variables that begin with `TARN_`, and its scratch folder.
+fn add_own(
+    env: &mut BTreeMap<OsString, OsString>,
+    shared: &RunFacts,
+    (step, run): (&Step, &AttemptSpec),
+    node: &str,
+    paths: &Paths<'_>,
+) {
     let mut set = |name: &str, value: &OsStr| {
         env.insert(format!("TARN_{name}").into(), value.into());
     };
@@ -111,7 +123,6 @@ pub(crate) fn environment(
         env.insert(STEP_SOCKET.into(), socket.into());
     }
     env.insert("TMPDIR".into(), paths.scratch.into());
-    env.into_iter().collect()
 }
 
 /// The workflow's folder, then the usual places, then tarn's own folder (for `tarn exec`).

@@ -58,6 +58,90 @@ impl SyntheticJobIds {
     }
 }
 
+/// A step of a script, as Slurm would have it as a job.
+struct SyntheticJob<'a> {
+    facts: &'a RunFacts,
+    step: &'a Step,
+    run: &'a AttemptSpec,
+    number: u64,
+    nodes: Vec<&'a str>,
+}
+
+impl SyntheticJob<'_> {
+    /// What Slurm would tell it on the node named `node`.
+    fn variables(&self, node: &str, scratch: &Path) -> Vec<(&'static str, OsString)> {
+        let step = self.step;
+        let count = self.nodes.len().max(1);
+        let on_each = step.tasks.div_ceil(step.nodes.max(1)).max(1);
+        let each = |what: u32| match count {
+            1 => what.to_string(),
+            n => format!("{what}(x{n})"),
+        };
+        let at = self.nodes.iter().position(|name| *name == node);
+        let host = rustix::system::uname();
+        let host = host.nodename().to_string_lossy().into_owned();
+        let list = self.nodes.join(",");
+        let job = self.number.to_string();
+        let user = rustix::process::getuid().as_raw().to_string();
+        let folder = self.facts.workflow.folder.clone();
+        let mut all: Vec<(&str, OsString)> = vec![
+            (JOB, job.clone().into()),
+            ("SLURM_JOBID", job.clone().into()),
+            ("SLURM_NNODES", count.to_string().into()),
+            ("SLURM_JOB_NUM_NODES", count.to_string().into()),
+            ("SLURM_JOB_NODELIST", list.clone().into()),
+            ("SLURM_NODELIST", list.into()),
+            ("SLURM_NTASKS", step.tasks.to_string().into()),
+            ("SLURM_NPROCS", step.tasks.to_string().into()),
+            ("SLURM_TASKS_PER_NODE", each(on_each).into()),
+            (
+                "SLURM_CPUS_PER_TASK",
+                (step.cores / on_each).max(1).to_string().into(),
+            ),
+            ("SLURM_CPUS_ON_NODE", step.cores.to_string().into()),
+            ("SLURM_JOB_CPUS_PER_NODE", each(step.cores).into()),
+            ("SLURM_NODEID", at.unwrap_or(0).to_string().into()),
+            ("SLURM_PROCID", "0".into()),
+            ("SLURM_LOCALID", "0".into()),
+            ("SLURM_SUBMIT_DIR", folder.into()),
+            ("SLURM_SUBMIT_HOST", host.into()),
+            ("SLURMD_NODENAME", node.into()),
+            ("SLURM_JOB_UID", user.into()),
+            ("SLURM_TMPDIR", scratch.into()),
+        ];
+        if step.memory > 0 {
+            let mib = step.memory.div_ceil(1 << 20);
+            all.push(("SLURM_MEM_PER_NODE", mib.to_string().into()));
+        }
+        if step.gpus > 0 {
+            all.push(("SLURM_GPUS_ON_NODE", step.gpus.to_string().into()));
+        }
+        if self.run.attempt > 1 {
+            let before = self.run.attempt - 1;
+            all.push(("SLURM_RESTART_COUNT", before.to_string().into()));
+        }
+        // tarn itself, and mpirun, would take that for a job of Slurm, and start their processes by `srun`.
+        all.push((OWN_JOB, job.into()));
+        all
+    }
+
+    /// Keeps launchers of MPI programs from asking Slurm, which knows nothing of the job.
+    fn launcher_settings(&self) -> Vec<(&'static str, OsString)> {
+        let mut all = vec![
+            ("OMPI_MCA_plm", "^slurm"),
+            ("OMPI_MCA_ras", "^slurm"),
+            ("PRTE_MCA_plm", "^slurm"),
+            ("PRTE_MCA_ras", "^slurm"),
+            ("HYDRA_RMK", "user"),
+        ];
+        if self.nodes.len() <= 1 {
+            all.extend(["HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP"].map(|name| (name, "fork")));
+        }
+        let pairs = all.into_iter().map(|(name, value)| (name, value.into()));
+        pairs.collect()
+    }
+}
+
 /// Adds what Slurm would tell a job of this step, where it is that of a script and no job is around it.
 pub(crate) fn describe(
     env: &mut BTreeMap<OsString, OsString>,
@@ -73,49 +157,15 @@ pub(crate) fn describe(
     }
     let item = run.item.as_deref();
     let nodes = run.nodes.iter();
-    let names: Vec<&str> = nodes
-        .filter_map(|s| facts.cluster.nodes.get(s.node.at()))
-        .map(|n| n.name.as_str())
-        .collect();
-    let count = names.len().max(1);
-    let on_each = step.tasks.div_ceil(step.nodes.max(1)).max(1);
-    let each = |what: u32| match count {
-        1 => what.to_string(),
-        n => format!("{what}(x{n})"),
+    let nodes = nodes.filter_map(|s| facts.cluster.nodes.get(s.node.at()));
+    let job = SyntheticJob {
+        facts,
+        step,
+        run,
+        number: jobs.number(step, item),
+        nodes: nodes.map(|n| n.name.as_str()).collect(),
     };
-    let job = jobs.number(step, item);
-    let at = names.iter().position(|name| *name == node).unwrap_or(0);
-    let host = rustix::system::uname();
-    let host = host.nodename().to_string_lossy().into_owned();
-    let list = names.join(",");
-    let mut all: Vec<(&str, OsString)> = vec![
-        (JOB, job.to_string().into()),
-        ("SLURM_JOBID", job.to_string().into()),
-        ("SLURM_NNODES", count.to_string().into()),
-        ("SLURM_JOB_NUM_NODES", count.to_string().into()),
-        ("SLURM_JOB_NODELIST", list.clone().into()),
-        ("SLURM_NODELIST", list.into()),
-        ("SLURM_NTASKS", step.tasks.to_string().into()),
-        ("SLURM_NPROCS", step.tasks.to_string().into()),
-        ("SLURM_TASKS_PER_NODE", each(on_each).into()),
-        (
-            "SLURM_CPUS_PER_TASK",
-            (step.cores / on_each).max(1).to_string().into(),
-        ),
-        ("SLURM_CPUS_ON_NODE", step.cores.to_string().into()),
-        ("SLURM_JOB_CPUS_PER_NODE", each(step.cores).into()),
-        ("SLURM_NODEID", at.to_string().into()),
-        ("SLURM_PROCID", "0".into()),
-        ("SLURM_LOCALID", "0".into()),
-        ("SLURM_SUBMIT_DIR", facts.workflow.folder.clone().into()),
-        ("SLURM_SUBMIT_HOST", host.into()),
-        ("SLURMD_NODENAME", node.into()),
-        (
-            "SLURM_JOB_UID",
-            rustix::process::getuid().as_raw().to_string().into(),
-        ),
-        ("SLURM_TMPDIR", scratch.into()),
-    ];
+    let mut all = job.variables(node, scratch);
     if let Some(user) = env.get(OsStr::new("USER")) {
         all.push(("SLURM_JOB_USER", user.clone()));
     }
@@ -123,31 +173,7 @@ pub(crate) fn describe(
         let array = jobs.number(step, None);
         all.push(("SLURM_ARRAY_JOB_ID", array.to_string().into()));
     }
-    if step.memory > 0 {
-        let mib = step.memory.div_ceil(1 << 20);
-        all.push(("SLURM_MEM_PER_NODE", mib.to_string().into()));
-    }
-    if step.gpus > 0 {
-        all.push(("SLURM_GPUS_ON_NODE", step.gpus.to_string().into()));
-    }
-    if run.attempt > 1 {
-        let before = run.attempt - 1;
-        all.push(("SLURM_RESTART_COUNT", before.to_string().into()));
-    }
-    // tarn itself, and mpirun, would take that for a job of Slurm, and start their processes by `srun`.
-    all.push((OWN_JOB, job.to_string().into()));
-    let launchers = [
-        ("OMPI_MCA_plm", "^slurm"),
-        ("OMPI_MCA_ras", "^slurm"),
-        ("PRTE_MCA_plm", "^slurm"),
-        ("PRTE_MCA_ras", "^slurm"),
-        ("HYDRA_RMK", "user"),
-    ];
-    all.extend(launchers.map(|(name, value)| (name, value.into())));
-    if count == 1 {
-        let local = ["HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP"];
-        all.extend(local.map(|name| (name, "fork".into())));
-    }
+    all.extend(job.launcher_settings());
     for (name, value) in all {
         // What is empty is as good as not set: of a path below it everything would be left.
         let has = env.get(OsStr::new(name)).is_some_and(|v| !v.is_empty());

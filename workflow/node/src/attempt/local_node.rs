@@ -81,7 +81,7 @@ pub(crate) struct LocalNode<'a> {
     ready: Option<PreparedNode>,
     writing: Option<Writing<'a>>,
     /// Where its encrypted data lies in clear, if it has any.
-    room: Option<StepTmpfs>,
+    tmpfs: Option<StepTmpfs>,
     /// The image that its processes are made of.
     begun_with: Option<CheckpointId>,
     trees: BTreeMap<DataId, Arc<Manifest>>,
@@ -103,7 +103,7 @@ impl<'a> LocalNode<'a> {
             claim: None,
             ready: None,
             writing: None,
-            room: None,
+            tmpfs: None,
             begun_with: None,
             trees: BTreeMap::new(),
             published: Vec::new(),
@@ -281,7 +281,7 @@ impl<'a> LocalNode<'a> {
             spot: self.spot,
             work,
             cpus: cpus.unwrap_or_default(),
-            room: self.room.as_ref(),
+            tmpfs: self.tmpfs.as_ref(),
             evicted: &mut self.evicted,
         };
         let control = &self.of.handle.control;
@@ -327,7 +327,7 @@ impl<'a> LocalNode<'a> {
             return Err(refused("its unencrypted view of that needs namespaces"));
         }
         let size = step_tmpfs::size(shared, needs, self.at, run.reserve)?;
-        let inside = work.join(step_tmpfs::ROOM);
+        let inside = work.join(step_tmpfs::MOUNT_FOLDER);
         make_folder(&inside)?;
         let Some(helper) = &mut self.helper else {
             return Err(refused("its helper was not started"));
@@ -335,7 +335,7 @@ impl<'a> LocalNode<'a> {
         let top = helper
             .mount_tmpfs(&inside, size.bytes, shared.isolation)
             .map_err(|why| refused(&why.to_string()))?;
-        self.room = Some(StepTmpfs::new(inside, top, size));
+        self.tmpfs = Some(StepTmpfs::new(inside, top, size));
         Ok(())
     }
 
@@ -368,7 +368,7 @@ impl<'a> LocalNode<'a> {
         if let Some(why) = told.or_else(filled) {
             return Some(ResourceShortage::Memory(why));
         }
-        if let Some(why) = self.room.as_ref().and_then(StepTmpfs::lack) {
+        if let Some(why) = self.tmpfs.as_ref().and_then(StepTmpfs::lack) {
             return Some(ResourceShortage::Memory(why));
         }
         let work = &self.ready.as_ref()?.work;
@@ -387,13 +387,13 @@ impl<'a> LocalNode<'a> {
         } = self.of;
         let tier = shared.cluster.nodes.get(self.spot.node.at());
         let tier = tier?.tiers.get(self.spot.tier.at())?;
-        if let Some(room) = &self.room {
+        if let Some(tmpfs) = &self.tmpfs {
             // Its scratch folder is there too; what it writes elsewhere on a tier in memory is watched with it.
             let outs = ready.outs.values().filter(|_| in_memory(&ready.work));
-            let beside = outs.filter(|o| room.inside(o) == **o).cloned();
+            let beside = outs.filter(|o| tmpfs.inside(o) == **o).cloned();
             return Some(shared.writers.add(MemoryTierWriter {
-                folders: beside.chain([room.folder(".")]).collect(),
-                reserve: room.needed.saturating_add(run.reserve),
+                folders: beside.chain([tmpfs.folder(".")]).collect(),
+                reserve: tmpfs.needed.saturating_add(run.reserve),
                 node: self.name.clone(),
                 tier: tier.name.clone(),
                 stop: Arc::clone(&handle.stop),
@@ -597,7 +597,7 @@ impl<'a> LocalNode<'a> {
         self.reserved = None;
         self.writing = None;
         self.lent.clear();
-        self.room = None;
+        self.tmpfs = None;
         if let Ok(Some(kept)) = self.kept() {
             kept.account(self.of.shared, self.spot);
         }
@@ -640,7 +640,7 @@ impl Member for LocalNode<'_> {
                 ));
             }
             StepNodeTask::Compare => return self.compare().map(StepNodeTaskResult::Changed),
-            StepNodeTask::Room => return Ok(StepNodeTaskResult::Lacks(self.lacks())),
+            StepNodeTask::CheckSpace => return Ok(StepNodeTaskResult::Lacks(self.lacks())),
             StepNodeTask::Checkpoints => {
                 return Ok(StepNodeTaskResult::Checkpoints(self.checkpoints()?));
             }

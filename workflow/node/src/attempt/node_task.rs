@@ -28,7 +28,8 @@ pub(crate) enum StepNodeTask {
     /// Compare the inputs with their manifests; remove the damaged ones.
     Compare,
     /// Look whether the tier is full, or memory is.
-    Room,
+    #[serde(rename = "Room")]
+    CheckSpace,
     /// Look which checkpoints are there.
     Checkpoints,
     /// Remove the image that the step was to go on from.
@@ -65,7 +66,7 @@ pub(crate) enum StepNodeTaskResult {
     Ended(bool),
     /// Of [`StepNodeTask::Compare`]: the first input that was changed, by its position in what the step needs, and the path in it.
     Changed(Option<(usize, String)>),
-    /// Of [`StepNodeTask::Room`].
+    /// Of [`StepNodeTask::CheckSpace`].
     Lacks(Option<ResourceShortage>),
     /// Of [`StepNodeTask::Checkpoints`].
     Checkpoints(Vec<Checkpoint>),

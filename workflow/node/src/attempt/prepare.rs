@@ -2,7 +2,7 @@
 
 use crate::attempt::env::{self, Paths};
 use crate::attempt::node_context::NodeContext;
-use crate::attempt::partitions;
+use crate::attempt::partitions::{self, SeenPartition};
 use crate::attempt::step_needs::Need;
 use crate::attempt::step_tmpfs::StepTmpfs;
 use crate::attempt::step_view::{CHECKPOINTS, SCRATCH, mount_points};
@@ -18,6 +18,7 @@ use crate::storage::checkpoint_folders::{CheckpointFolders, StepCheckpointView, 
 use crate::storage::data_context::NodeLoopEvent;
 use crate::storage::store::{failure, io_failure, is_folder, make_folder, warn};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use tarn_ports::{Control, CopyJob, CopySource, MoverError};
@@ -53,12 +54,89 @@ pub(crate) struct NodeSetup<'a> {
     pub(crate) work: PathBuf,
     /// Processors that the step runs on there; none: it is not bound.
     pub(crate) cpus: Vec<u32>,
-    /// Where encrypted data lies in clear.
-    pub(crate) room: Option<&'a StepTmpfs>,
+    /// Where encrypted data is stored in clear.
+    pub(crate) tmpfs: Option<&'a StepTmpfs>,
     /// The image that it goes on from.
     pub(crate) image: Option<StepImage>,
     /// Replicas that were missed.
     pub(crate) evicted: &'a mut Vec<(PartRef, TierRef)>,
+}
+
+/// Folders of this node that the step sees at other paths, where it has paths of its own.
+struct ShownFolders<'a> {
+    stage: Option<PathBuf>,
+    tmpfs: Option<&'a StepTmpfs>,
+    binds: Vec<BindMount>,
+}
+
+impl ShownFolders<'_> {
+    /// Where the step sees a folder.
+    fn show(&mut self, from: PathBuf, name: &str, writable: bool) -> PathBuf {
+        let Some(stage) = &self.stage else {
+            return from;
+        };
+        let to = stage.join(name);
+        self.bind(&from, to.clone(), writable);
+        to
+    }
+
+    fn bind(&mut self, from: &Path, to: PathBuf, writable: bool) {
+        let from = match self.tmpfs {
+            Some(tmpfs) => tmpfs.inside(from),
+            None => from.to_path_buf(),
+        };
+        self.binds.push(BindMount { from, to, writable });
+    }
+}
+
+/// What one node of a step has for it, and where the step sees that.
+struct PreparedFolders {
+    scratch: PathBuf,
+    seen_scratch: PathBuf,
+    /// The datasets by name, as the step sees them.
+    data: BTreeMap<String, PathBuf>,
+    /// The folders that become outputs.
+    outs: BTreeMap<DataId, PathBuf>,
+    tmp: Option<StepPrivatePaths>,
+    /// Where `tmp` is made.
+    made: Option<PathBuf>,
+    checkpoints: Option<StepCheckpointView>,
+    images: Option<StepImagePlan>,
+    command: Option<Vec<OsString>>,
+    partitions: Vec<SeenPartition>,
+    socket: Option<PathBuf>,
+    namespace: Option<provider::NamespacePlan>,
+}
+
+impl PreparedFolders {
+    /// The datasets that a file system spreads over the nodes appear where its namespace does.
+    fn add_namespace(&mut self, plan: &provider::NamespacePlan, spread: &[&Need<'_>]) {
+        for (need, part) in spread.iter().zip(&plan.parts) {
+            self.data.insert(part.name.clone(), part.to.clone());
+            if part.writable {
+                let brick = provider::NamespacePlan::brick(&plan.folder);
+                self.outs.insert(need.data, brick.join(&part.name));
+            }
+        }
+    }
+
+    /// Images are told where the step sees the folders that are put into them.
+    fn complete_images(&mut self) {
+        let (Some(plan), Some(seen)) = (&mut self.images, &self.checkpoints) else {
+            return;
+        };
+        plan.folder.clone_from(&seen.folder);
+        for (name, folder) in &mut plan.own {
+            let mut tmp = self.tmp.iter().flat_map(StepPrivatePaths::in_images);
+            // Of those of everybody, where nothing else is shown in them.
+            if !tmp.any(|(own, _)| own == *name) {
+                folder.clone_from(self.data.get(name).unwrap_or(&self.seen_scratch));
+            }
+        }
+        let memory = plan.alone.as_deref().map(alone::memory);
+        let memory = memory.map(|folder| (alone::MEMORY.to_owned(), folder));
+        plan.own.extend(memory);
+    }
 }
 
 impl NodeSetup<'_> {
@@ -70,134 +148,30 @@ impl NodeSetup<'_> {
         exec: Option<&Path>,
         control: &Control,
     ) -> Result<(PreparedNode, HelperLaunch), Failure> {
-        // What the step leaves of encrypted data in its scratch folder is not to lie on the tier either.
-        let scratch = match self.room {
-            Some(room) => room.folder("scratch"),
-            None => self.work.join("scratch"),
+        let mut shown = ShownFolders {
+            stage: match self.shared.isolation {
+                StepIsolation::Group => None,
+                StepIsolation::Namespaces { .. } => self.shared.stage(),
+            },
+            tmpfs: self.tmpfs,
+            binds: Vec::new(),
         };
-        make_folder(&scratch)?;
-        let stage = match self.shared.isolation {
-            StepIsolation::Group => None,
-            StepIsolation::Namespaces { .. } => self.shared.stage(),
-        };
-        let mut binds = Vec::new();
-        let mut data = BTreeMap::new();
-        let mut outs = BTreeMap::new();
-        let room = self.room;
-        let mut show = |from: PathBuf, name: &str, writable: bool| match &stage {
-            None => from,
-            Some(stage) => {
-                let to = stage.join(name);
-                let from = room.map_or(from.clone(), |room| room.inside(&from));
-                binds.push(BindMount {
-                    from,
-                    to: to.clone(),
-                    writable,
-                });
-                to
-            }
-        };
-        let seen_scratch = show(scratch.clone(), SCRATCH, true);
-        let at = self.at;
-        let spread: Vec<&Need<'_>> = Need::spread(needs, self.shared, self.run).collect();
-        let is_spread = |need: &Need<'_>| spread.iter().any(|n| n.data == need.data);
-        for need in needs.iter().filter(|n| n.is_on(at) && !is_spread(n)) {
-            let writable = need.role != Role::In;
-            let folder = match at > 0 && need.distribution == Distribution::Shared {
-                // All nodes are this machine: they have the first one's folder.
-                true => self.folder_of_first(need)?,
-                false => self.folder(need, control)?,
-            };
-            if writable && (at == 0 || need.distribution != Distribution::Shared) {
-                outs.insert(need.data, folder.clone());
-            }
-            data.insert(need.name.to_owned(), show(folder, need.name, writable));
-        }
-        let (mut tmp, made) = self.tmp()?;
-        let mut images = None;
-        let checkpoints = match self.step.restart {
-            Some(restart) => {
-                let kept = CheckpointFolders::new(self.shared, self.run.instance, self.spot)?;
-                kept.make(restart.from)?;
-                images = self.images(&kept.tier, &scratch, (&outs, tmp.as_ref()), control)?;
-                if let (Some(plan), true) = (&mut images, restart.alone) {
-                    let at = self.work.join(ALONE);
-                    make_folder(&at)?;
-                    plan.alone = Some(at);
-                }
-                Some(StepCheckpointView {
-                    folder: show(kept.tier, CHECKPOINTS, true),
-                    memory: (restart.from == CheckpointMethod::Phx).then_some(kept.memory),
-                    name: kept.name,
-                })
-            }
-            None => None,
-        };
-        let command = match self.at {
-            0 => Some(command::make(self.step, &self.work, |folder, name| {
-                show(folder, name, false)
-            })?),
-            _ => None,
-        };
-        let own = partitions::of(self.shared, self.run)?;
-        let partitions = own.iter().map(|partition| {
-            let seen = |folder: PathBuf, name: &str| show(folder, name, true);
-            partition.seen((self.shared, self.run), at, seen)
-        });
-        let partitions = partitions.collect::<Result<Vec<_>, Failure>>()?;
-        let socket = |folder: PathBuf, name: &str| show(folder, name, false);
-        let socket = partitions::socket(&partitions, &self.work, socket);
-        let shared = self.namespace(&spread, stage.as_deref())?;
-        if let Some(plan) = &shared {
-            binds.push(BindMount {
-                from: plan.folder.clone(),
-                to: plan.folder.clone(),
-                writable: true,
-            });
-            for (need, part) in spread.iter().zip(&plan.parts) {
-                data.insert(part.name.clone(), part.to.clone());
-                if part.writable {
-                    outs.insert(
-                        need.data,
-                        provider::NamespacePlan::brick(&plan.folder).join(&part.name),
-                    );
-                }
-            }
-        }
-        if let (Some(plan), Some(seen)) = (&mut images, &checkpoints) {
-            plan.folder.clone_from(&seen.folder);
-            for (name, folder) in &mut plan.own {
-                let mut tmp = tmp.iter().flat_map(StepPrivatePaths::in_images);
-                // Of those of everybody, where nothing else is shown in them.
-                if !tmp.any(|(own, _)| own == *name) {
-                    folder.clone_from(data.get(name).unwrap_or(&seen_scratch));
-                }
-            }
-            let memory = plan.alone.as_deref().map(alone::memory);
-            let memory = memory.map(|folder| (alone::MEMORY.to_owned(), folder));
-            plan.own.extend(memory);
-        }
-        let paths = Paths {
-            checkpoints: checkpoints.as_ref().filter(|_| images.is_none()),
-            partitions: &partitions,
-            socket: socket.as_deref(),
-            data: &data,
-            scratch: &seen_scratch,
-            hostfile,
-            exec,
-        };
-        let env = env::environment(self.shared, self.step, self.run, &self.name, &paths);
-        if let (Some(own), Some(made)) = (&mut tmp, &made) {
+        let mut folders = self.make_folders(needs, &mut shown, control)?;
+        let env = self.environment(&folders, hostfile, exec);
+        if let (Some(own), Some(made)) = (&mut folders.tmp, &folders.made) {
             own.sees_what_it_names(self.step, &env);
-            binds.push(BindMount {
-                from: room.map_or(made.clone(), |room| room.inside(made)),
-                to: self.work.join(tmp::WITHIN),
-                writable: true,
-            });
+            shown.bind(made, self.work.join(tmp::WITHIN), true);
         }
-        if let Some(stage) = stage.as_deref().filter(|_| self.is_plain(&images, &shared)) {
+        let ShownFolders {
+            stage, mut binds, ..
+        } = shown;
+        if let Some(stage) = stage.as_deref().filter(|_| self.is_plain(&folders)) {
             binds = with_outputs(binds, &self.work.join("out"), stage)?;
         }
+        let told = match &folders.images {
+            Some(_) => Some(self.image_listener()?),
+            None => None,
+        };
         let spec = Spec {
             isolate: self.shared.isolation,
             node: self.name.clone(),
@@ -209,44 +183,181 @@ impl NodeSetup<'_> {
             }),
             binds,
             listen: exec.map(Path::to_path_buf),
-            cwd: seen_scratch,
+            cwd: folders.seen_scratch,
             cpus: std::mem::take(&mut self.cpus),
             env,
-            command,
-            shared,
-            room: self.room.map(StepTmpfs::mounted),
-            tmp,
-            images,
-        };
-        let told = match &spec.images {
-            Some(_) => Some(self.image_listener()?),
-            None => None,
-        };
-        let note = self.work.join(HELPER_NOTE);
-        let ready = PreparedNode {
-            work: self.work,
-            scratch,
-            outs,
-            tmp: made,
+            command: folders.command,
+            shared: folders.namespace,
+            room: self.tmpfs.map(StepTmpfs::mounted),
+            tmp: folders.tmp,
+            images: folders.images,
         };
         let meter = self.shared.meter.clone();
-        let meter = meter.map(|meter| (meter, self.step.cores));
         let launch = HelperLaunch {
             spec,
-            note,
-            meter,
+            note: self.work.join(HELPER_NOTE),
+            meter: meter.map(|meter| (meter, self.step.cores)),
             told,
+        };
+        let ready = PreparedNode {
+            work: self.work,
+            scratch: folders.scratch,
+            outs: folders.outs,
+            tmp: folders.made,
         };
         Ok((ready, launch))
     }
 
-    /// Whether the folder of its outputs is all that it writes its datasets to.
-    fn is_plain(
+    /// Makes all folders that the step has on this node, and shows them to it.
+    fn make_folders(
+        &mut self,
+        needs: &[Need<'_>],
+        shown: &mut ShownFolders<'_>,
+        control: &Control,
+    ) -> Result<PreparedFolders, Failure> {
+        // What the step leaves of encrypted data in its scratch folder is not to lie on the tier either.
+        let scratch = match self.tmpfs {
+            Some(tmpfs) => tmpfs.folder("scratch"),
+            None => self.work.join("scratch"),
+        };
+        make_folder(&scratch)?;
+        let seen_scratch = shown.show(scratch.clone(), SCRATCH, true);
+        let spread: Vec<&Need<'_>> = Need::spread(needs, self.shared, self.run).collect();
+        let is_spread = |need: &&Need<'_>| spread.iter().any(|n| n.data == need.data);
+        let beside = needs.iter().filter(|need| !is_spread(need));
+        let (data, outs) = self.show_datasets(beside, shown, control)?;
+        let (tmp, made) = self.tmp()?;
+        let in_images = (scratch.as_path(), &outs, tmp.as_ref());
+        let (checkpoints, images) = self.show_checkpoints(in_images, shown, control)?;
+        let command = match self.at {
+            0 => {
+                let show = |folder, name: &str| shown.show(folder, name, false);
+                Some(command::make(self.step, &self.work, show)?)
+            }
+            _ => None,
+        };
+        let (partitions, socket) = self.show_partitions(shown)?;
+        let mut folders = PreparedFolders {
+            scratch,
+            seen_scratch,
+            data,
+            outs,
+            tmp,
+            made,
+            checkpoints,
+            images,
+            command,
+            partitions,
+            socket,
+            namespace: None,
+        };
+        if let Some(plan) = self.namespace(&spread, shown.stage.as_deref())? {
+            let folder = plan.folder.clone();
+            shown.binds.push(BindMount {
+                from: folder.clone(),
+                to: folder,
+                writable: true,
+            });
+            folders.add_namespace(&plan, &spread);
+            folders.namespace = Some(plan);
+        }
+        folders.complete_images();
+        Ok(folders)
+    }
+
+    /// The datasets of this node: by name as the step sees them, and the folders that become outputs.
+    fn show_datasets<'n>(
+        &mut self,
+        needs: impl Iterator<Item = &'n Need<'n>>,
+        shown: &mut ShownFolders<'_>,
+        control: &Control,
+    ) -> Result<(BTreeMap<String, PathBuf>, BTreeMap<DataId, PathBuf>), Failure> {
+        let at = self.at;
+        let (mut data, mut outs) = (BTreeMap::new(), BTreeMap::new());
+        for need in needs.filter(|n| n.is_on(at)) {
+            let writable = need.role != Role::In;
+            // All nodes are this machine: they have the first one's folder.
+            let is_of_first = at > 0 && need.distribution == Distribution::Shared;
+            let folder = match is_of_first {
+                true => self.folder_of_first(need)?,
+                false => self.folder(need, control)?,
+            };
+            if writable && !is_of_first {
+                outs.insert(need.data, folder.clone());
+            }
+            data.insert(
+                need.name.to_owned(),
+                shown.show(folder, need.name, writable),
+            );
+        }
+        Ok((data, outs))
+    }
+
+    /// The checkpoints of a step that goes on from them, and the plan of its images, if these are such.
+    fn show_checkpoints(
+        &mut self,
+        (scratch, outs, tmp): (&Path, &BTreeMap<DataId, PathBuf>, Option<&StepPrivatePaths>),
+        shown: &mut ShownFolders<'_>,
+        control: &Control,
+    ) -> Result<(Option<StepCheckpointView>, Option<StepImagePlan>), Failure> {
+        let Some(restart) = self.step.restart else {
+            return Ok((None, None));
+        };
+        let kept = CheckpointFolders::new(self.shared, self.run.instance, self.spot)?;
+        kept.make(restart.from)?;
+        let mut images = self.images(&kept.tier, scratch, (outs, tmp), control)?;
+        if let (Some(plan), true) = (&mut images, restart.alone) {
+            let at = self.work.join(ALONE);
+            make_folder(&at)?;
+            plan.alone = Some(at);
+        }
+        let view = StepCheckpointView {
+            folder: shown.show(kept.tier, CHECKPOINTS, true),
+            memory: (restart.from == CheckpointMethod::Phx).then_some(kept.memory),
+            name: kept.name,
+        };
+        Ok((Some(view), images))
+    }
+
+    /// The partitions of the step, and the socket for those that other nodes have parts of.
+    fn show_partitions(
         &self,
-        images: &Option<StepImagePlan>,
-        shared: &Option<provider::NamespacePlan>,
-    ) -> bool {
-        self.run.nodes.len() == 1 && self.room.is_none() && images.is_none() && shared.is_none()
+        shown: &mut ShownFolders<'_>,
+    ) -> Result<(Vec<SeenPartition>, Option<PathBuf>), Failure> {
+        let all = partitions::of(self.shared, self.run)?;
+        let seen = all.iter().map(|partition| {
+            let show = |folder: PathBuf, name: &str| shown.show(folder, name, true);
+            partition.seen((self.shared, self.run), self.at, show)
+        });
+        let seen = seen.collect::<Result<Vec<_>, Failure>>()?;
+        let show = |folder: PathBuf, name: &str| shown.show(folder, name, false);
+        let socket = partitions::socket(&seen, &self.work, show);
+        Ok((seen, socket))
+    }
+
+    fn environment(
+        &self,
+        folders: &PreparedFolders,
+        hostfile: &Path,
+        exec: Option<&Path>,
+    ) -> Vec<(OsString, OsString)> {
+        let is_imaged = folders.images.is_some();
+        let paths = Paths {
+            checkpoints: folders.checkpoints.as_ref().filter(|_| !is_imaged),
+            partitions: &folders.partitions,
+            socket: folders.socket.as_deref(),
+            data: &folders.data,
+            scratch: &folders.seen_scratch,
+            hostfile,
+            exec,
+        };
+        env::environment(self.shared, self.step, self.run, &self.name, &paths)
+    }
+
+    /// Whether the folder of its outputs is all that it writes its datasets to.
+    fn is_plain(&self, folders: &PreparedFolders) -> bool {
+        let is_elsewhere = folders.images.is_some() || folders.namespace.is_some();
+        self.run.nodes.len() == 1 && self.tmpfs.is_none() && !is_elsewhere
     }
 
     /// What the step has in the place of folders of everybody, and where it lies. Of encrypted data nothing is to lie on the tier either.
@@ -256,8 +367,8 @@ impl NodeSetup<'_> {
         }
         let within = self.work.join(tmp::WITHIN);
         make_folder(&within)?;
-        let made = match self.room {
-            Some(room) => room.folder(tmp::WITHIN),
+        let made = match self.tmpfs {
+            Some(tmpfs) => tmpfs.folder(tmp::WITHIN),
             None => within.clone(),
         };
         let shared = self.shared;
@@ -423,10 +534,10 @@ impl NodeSetup<'_> {
     /// The folder in which this node finds a dataset.
     fn folder(&mut self, need: &Need<'_>, control: &Control) -> Result<PathBuf, Failure> {
         let held = need.held.get(self.at).map_or(&[][..], Vec::as_slice);
-        if let Some(room) = self.room
+        if let Some(tmpfs) = self.tmpfs
             && self.shared.dataset(need.data)?.encrypt
         {
-            return self.opened(need, held, room, control);
+            return self.opened(need, held, tmpfs, control);
         }
         if let (Role::In, [only]) = (need.role, held) {
             return self.existing_replica(only);
@@ -463,19 +574,19 @@ impl NodeSetup<'_> {
         Ok(folder)
     }
 
-    /// An encrypted dataset in clear, in the step's room.
+    /// An encrypted dataset in clear, in the step's private memory.
     fn opened(
         &mut self,
         need: &Need<'_>,
         held: &[&NodeReplica],
-        room: &StepTmpfs,
+        tmpfs: &StepTmpfs,
         control: &Control,
     ) -> Result<PathBuf, Failure> {
         let kind = match need.role {
             Role::In => "in",
             _ => "out",
         };
-        let above = room.folder(kind);
+        let above = tmpfs.folder(kind);
         let folder = above.join(need.name);
         make_folder(&above)?;
         if held.is_empty() || need.role == Role::Out {
@@ -493,7 +604,7 @@ impl NodeSetup<'_> {
         let job = CopyJob {
             sources,
             dest: folder.clone(),
-            staging: room.folder("opening"),
+            staging: tmpfs.folder("opening"),
             replace: false,
             // A piece that is not what was sealed does not open; what opens need not be hashed too.
             verify: Verify::None,

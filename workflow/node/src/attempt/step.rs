@@ -185,10 +185,8 @@ fn lead(
 ) -> Result<AttemptOutcome, Failure> {
     let Attempted {
         shared,
-        step,
         run,
         needs,
-        handle,
         log,
         ..
     } = of;
@@ -208,29 +206,7 @@ fn lead(
             ),
         ));
     }
-    let names: Vec<String> = team.members.iter().map(|m| m.name().to_owned()).collect();
-    let hosts = env::hostfile(step, &names);
-    let limit = step.time.map(Duration::from_nanos);
-    let (outcome, used) = loop {
-        let hosts = hosts.clone();
-        team.each(&StepNodeTask::Prepare { hosts })?;
-        usage.prepare = nanos(began);
-        if handle.stop.is_requested() {
-            return Err(failure(FailureKind::Cancelled, "stopped before it started"));
-        }
-        shared
-            .progress
-            .step(run.instance, run.attempt, Phase::Running);
-        match execute_on(of, team, limit) {
-            // There are two at most, and then it begins anew.
-            (CommandOutcome::NotRestored(why), _) => team.each(&StepNodeTask::Discard { why })?,
-            ended => break ended,
-        };
-        shared
-            .progress
-            .step(run.instance, run.attempt, Phase::Preparing);
-        team.each(&StepNodeTask::Start)?;
-    };
+    let (outcome, used) = run_command(of, team, (began, usage))?;
     *leaving = team.leaving();
     usage.wall = used.wall;
     usage.user = used.user;
@@ -255,6 +231,34 @@ fn lead(
     });
     usage.commit = nanos(committing);
     ended
+}
+
+/// Prepares the nodes and runs the command; again without the image that it could not go on from, if so.
+fn run_command(
+    of: Attempted<'_>,
+    team: &mut Team<'_>,
+    (began, usage): (Instant, &mut Usage),
+) -> Result<(CommandOutcome, ProcessUsage), Failure> {
+    let (step, run, progress) = (of.step, of.run, &of.shared.progress);
+    let names: Vec<String> = team.members.iter().map(|m| m.name().to_owned()).collect();
+    let hosts = env::hostfile(step, &names);
+    let limit = step.time.map(Duration::from_nanos);
+    loop {
+        let hosts = hosts.clone();
+        team.each(&StepNodeTask::Prepare { hosts })?;
+        usage.prepare = nanos(began);
+        if of.handle.stop.is_requested() {
+            return Err(failure(FailureKind::Cancelled, "stopped before it started"));
+        }
+        progress.step(run.instance, run.attempt, Phase::Running);
+        match execute_on(of, team, limit) {
+            // There are two at most, and then it begins without one.
+            (CommandOutcome::NotRestored(why), _) => team.each(&StepNodeTask::Discard { why })?,
+            ended => return Ok(ended),
+        };
+        progress.step(run.instance, run.attempt, Phase::Preparing);
+        team.each(&StepNodeTask::Start)?;
+    }
 }
 
 /// Runs the command; while it runs, `tarn exec` reaches the nodes of other worlds too.
@@ -348,7 +352,7 @@ fn explain_lack_of_space(team: &mut Team<'_>, failed: Failure) -> Failure {
         return failed;
     }
     let lacks = team.ask(
-        |_| StepNodeTask::Room,
+        |_| StepNodeTask::CheckSpace,
         |done| match done {
             StepNodeTaskResult::Lacks(lack) => Some(lack),
             _ => None,

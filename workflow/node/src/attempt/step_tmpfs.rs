@@ -13,7 +13,7 @@ use tarn_types::units::Bytes;
 use tarn_types::workflow::Role;
 
 /// The folder of a step's work folder over which it is mounted.
-pub(crate) const ROOM: &str = "room";
+pub(crate) const MOUNT_FOLDER: &str = "room";
 /// Of the memory that is free beside what is known to be needed, a room may take one in so many bytes: the rest is the programs'.
 const SHARE: u64 = 2;
 /// What the file system itself needs, and a scratch folder with little in it.
