@@ -360,7 +360,8 @@ impl Local {
     fn hand_out(&mut self, delivery: NodeLoopEvent) -> (Time, Event) {
         let event = match delivery {
             NodeLoopEvent::Outcome(event) => {
-                self.owed = self.owed.saturating_sub(1);
+                assert!(self.owed > 0, "an outcome that no action owes");
+                self.owed -= 1;
                 event
             }
             NodeLoopEvent::News(event) => event,

@@ -182,7 +182,7 @@ impl AttemptPartition<'_> {
             let stored = shared.mover.stored(&folder)?;
             let key = self.kept(shared, at)?.key;
             match reserved {
-                Some(reserved) => reserved.arrived(self.spot(at), &key, stored),
+                Some(reserved) => reserved.arrived(&key, stored),
                 None => shared.ledgers.found(self.spot(at), &key, stored),
             }
         }

@@ -241,7 +241,9 @@ fn work(state: &DataPoolState, takes: Takes) {
         drop(near);
         let event = done.unwrap_or_else(|_| broken(&job));
         if let Ok(mut queue) = state.queue.lock() {
-            queue.external -= u32::from(external);
+            let streams = u32::from(external);
+            assert!(streams <= queue.external, "a stream is given back twice");
+            queue.external -= streams;
             if let Some(name) = name(&job) {
                 queue.controls.remove(&name);
             }

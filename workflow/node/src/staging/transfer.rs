@@ -222,8 +222,8 @@ fn one(
         let _ = untouched::mark(&dest, MarkValidity::ThisBoot);
     }
     let stored = shared.mover.stored(&dest).map_err(Failure::from)?;
-    if let (Place::Node(spot), Some(claim)) = (&t.to, &mut claim) {
-        claim.arrived(*spot, &part.key, stored);
+    if let Some(claim) = &mut claim {
+        claim.arrived(&part.key, stored);
     }
     Ok((report.bytes, hash, stored))
 }

@@ -4,6 +4,7 @@
 //! exceed the tier. A run that died keeps its use counted as long as its folder is there: the bytes are.
 
 mod cache;
+mod held_space;
 mod leftovers;
 mod page;
 
@@ -11,12 +12,14 @@ use crate::storage::store::{failure, io_failure};
 use crate::storage::tier_folder::{make_private_folder, make_root};
 use cache::uncache;
 pub use cache::uncache_replicas;
+use held_space::HeldSpace;
 use leftovers::Leftover;
 #[cfg(test)]
 pub(crate) use page::left_by_the_dead;
 use page::{TierClaims, WorkspaceClaim};
 pub use page::{held_by_others, held_of, vacate};
 pub(crate) use page::{record_export, used_by_all};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -54,9 +57,12 @@ struct TierAccount {
     counts_kept: AtomicBool,
 }
 
+/// This run's part of a tier. What others claim is read from a file that they write: sums of it saturate.
 #[derive(Debug)]
 struct Mine {
+    /// As the page has it, but for the bytes, which are in `space`.
     claim: WorkspaceClaim,
+    space: HeldSpace,
     /// What this run has lent of the tier beside its limit.
     lent: u64,
     others: u64,
@@ -100,6 +106,7 @@ impl Mine {
                 cached: 0,
                 waiting: None,
             },
+            space: HeldSpace::default(),
             lent: 0,
             others: 0,
             others_cached: 0,
@@ -114,8 +121,9 @@ impl Mine {
         }
     }
 
-    fn held(&self) -> u64 {
-        self.claim.used.saturating_add(self.claim.reserved)
+    /// Whether what this run and the others hold exceeds the tier.
+    fn exceeds(&self) -> bool {
+        self.space.total().saturating_add(self.others) > self.limit
     }
 
     /// Takes in what the others claim. What this run has lent is none of theirs: its own limit is without.
@@ -154,9 +162,10 @@ impl Mine {
     fn covered(&self) -> bool {
         let margin = self.claim.limit / MARGIN;
         self.published.as_ref().is_some_and(|p| {
-            let surplus = p.used.saturating_add(p.reserved).checked_sub(self.held());
+            let published = p.used.checked_add(p.reserved);
+            let surplus = published.and_then(|all| all.checked_sub(self.space.total()));
             surplus.is_some_and(|s| s <= 2 * margin)
-                && p.used.abs_diff(self.claim.used) <= margin
+                && p.used.abs_diff(self.space.used()) <= margin
                 && p.cached.abs_diff(self.claim.cached) <= margin
                 && p.waiting.is_none()
                 && !self.waits()
@@ -167,11 +176,23 @@ impl Mine {
     fn to_publish(&self, alone: bool) -> WorkspaceClaim {
         let mut claim = self.claim.clone();
         claim.limit = claim.limit.saturating_add(self.lent);
+        claim.used = self.space.used();
+        claim.reserved = self.space.reserved();
         if alone && claim.reserved > 0 && claim.waiting.is_none() {
-            let room = self.claim.limit.saturating_sub(self.held());
-            claim.reserved += room.min(self.claim.limit / MARGIN);
+            let left = self.claim.limit.checked_sub(self.space.total());
+            claim.reserved += left.unwrap_or(0).min(self.claim.limit / MARGIN);
         }
         claim
+    }
+
+    /// So many bytes that were cached are not any more.
+    fn uncache(&mut self, bytes: u64) {
+        assert!(
+            bytes <= self.claim.cached,
+            "{bytes} bytes of cached data go, and {} are there",
+            self.claim.cached
+        );
+        self.claim.cached -= bytes;
     }
 
     /// Whether this run stands in the way of an older one, and waits itself.
@@ -196,7 +217,7 @@ impl TierAccount {
             .state
             .lock()
             .map_err(|_| io::Error::other("poisoned"))?;
-        let before = mine.claim.clone();
+        let before = (mine.claim.clone(), mine.space);
         change(&mut mine);
         if mine.covered() {
             return Ok(true);
@@ -204,11 +225,18 @@ impl TierAccount {
         self.publish(&mut mine, before, allow)
     }
 
+    /// Applies `change` to this run's account alone; the page has it with the next change.
+    fn adjust(&self, change: impl FnOnce(&mut Mine)) {
+        if let Ok(mut mine) = self.state.lock() {
+            change(&mut mine);
+        }
+    }
+
     /// Looks at the page, and writes this run's claim to it, or what it was `before` if `allow` disagrees.
     fn publish(
         &self,
         mine: &mut Mine,
-        before: WorkspaceClaim,
+        before: (WorkspaceClaim, HeldSpace),
         allow: impl FnOnce(&Mine) -> bool,
     ) -> io::Result<bool> {
         let _lock = page::lock(&self.root)?;
@@ -221,13 +249,13 @@ impl TierAccount {
         let alone = page.entries.iter().all(loan);
         let allowed = allow(mine);
         if !allowed {
-            mine.claim = before;
+            (mine.claim, mine.space) = before;
         }
         mine.claim.waiting = match mine.waits() {
             true => mine.claim.waiting.or_else(|| Some(now_ms())),
             false => None,
         };
-        if mine.held() > 0 || mine.claim.waiting.is_some() {
+        if mine.space.total() > 0 || mine.claim.waiting.is_some() {
             page.entries.push(mine.to_publish(alone));
         }
         let own = |c: &&WorkspaceClaim| alone && c.workspace == mine.claim.workspace;
@@ -243,8 +271,8 @@ impl TierAccount {
     fn refresh(&self) -> io::Result<bool> {
         let mine = self.state.lock();
         let mut mine = mine.map_err(|_| io::Error::other("poisoned"))?;
-        let claim = mine.claim.clone();
-        self.publish(&mut mine, claim, |_| true)
+        let unchanged = (mine.claim.clone(), mine.space);
+        self.publish(&mut mine, unchanged, |_| true)
     }
 }
 
@@ -256,11 +284,13 @@ struct Waiter<'a> {
 
 impl<'a> Waiter<'a> {
     fn new(account: &'a TierAccount) -> io::Result<Self> {
-        account.update(|m| m.waiters += 1, |_| true)?;
-        Ok(Self {
+        let waiter = Self {
             account,
             since: Instant::now(),
-        })
+        };
+        // If the page cannot be written, dropping it takes the change back.
+        account.update(|m| m.waiters += 1, |_| true)?;
+        Ok(waiter)
     }
 
     /// Why it must not wait any longer, if so.
@@ -279,10 +309,12 @@ impl<'a> Waiter<'a> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
+        let leave = |m: &mut Mine| {
+            assert!(m.waiters > 0, "a thread that did not wait waits no longer");
+            m.waiters -= 1;
+        };
         // As for reservations.
-        let _ = self
-            .account
-            .update(|m| m.waiters = m.waiters.saturating_sub(1), |_| true);
+        let _ = self.account.update(leave, |_| true);
     }
 }
 
@@ -319,7 +351,7 @@ pub(crate) struct Ledgers {
     /// Bytes on tiers that are not this run's at all.
     aside: Mutex<BTreeMap<TierRef, u64>>,
     /// What this run has and has claimed on each tier of each node.
-    rooms: Mutex<BTreeMap<TierRef, TierBudget>>,
+    budgets: Mutex<BTreeMap<TierRef, TierBudget>>,
     cached: Mutex<cache::CachedParts>,
 }
 
@@ -328,17 +360,10 @@ pub(crate) struct Ledgers {
 struct TierBudget {
     /// All that may lie there, what is not this run's included.
     limit: u64,
-    used: u64,
-    reserved: u64,
+    space: HeldSpace,
 }
 
-impl TierBudget {
-    fn held(&self) -> u64 {
-        self.used.saturating_add(self.reserved)
-    }
-}
-
-/// Room claimed on a tier; given back when dropped.
+/// Space claimed on a tier; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation<'a> {
     ledgers: &'a Ledgers,
@@ -356,59 +381,53 @@ impl Reservation<'_> {
     /// Claims `bytes` in all, if all that lies on the tier or is on its way there leaves so much; else what that takes. Of
     /// several that ask at once, one is the first.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), u64> {
-        let more = bytes.saturating_sub(self.bytes);
+        let more = bytes.max(self.bytes) - self.bytes;
         let mut others = 0;
         let mut fits = true;
-        self.ledgers.on(self.spot, |room| {
-            others = room.held().saturating_sub(self.bytes);
-            fits = others.saturating_add(bytes) <= room.limit;
-            if fits {
-                room.reserved = room.reserved.saturating_add(more);
-            }
+        self.ledgers.on(self.spot, |budget| {
+            let all = budget.space.total();
+            assert!(self.bytes <= all, "a claim is larger than all claims");
+            others = all - self.bytes;
+            let sum = others.checked_add(bytes);
+            fits = sum.is_some_and(|sum| sum <= budget.limit) && budget.space.claim(more);
         });
         if !fits {
             return Err(others);
         }
         let mut foreign = 0;
+        let claimed = Cell::new(true);
         let allow = |m: &Mine| {
             foreign = m.others;
-            foreign == 0 || m.held().saturating_add(foreign) <= m.limit
+            claimed.get() && (foreign == 0 || !m.exceeds())
         };
-        let claim = |m: &mut Mine| m.claim.reserved = m.claim.reserved.saturating_add(more);
-        match self.ledgers.accounts[self.account].update(claim, allow) {
-            Ok(false) => {
-                self.ledgers.on(self.spot, |room| {
-                    room.reserved = room.reserved.saturating_sub(more);
-                });
-                Err(others.saturating_add(foreign))
-            }
-            // A ledger that cannot be written now is written with the next change.
-            Ok(true) | Err(_) => {
-                self.bytes = self.bytes.saturating_add(more);
-                Ok(())
-            }
+        let claim = |m: &mut Mine| claimed.set(m.space.claim(more));
+        let updated = self.ledgers.accounts[self.account].update(claim, allow);
+        // A ledger that cannot be written now is written with the next change.
+        if claimed.get() && updated.unwrap_or(true) {
+            self.bytes += more;
+            return Ok(());
         }
+        self.ledgers
+            .on(self.spot, |budget| budget.space.release(more));
+        Err(others.saturating_add(foreign))
     }
 
     /// A replica has come, with the space it takes: as much of the reservation becomes used in the same step, so that
     /// nothing is ever counted twice.
-    pub(crate) fn arrived(&mut self, spot: TierRef, key: &StoreKey, stored: u64) {
+    pub(crate) fn arrived(&mut self, key: &StoreKey, stored: u64) {
         self.ledgers
-            .change(spot, key, Some(stored), &mut self.bytes);
+            .change(self.spot, key, Some(stored), &mut self.bytes);
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.ledgers.on(self.spot, |room| {
-                room.reserved = room.reserved.saturating_sub(self.bytes);
-            });
+            self.ledgers
+                .on(self.spot, |budget| budget.space.release(self.bytes));
             // A ledger that cannot be written now is written with the next change, or counts as a dead run's.
-            let _ = self.ledgers.accounts[self.account].update(
-                |m| m.claim.reserved -= self.bytes.min(m.claim.reserved),
-                |_| true,
-            );
+            let account = &self.ledgers.accounts[self.account];
+            let _ = account.update(|m| m.space.release(self.bytes), |_| true);
         }
     }
 }
@@ -422,7 +441,7 @@ impl Ledgers {
     ) -> Result<Self, Failure> {
         let mut accounts: Vec<TierAccount> = Vec::new();
         let mut spots = BTreeMap::new();
-        let mut rooms = BTreeMap::new();
+        let mut budgets = BTreeMap::new();
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let start = tarn_sys::process::start_time(pid)
             .ok_or_else(|| failure(FailureKind::Io, "/proc is not mounted; tarn needs it"))?;
@@ -454,7 +473,7 @@ impl Ledgers {
                 };
                 spots.insert(spot, (at, tier.capacity));
                 let limit = tier.capacity;
-                rooms.insert(
+                budgets.insert(
                     spot,
                     TierBudget {
                         limit,
@@ -469,7 +488,7 @@ impl Ledgers {
             replicas: Mutex::default(),
             leftovers: Mutex::default(),
             aside: Mutex::default(),
-            rooms: Mutex::new(rooms),
+            budgets: Mutex::new(budgets),
             cached: Mutex::default(),
         };
         for account in &ledgers.accounts {
@@ -481,12 +500,12 @@ impl Ledgers {
     }
 
     fn on(&self, spot: TierRef, change: impl FnOnce(&mut TierBudget)) {
-        if let Ok(mut rooms) = self.rooms.lock() {
-            change(rooms.entry(spot).or_default());
+        if let Ok(mut budgets) = self.budgets.lock() {
+            change(budgets.entry(spot).or_default());
         }
     }
 
-    /// Claims room before something is written. Waits for other runs, up to a bound.
+    /// Claims space before something is written. Waits for other runs, up to a bound.
     pub(crate) fn reserve(
         &self,
         spot: TierRef,
@@ -505,15 +524,31 @@ impl Ledgers {
         let mut waiter = None;
         loop {
             // Without others, the engine's own account of the tier decides.
+            let claimed = Cell::new(true);
             let allow = |m: &Mine| {
-                m.others == 0
-                    || (m.elder_waits.is_none() && m.held().saturating_add(m.others) <= m.limit)
+                claimed.get() && (m.others == 0 || (m.elder_waits.is_none() && !m.exceeds()))
             };
-            let reserve = |m: &mut Mine| m.claim.reserved = m.claim.reserved.saturating_add(bytes);
-            if bytes == 0 || account.update(reserve, allow).map_err(unwritable)? {
-                self.on(spot, |room| {
-                    room.reserved = room.reserved.saturating_add(bytes);
-                });
+            let claim = |m: &mut Mine| claimed.set(m.space.claim(bytes));
+            let allowed = bytes == 0
+                || account.update(claim, allow).or_else(|e| {
+                    if claimed.get() {
+                        account.adjust(|m| m.space.release(bytes));
+                    }
+                    Err(unwritable(e))
+                })?;
+            let too_large = || {
+                let text = format!("no tier can hold {} more", Bytes(bytes));
+                failure(FailureKind::NoSpace, text)
+            };
+            if !claimed.get() {
+                return Err(too_large());
+            }
+            if allowed {
+                self.on(spot, |budget| claimed.set(budget.space.claim(bytes)));
+                if !claimed.get() {
+                    account.adjust(|m| m.space.release(bytes));
+                    return Err(too_large());
+                }
                 return Ok(Reservation {
                     ledgers: self,
                     account: at,
@@ -627,19 +662,35 @@ impl Ledgers {
         if plus == minus {
             return;
         }
-        let settled = plus.saturating_sub(minus).min(*reserved);
+        let settled = (plus.max(minus) - minus).min(*reserved);
         *reserved -= settled;
-        self.on(spot, |room| {
-            room.used = room.used.saturating_add(plus).saturating_sub(minus);
-            room.reserved = room.reserved.saturating_sub(settled);
-        });
+        self.on(spot, |budget| budget.space.settle(minus, plus, settled));
         let change = |m: &mut Mine| {
-            m.claim.used = m.claim.used.saturating_add(plus).saturating_sub(minus);
-            m.claim.reserved = m.claim.reserved.saturating_sub(settled);
-            m.claim.cached = m.claim.cached.saturating_sub(cached);
+            m.space.settle(minus, plus, settled);
+            m.uncache(cached);
         };
         // As for reservations: the next change writes it again.
         let _ = self.accounts[at].update(change, |_| true);
+        debug_assert!(self.is_balanced(at, &replicas));
+    }
+
+    /// Whether an account, and the budgets of its tiers, have just the replicas that are there.
+    fn is_balanced(&self, account: usize, replicas: &BTreeMap<(TierRef, StoreKey), u64>) -> bool {
+        let (Ok(mine), Ok(budgets)) = (self.accounts[account].state.lock(), self.budgets.lock())
+        else {
+            return true;
+        };
+        let spots = self.spots.iter().filter(|(_, (at, _))| *at == account);
+        let mut used = 0;
+        for (spot, _) in spots {
+            let there = replicas.iter().filter(|((s, _), _)| s == spot);
+            let stored: u64 = there.map(|(_, bytes)| *bytes).sum();
+            if budgets.get(spot).is_some_and(|b| b.space.used() != stored) {
+                return false;
+            }
+            used += stored;
+        }
+        mine.space.used() == used
     }
 
     /// What this run may use of each tier, where that has changed enough since it was told last.
@@ -655,11 +706,15 @@ impl Ledgers {
             };
             let own = mine.claim.limit.max(1);
             // What others have cached goes when this run needs it.
-            let others = mine.others.saturating_sub(mine.others_cached);
+            assert!(
+                mine.others_cached <= mine.others,
+                "more is cached than is used"
+            );
+            let others = mine.others - mine.others_cached;
             let mut taken = (own - mine.limit.min(own)).saturating_add(others);
             if mine.elder_waits.is_some() {
                 // Nothing new for this run before the older one has what it waits for.
-                taken = taken.max(own.saturating_sub(mine.held()));
+                taken = taken.max(own.saturating_sub(mine.space.total()));
             }
             let lacking = taken.saturating_add(kept);
             let changed =
@@ -685,7 +740,9 @@ impl Drop for Ledgers {
     fn drop(&mut self) {
         for account in &self.accounts {
             let last = |m: &mut Mine| {
-                (m.claim.reserved, m.waiters, m.idle) = (0, 0, false);
+                // Reservations and waiting threads borrow the ledgers: none is left.
+                debug_assert_eq!((m.space.reserved(), m.waiters), (0, 0));
+                m.idle = false;
                 m.published = None;
             };
             let _ = account.update(last, |_| true);

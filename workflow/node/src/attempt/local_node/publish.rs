@@ -80,7 +80,7 @@ impl LocalNode<'_> {
             let _ = untouched::mark(path, MarkValidity::ThisBoot);
             let stored = shared.mover.stored(path)?;
             if let Some(reserved) = &mut self.reserved {
-                reserved.arrived(self.spot, &part.key, stored);
+                reserved.arrived(&part.key, stored);
             }
             all.push(stored);
         }
@@ -125,7 +125,7 @@ impl LocalNode<'_> {
             let _ = untouched::mark(&dest, MarkValidity::ThisBoot);
             let stored = shared.mover.stored(&dest)?;
             if let Some(reserved) = &mut self.reserved {
-                reserved.arrived(self.spot, &part.key, stored);
+                reserved.arrived(&part.key, stored);
             }
             all.push(stored);
         }

@@ -61,7 +61,7 @@ impl ExecStreamSource {
         Some(chunk)
     }
 
-    /// A chunk has been taken.
+    /// A chunk has been taken, says another node: it may say so too often.
     pub(super) fn taken(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }

@@ -184,8 +184,8 @@ impl TierAccount {
     /// Bytes by which `bytes` more would exceed the tier.
     fn lack(&self, bytes: u64) -> u64 {
         let lack = |m: &Mine| {
-            let all = m.held().saturating_add(m.others).saturating_add(bytes);
-            all.saturating_sub(m.limit)
+            let all = m.space.total().saturating_add(m.others);
+            all.saturating_add(bytes).saturating_sub(m.limit)
         };
         self.state.lock().map_or(0, |m| lack(&m))
     }
@@ -213,24 +213,29 @@ impl Ledgers {
             return false;
         };
         let mark = dir.cached().join(format!("{stored}.{}", key.0));
+        // A mark of an earlier size is none any more.
+        let before = self.unmark(&id);
         let made = std::fs::create_dir_all(dir.cached()).and_then(|()| std::fs::write(&mark, b""));
+        let account = &self.accounts[at];
         if made.is_err() {
+            account.adjust(|m| m.uncache(before));
             self.with_cached(|c| c.dropped.insert(id));
             return false;
         }
-        self.with_cached(|c| {
-            c.marks.insert(id, (mark, stored));
-            c.candidates.push_back((spot, part, key.clone()));
-        });
-        let account = &self.accounts[at];
         let mut surplus = 0;
         let add = |m: &mut Mine| {
-            m.claim.cached = m.claim.cached.saturating_add(stored);
+            m.uncache(before);
+            m.claim.cached += stored;
             let all = m.claim.cached.saturating_add(m.others_cached);
             surplus = all.saturating_sub(share).min(m.others_cached);
         };
         // As for reservations: the next change writes it.
         let _ = account.update(add, |_| true);
+        // Only now may another thread remove it, which takes the bytes off again.
+        self.with_cached(|c| {
+            c.marks.insert(id, (mark, stored));
+            c.candidates.push_back((spot, part, key.clone()));
+        });
         if surplus > 0 {
             self.reclaim(account, surplus, mover);
         }

@@ -47,7 +47,10 @@ impl Ledgers {
 
     /// The same where the tier's capacity is without it already: its bytes count as used, so the limit must hold them.
     pub(crate) fn enlarge(&self, spot: TierRef, bytes: u64) {
-        self.on(spot, |room| room.limit = room.limit.saturating_add(bytes));
+        // As the capacities that it is made of, which somebody has written down, it may be any number.
+        self.on(spot, |budget| {
+            budget.limit = budget.limit.saturating_add(bytes);
+        });
         if let Some(at) = self.account_of(spot) {
             // As for reservations: the next change writes it.
             let _ = self.accounts[at].update(
@@ -116,8 +119,8 @@ impl Ledgers {
     /// Whether `bytes` more would exceed one node's tier.
     pub(super) fn lacks(&self, spot: TierRef, bytes: u64) -> bool {
         let mut lacks = false;
-        self.on(spot, |room| {
-            lacks = room.held().saturating_add(bytes) > room.limit;
+        self.on(spot, |budget| {
+            lacks = budget.space.total().saturating_add(bytes) > budget.limit;
         });
         lacks
     }
@@ -174,7 +177,11 @@ impl TierAccount {
     /// Whether `bytes` more would exceed the tier.
     fn lacks(&self, bytes: u64) -> bool {
         self.state.lock().is_ok_and(|m| {
-            let all = m.held().saturating_add(m.others).saturating_add(bytes);
+            let all = m
+                .space
+                .total()
+                .saturating_add(m.others)
+                .saturating_add(bytes);
             all > m.limit
         })
     }

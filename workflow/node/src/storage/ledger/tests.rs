@@ -59,7 +59,7 @@ fn two_runs_never_exceed_one_tier() {
     let refused = b.reserve(SPOT, 600, &|| true).unwrap_err();
     assert_eq!(refused.kind, FailureKind::Cancelled);
     // What is committed turns from reserved to used, and is never both.
-    held.arrived(SPOT, &StoreKey("k".into()), 700);
+    held.arrived(&StoreKey("k".into()), 700);
     assert_eq!(held_by_others(root.path(), "b"), 1500);
     drop(held);
     assert_eq!(held_by_others(root.path(), "b"), 700);
@@ -83,7 +83,7 @@ fn a_claim_grows_into_what_the_others_leave() {
     assert_eq!(two.grow(520), Err(620));
     two.grow(380).unwrap();
     // What has arrived is not claimed as well, and another node's tier is its own.
-    one.arrived(SPOT, &StoreKey("new".into()), 500);
+    one.arrived(&StoreKey("new".into()), 500);
     let node = NodeId(1);
     let elsewhere = a.reserve(TierRef { node, ..SPOT }, 0, &|| false);
     elsewhere.unwrap().grow(1000).unwrap();
