@@ -1,4 +1,4 @@
-//! Where a path really lies, by whatever links and spellings.
+//! Where a path really is, by whatever links and spellings.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -30,7 +30,7 @@ impl FolderLocation {
         one || self.path == other.path
     }
 
-    /// Whether the other lies below this one.
+    /// Whether the other is below this one.
     pub fn holds(&self, other: &Self) -> bool {
         let own = self.above.first().filter(|_| self.exists);
         own.is_some_and(|o| other.above.contains(o)) || other.path.starts_with(&self.path)
@@ -56,7 +56,7 @@ impl FolderLocation {
             .chain([FolderIdentity::Path(self.path.clone())])
     }
 
-    /// The names of the folders it lies in.
+    /// The names of the folders it is in.
     pub fn names_above(&self) -> impl Iterator<Item = FolderIdentity> {
         let inodes = self.above.iter().skip(usize::from(self.exists));
         let inodes = inodes.map(|(device, inode)| FolderIdentity::Inode(*device, *inode));

@@ -66,12 +66,12 @@ impl Sockets {
     }
 
     /// This thread, and what it starts, runs on the socket of a tier as long as the guard is there; `None` for a tier that
-    /// lies on none.
+    /// is on none.
     pub fn near(&self, tier: &str) -> Option<Near> {
         Near::to(&self.all[self.with(tier)?].cpus)
     }
 
-    /// Processors for a step: of the socket that its tier lies on, or else of the one with most free, if there are enough; of as
+    /// Processors for a step: of the socket that its tier is on, or else of the one with most free, if there are enough; of as
     /// few sockets as can be otherwise, whole ones first. They are its own until the claim is dropped. Where too few are free
     /// (they are taken by steps that the ledger does not count any more), it may use all.
     pub(crate) fn take(&self, cores: u32, tier: &str) -> CpuAllocation<'_> {
@@ -155,7 +155,7 @@ impl Near {
         })
     }
 
-    /// Near a folder, if that lies on one of these sockets.
+    /// Near a folder, if that is on one of these sockets.
     pub fn folder(folder: &Path, sockets: &[Socket]) -> Option<Self> {
         Self::to(&sockets[socket_of(folder, sockets)?].cpus)
     }
@@ -186,7 +186,7 @@ pub(crate) fn bind(cpus: &[u32]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Sockets of these processors; tier `near` lies on the last.
+    /// Sockets of these processors; tier `near` is on the last.
     fn sockets(cpus: &[&[u32]]) -> Vec<Socket> {
         let last = cpus.len() - 1;
         let socket = |(at, cpus): (usize, &&[u32])| Socket {

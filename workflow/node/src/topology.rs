@@ -1,4 +1,4 @@
-//! Which processor sockets this machine has, and which of them a tier lies on.
+//! Which processor sockets this machine has, and which of them a tier is on.
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::collections::BTreeSet;
@@ -95,7 +95,7 @@ fn of_xml(xml: &str, allowed: &BTreeSet<u32>) -> Result<Vec<Socket>, TopologyErr
     })
 }
 
-/// The position of the socket that a folder lies on, if it lies on one.
+/// The position of the socket that a folder is on, if it is on one.
 pub(crate) fn socket_of(folder: &Path, sockets: &[Socket]) -> Option<usize> {
     if sockets.is_empty() {
         return None;

@@ -84,7 +84,7 @@ pub struct Config {
     pub keys: Option<Wrapping>,
     /// The tarn binary, started again as the helper of each step.
     pub helper_exe: PathBuf,
-    /// Asked after an attempt that has failed, of a step that goes on from its checkpoints.
+    /// Asked after an attempt that has failed, of a step that resumes from its checkpoints.
     pub checkpoints: CheckpointFinder,
     /// Makes the partitions of steps.
     pub partitions: MakePartition,
@@ -138,11 +138,11 @@ pub struct Local {
     started: Instant,
     epoch: Time,
     looked: Option<Instant>,
-    /// Since when there is nothing to do but to wait for room that other runs hold.
+    /// Since when there is nothing to do but to wait for space that other runs hold.
     idle: Option<Instant>,
-    /// The run is over, and no step will go on.
+    /// The run is over, and no step will continue.
     done: bool,
-    /// Replicas that somebody asked to keep before this run: others never take them for room.
+    /// Replicas that somebody asked to keep before this run: others never remove them for space.
     protected: BTreeSet<PathBuf>,
     /// Parts that the user has pinned.
     pinned: BTreeSet<StoreKey>,
@@ -214,16 +214,16 @@ impl Local {
         Waker(self.shared.deliveries.clone())
     }
 
-    /// What is lent to another node lies in memory that the steps here use too: who holds more of it than was lent may lose it.
+    /// What is lent to another node is in memory that the steps here use too: who holds more of it than was lent may lose it.
     pub fn watch_export(&self, loan: &ExportedPartition) {
         if let Some(writer) = loan.writer() {
             self.shared.writers.add_for_good(writer);
         }
     }
 
-    /// Another node of a step says something about an attempt.
+    /// A message of another node of a step about an attempt.
     pub fn follower(&mut self, from: NodeId, step: AttemptId, message: &[u8]) {
-        self.router.hear(from, step, message);
+        self.router.receive(from, step, message);
     }
 
     /// The folders on this world's tiers of what is to be kept when the run is over, as far as it is there.
@@ -341,7 +341,7 @@ impl Local {
             Place::Drained if !self.shared.is_home() => return,
             Place::Node(spot) => {
                 if self.shared.ledgers.take_over(*spot, key) {
-                    // Room that was kept from the engine is now its own.
+                    // Space that was kept from the engine is now its own.
                     self.looked = None;
                 }
                 self.shared.replica(*spot, key)
@@ -399,7 +399,7 @@ impl Local {
     /// The checkpoints of an instance are of no use any more, on these tiers.
     fn forget_instance(&self, instance: InstanceId, at: &[TierRef]) {
         if let Some(pool) = &self.pool {
-            pool.give_up_instance(instance);
+            pool.give_up_image(instance);
         }
         let kept = |spot| CheckpointFolders::new(&self.shared, instance, spot);
         for kept in at.iter().filter_map(|spot| kept(*spot).ok()).take(1) {
@@ -435,7 +435,7 @@ impl Local {
         }
     }
 
-    /// Notes whether the engine has nothing under way and only waits for another run's room.
+    /// Notes whether the engine has nothing under way and only waits for another run's space.
     fn note_idle(&mut self, until: Option<Time>) -> Result<(), WorldError> {
         if self.shared.own != OwnedNodes::All {
             // It has part of the run only: whether there is nothing else to do, others know.
@@ -451,8 +451,8 @@ impl Local {
         }
     }
 
-    /// For so many nanoseconds nothing has been under way in the whole run, of which this world has a part, and it waits for room;
-    /// or that is over. What of the room is here.
+    /// For so many nanoseconds nothing has been under way in the whole run, of which this world has a part, and it waits for space;
+    /// or that is over. What holds the space of this world.
     pub fn waits(&self, idle: Option<u64>) -> SpaceWaitCause {
         let since = idle.and_then(|n| Instant::now().checked_sub(Duration::from_nanos(n)));
         self.shared.ledgers.idle(since)

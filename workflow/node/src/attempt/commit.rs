@@ -28,7 +28,7 @@ struct UnpublishedOutput<'n, 'd> {
     groups: ContentGroups,
 }
 
-/// Hashes and publishes every output of a step that has succeeded, in the room that was reserved on each node. What was
+/// Hashes and publishes every output of a step that has succeeded, in the space that was reserved on each node. What was
 /// `begun` is to be removed when this fails, once no node has a replica of it any more.
 pub(crate) fn commit(
     team: &mut Team<'_>,
@@ -41,7 +41,7 @@ pub(crate) fn commit(
     // Everything is hashed and found in order before the first part is published.
     for need in needs {
         let Some(version) = need.makes else { continue };
-        let trees = team.ask(
+        let trees = team.run_and_collect(
             |_| StepNodeTask::Digest(need.data),
             |done| match done {
                 StepNodeTaskResult::Tree { tree } => Some(Some(tree)),
@@ -69,7 +69,7 @@ pub(crate) fn commit(
             groups,
         });
     }
-    team.each(&StepNodeTask::Fits)?;
+    team.run_task(&StepNodeTask::Fits)?;
     let mut outputs = Vec::new();
     let mut key_number = 0u32;
     for UnpublishedOutput {
@@ -108,7 +108,7 @@ fn publish(
             })
             .collect(),
     };
-    let stored = team.ask(pieces, |done| match done {
+    let stored = team.run_and_collect(pieces, |done| match done {
         StepNodeTaskResult::Stored(all) => Some(all),
         _ => None,
     })?;
@@ -310,7 +310,7 @@ fn record(
 
 /// What a step left in its scratch folders.
 pub(crate) fn undeclared(team: &mut Team<'_>) -> Result<Undeclared, Failure> {
-    let all = team.ask(
+    let all = team.run_and_collect(
         |_| StepNodeTask::Undeclared,
         |done| match done {
             StepNodeTaskResult::Undeclared(left) => Some(left),

@@ -20,10 +20,10 @@ pub(crate) struct Paths<'a> {
     pub(crate) data: &'a BTreeMap<String, PathBuf>,
     pub(crate) scratch: &'a Path,
     pub(crate) hostfile: &'a Path,
-    /// Only of a step that goes on from them.
+    /// Only of a step that resumes from them.
     pub(crate) checkpoints: Option<&'a StepCheckpointView>,
     pub(crate) partitions: &'a [SeenPartition],
-    /// By which it has those that lie on other machines too.
+    /// By which it has those that are on other machines too.
     pub(crate) socket: Option<&'a Path>,
     /// Only for steps of several nodes.
     pub(crate) exec: Option<&'a Path>,

@@ -18,7 +18,7 @@ const MAX_WAITING: usize = 64;
 const MAX_WAITING_EXEC: usize = 1 << 16;
 
 #[derive(Default)]
-struct Letters {
+struct PendingEnvelopes {
     waiting: BTreeMap<usize, VecDeque<Envelope>>,
     /// Nodes from which nothing will come any more.
     lost: BTreeSet<usize>,
@@ -31,22 +31,22 @@ struct Letters {
 pub(crate) struct EnvelopeQueue {
     /// The nodes of the step in order, for who leads it.
     nodes: Vec<NodeId>,
-    letters: Mutex<Letters>,
-    pub(crate) exec: ExecBox,
+    pending: Mutex<PendingEnvelopes>,
+    pub(crate) exec: ExecMessageQueue,
 }
 
 impl EnvelopeQueue {
     pub(crate) fn new(nodes: Vec<NodeId>) -> io::Result<Self> {
         Ok(Self {
             nodes,
-            letters: Mutex::default(),
-            exec: ExecBox::new()?,
+            pending: Mutex::default(),
+            exec: ExecMessageQueue::new()?,
         })
     }
 
-    fn letters(&self) -> MutexGuard<'_, Letters> {
+    fn pending(&self) -> MutexGuard<'_, PendingEnvelopes> {
         // Nothing is left half done when a thread panics.
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the follower at a position is this node.
@@ -58,28 +58,28 @@ impl EnvelopeQueue {
     pub(crate) fn put(&self, envelope: Envelope, stop: &StepStopper) {
         let at = envelope.at;
         let fits = match envelope.exec() {
-            Ok((session, about, bytes)) => self.exec.put(ExecPost {
+            Ok((session, about, bytes)) => self.exec.put(ExecMessage {
                 at,
                 session,
                 about,
                 bytes,
             }),
             Err(envelope) => {
-                let mut letters = self.letters();
-                let waiting = letters.waiting.entry(at).or_default();
+                let mut pending = self.pending();
+                let waiting = pending.waiting.entry(at).or_default();
                 waiting.push_back(envelope);
                 waiting.len() <= MAX_WAITING
             }
         };
         if !fits {
-            self.letters().lost.insert(at);
+            self.pending().lost.insert(at);
         }
         stop.wake();
     }
 
     /// The next message of a node.
     pub(crate) fn take(&self, at: usize) -> Option<Envelope> {
-        self.letters().waiting.get_mut(&at)?.pop_front()
+        self.pending().waiting.get_mut(&at)?.pop_front()
     }
 
     /// Where a node is among those of the step.
@@ -90,34 +90,34 @@ impl EnvelopeQueue {
 
     /// A node is lost.
     pub(crate) fn lose(&self, node: NodeId, stop: &StepStopper) {
-        self.letters().lost.extend(self.positions(node));
+        self.pending().lost.extend(self.positions(node));
         stop.wake();
     }
 
     /// No messages can be exchanged with a node, though it is not known as lost.
     pub(crate) fn cut_off(&self, node: NodeId, failure: &Failure, stop: &StepStopper) {
         let failures = self.positions(node).map(|at| (at, failure.clone()));
-        self.letters().unreachable.extend(failures);
+        self.pending().unreachable.extend(failures);
         stop.wake();
     }
 
     /// All are: this world ends.
     pub(crate) fn lose_all(&self, stop: &StepStopper) {
-        self.letters().all_lost = true;
+        self.pending().all_lost = true;
         stop.wake();
     }
 
     pub(crate) fn lost(&self, at: usize) -> bool {
-        let letters = self.letters();
-        letters.all_lost || letters.lost.contains(&at) || letters.unreachable.contains_key(&at)
+        let pending = self.pending();
+        pending.all_lost || pending.lost.contains(&at) || pending.unreachable.contains_key(&at)
     }
 
     /// What it means for the attempt that nothing comes of the follower at a position, which is called so.
     pub(crate) fn failure(&self, at: usize, name: &str) -> Failure {
-        let letters = self.letters();
+        let pending = self.pending();
         // Of a lost node everything else follows.
-        let is_lost = letters.all_lost || letters.lost.contains(&at);
-        let cut_off = letters.unreachable.get(&at).filter(|_| !is_lost);
+        let is_lost = pending.all_lost || pending.lost.contains(&at);
+        let cut_off = pending.unreachable.get(&at).filter(|_| !is_lost);
         cut_off.cloned().unwrap_or_else(|| lost_failure(name))
     }
 }
@@ -131,15 +131,15 @@ fn lost_failure(name: &str) -> Failure {
 }
 
 /// Something about a command of `tarn exec`.
-pub(crate) struct ExecPost {
+pub(crate) struct ExecMessage {
     pub(crate) at: usize,
     pub(crate) session: u32,
     pub(crate) about: Exec,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// See [`ExecBox::closing`].
-pub(crate) struct Closing<'a>(&'a ExecBox);
+/// See [`ExecMessageQueue::closing`].
+pub(crate) struct Closing<'a>(&'a ExecMessageQueue);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
@@ -149,13 +149,13 @@ impl Drop for Closing<'_> {
 }
 
 /// What has come for the thread that relays `tarn exec`.
-pub(crate) struct ExecBox {
-    waiting: Mutex<VecDeque<ExecPost>>,
+pub(crate) struct ExecMessageQueue {
+    waiting: Mutex<VecDeque<ExecMessage>>,
     closed: AtomicBool,
     wake: OwnedFd,
 }
 
-impl ExecBox {
+impl ExecMessageQueue {
     fn new() -> io::Result<Self> {
         Ok(Self {
             waiting: Mutex::default(),
@@ -164,11 +164,11 @@ impl ExecBox {
         })
     }
 
-    fn put(&self, post: ExecPost) -> bool {
+    fn put(&self, message: ExecMessage) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = waiting.len() < MAX_WAITING_EXEC;
         if fits {
-            waiting.push_back(post);
+            waiting.push_back(message);
         }
         drop(waiting);
         self.wake();
@@ -181,7 +181,7 @@ impl ExecBox {
     }
 
     /// All that has come; what comes later wakes again.
-    pub(crate) fn take(&self) -> VecDeque<ExecPost> {
+    pub(crate) fn take(&self) -> VecDeque<ExecMessage> {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *waiting)

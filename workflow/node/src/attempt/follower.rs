@@ -4,7 +4,7 @@ use crate::attempt::envelope_queue::EnvelopeQueue;
 use crate::attempt::handle::Handle;
 use crate::attempt::local_node::{Attempted, LocalNode};
 use crate::attempt::member::Member;
-use crate::attempt::message::{AttemptPeer, Envelope, HelperSetupError, Say};
+use crate::attempt::message::{AttemptMessage, AttemptPeer, Envelope, HelperSetupError};
 use crate::attempt::node_context::NodeContext;
 use crate::attempt::node_task::StepNodeTask;
 use crate::attempt::relay::Relay;
@@ -56,8 +56,8 @@ impl StepRouter {
         self.attended.lock().map_or(0, |a| a.len())
     }
 
-    /// Another node says something about an attempt.
-    pub(crate) fn hear(&mut self, from: NodeId, step: AttemptId, message: &[u8]) {
+    /// A message of another node about an attempt.
+    pub(crate) fn receive(&mut self, from: NodeId, step: AttemptId, message: &[u8]) {
         let envelope = match Envelope::decode(message) {
             Ok(envelope) => envelope,
             Err(e) => {
@@ -76,22 +76,22 @@ impl StepRouter {
             return;
         }
         let part = (step, envelope.at);
-        if let Say::Begin(run) = envelope.say {
+        if let AttemptMessage::Begin(run) = envelope.message {
             return self.begin(from, part, run);
         }
         let handle = self.attended.lock().ok().and_then(|a| {
             let attended = a.get(&part).filter(|a| a.leader == from)?;
             Some(Arc::clone(&attended.handle))
         });
-        match (handle, &envelope.say) {
-            (Some(handle), Say::Cancel) => handle.cancel(StopUrgency::Terminate),
+        match (handle, &envelope.message) {
+            (Some(handle), AttemptMessage::Cancel) => handle.cancel(StopUrgency::Terminate),
             (Some(handle), _) => {
                 if let Some(envelopes) = &handle.envelopes {
                     envelopes.put(envelope, &handle.stop);
                 }
             }
             // The leader waits for an answer.
-            (None, Say::Do(_) | Say::Enter) => self.lost(from, part),
+            (None, AttemptMessage::Do(_) | AttemptMessage::Enter) => self.lost(from, part),
             (None, _) => {}
         }
     }
@@ -104,7 +104,7 @@ impl StepRouter {
             step,
             at,
         };
-        line.send_message(Say::Lost);
+        line.send_message(AttemptMessage::Lost);
     }
 
     fn begin(&mut self, leader: NodeId, part: AttemptPosition, run: Box<AttemptSpec>) {
@@ -150,7 +150,7 @@ impl StepRouter {
                     all.remove(&part);
                 }
                 if done.is_err() {
-                    line.send_message(Say::Lost);
+                    line.send_message(AttemptMessage::Lost);
                 }
             });
         if thread.is_err()
@@ -203,7 +203,7 @@ impl StepRouter {
         }
     }
 
-    /// This world ends: nobody will hear of anything any more.
+    /// This world ends: nobody will be told anything any more.
     pub(crate) fn end(&mut self) {
         if let Ok(led) = self.led.lock() {
             for handle in led.values() {
@@ -254,7 +254,7 @@ fn attend(line: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
         log: &log,
         home: *spot,
     };
-    let relay = Relay::of_mate(line, run, *spot, envelopes);
+    let relay = Relay::of_follower(line, run, *spot, envelopes);
     let follower = Follower {
         line,
         envelopes,
@@ -281,8 +281,11 @@ fn refuse(line: AttemptPeer<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why
     let mut over = false;
     while !over && !envelopes.lost(line.at) {
         if let Some(envelope) = envelopes.take(line.at) {
-            over = matches!(envelope.say, Say::Do(StepNodeTask::Over { .. }));
-            line.send_message(Say::Done {
+            over = matches!(
+                envelope.message,
+                AttemptMessage::Do(StepNodeTask::Over { .. })
+            );
+            line.send_message(AttemptMessage::Done {
                 result: refused.clone(),
                 evicted: Vec::new(),
             });
@@ -299,7 +302,7 @@ struct Follower<'a> {
     envelopes: &'a EnvelopeQueue,
     handle: &'a Handle,
     here: LocalNode<'a>,
-    /// Whether the helper was told to set everything up, and has not said yet how the step ended here.
+    /// Whether the helper was told to set everything up, and has not report yet how the step ended here.
     listens: bool,
 }
 
@@ -307,8 +310,10 @@ impl Follower<'_> {
     fn serve(mut self) {
         loop {
             while let Some(envelope) = self.envelopes.take(self.line.at) {
-                let Ok(say) = envelope.open() else { continue };
-                if self.obey(say) {
+                let Ok(message) = envelope.open() else {
+                    continue;
+                };
+                if self.perform(message) {
                     return;
                 }
             }
@@ -318,8 +323,8 @@ impl Follower<'_> {
             self.wait();
             self.listen();
         }
-        // Nobody will say any more that it was committed.
-        let _ = self.here.done(&StepNodeTask::Over { committed: false });
+        // Nobody will tell any more that it was committed.
+        let _ = self.here.run(&StepNodeTask::Over { committed: false });
     }
 
     fn wait(&mut self) {
@@ -338,51 +343,54 @@ impl Follower<'_> {
         }
     }
 
-    /// Passes on what the helper says.
+    /// Passes the reports of the helper on.
     fn listen(&mut self) {
         let helper = self.here.helper().filter(|_| self.listens);
-        let Some(said) = helper.and_then(Launcher::next_report) else {
+        let Some(report) = helper.and_then(Launcher::next_report) else {
             return;
         };
-        self.listens = !matches!(said, None | Some(HelperReport::Ended { .. }));
-        if let (Some(HelperReport::Ended { used, .. }), Some(helper)) = (&said, self.here.helper())
+        self.listens = !matches!(report, None | Some(HelperReport::Ended { .. }));
+        if let (Some(HelperReport::Ended { used, .. }), Some(helper)) =
+            (&report, self.here.helper())
         {
             *helper.used() = Some(*used);
             helper.leave();
         }
-        self.line.send_message(said.map_or(Say::Gone, Say::Report));
+        self.line
+            .send_message(report.map_or(AttemptMessage::Gone, AttemptMessage::Report));
     }
 
     /// Whether the attempt is over.
-    fn obey(&mut self, say: Say) -> bool {
-        match say {
-            Say::Do(task) => {
+    fn perform(&mut self, message: AttemptMessage) -> bool {
+        match message {
+            AttemptMessage::Do(task) => {
                 let over = matches!(task, StepNodeTask::Over { .. });
                 // Waiting for the kernel to take its namespaces down is not the leader's to do.
                 let leaving = over.then(|| self.here.leaving());
-                let result = self.here.done(&task);
+                let result = self.here.run(&task);
                 let evicted = self.here.evicted();
-                self.line.send_message(Say::Done { result, evicted });
+                self.line
+                    .send_message(AttemptMessage::Done { result, evicted });
                 drop(leaving);
                 return over;
             }
-            Say::Enter => {
+            AttemptMessage::Enter => {
                 let entered = match self.here.helper() {
                     Some(helper) => helper.prepare().and_then(|()| helper.ready()),
                     None => Err(LaunchError::NoHelper),
                 };
                 self.listens = entered.is_ok();
                 let entered = entered.map_err(|why| HelperSetupError(why.to_string()));
-                self.line.send_message(Say::Entered(entered));
+                self.line.send_message(AttemptMessage::Entered(entered));
             }
-            Say::Order(order) => {
+            AttemptMessage::Order(order) => {
                 if let Some(helper) = self.here.helper() {
                     // A helper that is gone shows as the end of its socket.
                     let _ = helper.order(&order);
                 }
             }
-            Say::Kill => self.here.helper().into_iter().for_each(Launcher::kill),
-            // What else there is a leader does not say, or has been heard before.
+            AttemptMessage::Kill => self.here.helper().into_iter().for_each(Launcher::kill),
+            // A leader does not send the others, or they came before.
             _ => {}
         }
         false

@@ -145,7 +145,7 @@ impl StepHintContext<'_> {
         named.filter_map(|path| self.missing(path)).next()
     }
 
-    /// The dataset that a path lies in, and what of the path is below it.
+    /// The dataset that a path is in, and what of the path is below it.
     fn dataset<'w>(&self, word: &'w str) -> Option<(&'w str, &'w str)> {
         let stage = self.stage.as_ref()?.to_str()?;
         let below = word.strip_prefix(stage)?.strip_prefix('/')?;
@@ -255,7 +255,7 @@ mod tests {
             let said = own.of_line(&used, line).unwrap_or_default();
             assert!(said.contains(hint), "{line}: {said}");
         }
-        // What lies in the machine's /tmp, as this folder does, is not in a step's own.
+        // What is in the machine's /tmp, as this folder does, is not in a step's own.
         let program = folder.path().join("analyse.py").display().to_string();
         let of_openmpi = format!(
             "mpirun was unable to find the specified executable file, and therefore\ndid not launch the job.\n\nNode:       n1\n\

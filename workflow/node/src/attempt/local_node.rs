@@ -60,7 +60,7 @@ pub(crate) struct Attempted<'a> {
     pub(crate) handle: &'a Handle,
     /// Where its output goes.
     pub(crate) log: &'a Path,
-    /// In whose work folder the host file and the sockets of `tarn exec` lie.
+    /// In whose work folder the host file and the sockets of `tarn exec` are.
     pub(crate) home: TierRef,
 }
 
@@ -73,14 +73,14 @@ pub(crate) struct LocalNode<'a> {
     spot: TierRef,
     helper: Option<HelperProcess>,
     reserved: Option<Reservation<'a>>,
-    /// While it is there, partitions that lie on other nodes too are open to the step.
+    /// While it is there, partitions that are on other nodes too are open to the step.
     pieces: Option<Box<dyn Send>>,
     /// What is claimed for partitions that are not there, in their order.
-    lent: Vec<Option<Reservation<'a>>>,
+    partition_space: Vec<Option<Reservation<'a>>>,
     claim: Option<CpuAllocation<'a>>,
     ready: Option<PreparedNode>,
     writing: Option<Writing<'a>>,
-    /// Where its encrypted data lies in clear, if it has any.
+    /// Where its encrypted data is in clear, if it has any.
     tmpfs: Option<StepTmpfs>,
     /// The image that its processes are made of.
     begun_with: Option<CheckpointId>,
@@ -99,7 +99,7 @@ impl<'a> LocalNode<'a> {
             helper: None,
             reserved: None,
             pieces: None,
-            lent: Vec::new(),
+            partition_space: Vec::new(),
             claim: None,
             ready: None,
             writing: None,
@@ -142,14 +142,14 @@ impl<'a> LocalNode<'a> {
             ..
         } = self.of;
         let stopped = || handle.stop.is_requested();
-        if let Some(kept) = self.kept()? {
-            // They have the room that is claimed now.
+        if let Some(kept) = self.checkpoint_folders()? {
+            // They have the space that is claimed now.
             shared.ledgers.left(self.spot, &kept.key);
         }
         let bytes = run.reserve.saturating_add(self.put_in()?);
         self.reserved = Some(shared.reserve(self.spot, bytes, &stopped)?);
         for partition in partitions::of(shared, run)? {
-            self.lent
+            self.partition_space
                 .push(partition.reserve(shared, self.at, &stopped)?);
         }
         Ok(())
@@ -176,8 +176,8 @@ impl<'a> LocalNode<'a> {
         Ok(all.min(all.div_ceil(nodes).saturating_add(largest)))
     }
 
-    /// Where its checkpoints are, if it goes on from them.
-    fn kept(&self) -> Result<Option<CheckpointFolders>, Failure> {
+    /// Where its checkpoints are, if it resumes from them.
+    fn checkpoint_folders(&self) -> Result<Option<CheckpointFolders>, Failure> {
         let Attempted {
             shared, step, run, ..
         } = self.of;
@@ -189,7 +189,7 @@ impl<'a> LocalNode<'a> {
 
     fn checkpoints(&self) -> Result<Vec<Checkpoint>, Failure> {
         let from = self.of.step.restart.map(|r| r.from);
-        Ok(match (self.kept()?, from) {
+        Ok(match (self.checkpoint_folders()?, from) {
             (Some(k), Some(CheckpointMethod::Phx)) => {
                 (self.of.shared.checkpoints)(&k.tier, &k.memory)
             }
@@ -198,7 +198,7 @@ impl<'a> LocalNode<'a> {
         })
     }
 
-    /// The image that the step goes on from, if there is one.
+    /// The image that the step resumes from, if there is one.
     fn image(&mut self) -> Result<Option<StepImage>, Failure> {
         let Attempted {
             shared,
@@ -209,7 +209,7 @@ impl<'a> LocalNode<'a> {
         let of_image = step
             .restart
             .is_some_and(|r| r.from == CheckpointMethod::Image);
-        let Some(kept) = self.kept()?.filter(|_| of_image) else {
+        let Some(kept) = self.checkpoint_folders()?.filter(|_| of_image) else {
             return Ok(None);
         };
         let lost = |id, why| self.not_restored(id, why);
@@ -234,9 +234,9 @@ impl<'a> LocalNode<'a> {
         }));
     }
 
-    /// The image that it was to go on from is of no use.
+    /// The image that it was to resume from is of no use.
     fn discard(&mut self, why: &str) -> Result<(), Failure> {
-        if let (Some(kept), Some(id)) = (self.kept()?, self.begun_with.take()) {
+        if let (Some(kept), Some(id)) = (self.checkpoint_folders()?, self.begun_with.take()) {
             image::discard(&*self.of.shared.mover, &kept.tier, id);
             self.not_restored(id, why.to_owned());
         }
@@ -294,7 +294,7 @@ impl<'a> LocalNode<'a> {
         Ok(())
     }
 
-    /// Makes its partitions, in the room that was claimed for them.
+    /// Makes its partitions, in the space that was claimed for them.
     fn make_partitions(&mut self) -> Result<(), Failure> {
         let Attempted { shared, run, .. } = self.of;
         let all = partitions::of(shared, run)?;
@@ -305,7 +305,7 @@ impl<'a> LocalNode<'a> {
         {
             shared.mover.remove(&beside)?;
         }
-        for (partition, reserved) in all.iter().zip(&mut self.lent) {
+        for (partition, reserved) in all.iter().zip(&mut self.partition_space) {
             partition.make((shared, run), self.at, reserved.as_mut())?;
         }
         Ok(())
@@ -363,9 +363,9 @@ impl<'a> LocalNode<'a> {
 
     /// What there is too little of. The kernel may have ended the step before it could be told to end.
     fn lacks(&self) -> Option<ResourceShortage> {
-        let told = self.of.handle.stop.overran().map(str::to_owned);
+        let overrun = self.of.handle.stop.overran().map(str::to_owned);
         let filled = || self.writing.as_ref()?.blame();
-        if let Some(why) = told.or_else(filled) {
+        if let Some(why) = overrun.or_else(filled) {
             return Some(ResourceShortage::Memory(why));
         }
         if let Some(why) = self.tmpfs.as_ref().and_then(StepTmpfs::lack) {
@@ -401,7 +401,7 @@ impl<'a> LocalNode<'a> {
         }
         in_memory(&ready.work).then(|| {
             let outs = ready.outs.values().cloned();
-            let kept = self.kept().ok().flatten().map(|k| k.tier);
+            let kept = self.checkpoint_folders().ok().flatten().map(|k| k.tier);
             shared.writers.add(MemoryTierWriter {
                 folders: outs
                     .chain(kept)
@@ -520,8 +520,8 @@ impl<'a> LocalNode<'a> {
         Ok(StepNodeTaskResult::Tree { tree })
     }
 
-    /// What a step wrote must fit onto its tier beside what lies there and what is on its way: a tier without a quota takes
-    /// more than its size, and what is on it then is in the way of everything else. What fits has its room from here on.
+    /// What a step wrote must fit onto its tier beside what is there and what is on its way: a tier without a quota takes
+    /// more than its size, and what is on it then is in the way of everything else. What fits has its space from here on.
     fn fits(&mut self) -> Result<(), Failure> {
         let Attempted { shared, needs, .. } = self.of;
         let node = shared.cluster.nodes.get(self.spot.node.at());
@@ -596,9 +596,9 @@ impl<'a> LocalNode<'a> {
         self.claim = None;
         self.reserved = None;
         self.writing = None;
-        self.lent.clear();
+        self.partition_space.clear();
         self.tmpfs = None;
-        if let Ok(Some(kept)) = self.kept() {
+        if let Ok(Some(kept)) = self.checkpoint_folders() {
             kept.account(self.of.shared, self.spot);
         }
         let Attempted { shared, run, .. } = self.of;
@@ -629,7 +629,7 @@ impl Member for LocalNode<'_> {
 
     fn begin(&mut self, _: &StepNodeTask) {}
 
-    fn done(&mut self, task: &StepNodeTask) -> Result<StepNodeTaskResult, Failure> {
+    fn run(&mut self, task: &StepNodeTask) -> Result<StepNodeTaskResult, Failure> {
         match task {
             StepNodeTask::Start => self.start()?,
             StepNodeTask::Reserve => self.reserve()?,
@@ -658,7 +658,7 @@ impl Member for LocalNode<'_> {
         Ok(StepNodeTaskResult::Nothing)
     }
 
-    fn give_up_instance(&mut self) {}
+    fn give_up(&mut self) {}
 
     fn evicted(&mut self) -> Vec<(PartRef, TierRef)> {
         std::mem::take(&mut self.evicted)

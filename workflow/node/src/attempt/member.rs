@@ -18,10 +18,10 @@ pub(crate) trait Member {
     fn begin(&mut self, task: &StepNodeTask);
 
     /// Does it, or waits until it is done. Once for each [`Member::begin`].
-    fn done(&mut self, task: &StepNodeTask) -> Result<StepNodeTaskResult, Failure>;
+    fn run(&mut self, task: &StepNodeTask) -> Result<StepNodeTaskResult, Failure>;
 
-    /// Instead of [`Member::done`]: what comes of it interests nobody any more.
-    fn give_up_instance(&mut self);
+    /// Instead of [`Member::run`]: what comes of it interests nobody any more.
+    fn give_up(&mut self);
 
     /// Replicas that it has removed because they were damaged, or missed.
     fn evicted(&mut self) -> Vec<(PartRef, TierRef)>;

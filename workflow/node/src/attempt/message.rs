@@ -1,4 +1,4 @@
-//! What the nodes of a step say to each other: one line of JSON, and after it the bytes of what it carries.
+//! Messages between the nodes of a step: one line of JSON, and after it the bytes of what it carries.
 
 use crate::attempt::node_context::NodeContext;
 use crate::attempt::node_task::{StepNodeTask, StepNodeTaskResult};
@@ -13,14 +13,14 @@ use tarn_types::manifest::{Manifest, ManifestError};
 use tarn_types::nodes::AttemptId;
 use tarn_types::part::PartRef;
 
-/// Said by the node that leads a step to one of the others (a *follower*), or back.
+/// Sent by the node that leads a step to one of the others (a *follower*), or back.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Say {
+pub(crate) enum AttemptMessage {
     /// To a follower: this attempt begins.
     Begin(Box<AttemptSpec>),
-    /// To a follower: do this. Answered by [`Say::Done`].
+    /// To a follower: do this. Answered by [`AttemptMessage::Done`].
     Do(StepNodeTask),
-    /// To a follower: have the helper set everything up. Answered by [`Say::Entered`].
+    /// To a follower: have the helper set everything up. Answered by [`AttemptMessage::Entered`].
     Enter,
     /// To a follower's helper.
     Order(HelperCommand),
@@ -86,7 +86,7 @@ pub(crate) enum Exec {
     End(ExecReply),
 }
 
-impl Say {
+impl AttemptMessage {
     /// The trees that it carries.
     fn trees(&mut self) -> Vec<&mut Arc<Manifest>> {
         match self {
@@ -106,7 +106,8 @@ impl Say {
 struct Head<S> {
     /// The follower's position among the nodes of the step.
     at: usize,
-    say: S,
+    #[serde(rename = "say")]
+    message: S,
     /// Bytes of each thing that follows.
     sizes: Vec<u64>,
 }
@@ -115,7 +116,7 @@ struct Head<S> {
 #[derive(Debug)]
 pub(crate) struct Envelope {
     pub(crate) at: usize,
-    pub(crate) say: Say,
+    pub(crate) message: AttemptMessage,
     cargo: Vec<Vec<u8>>,
 }
 
@@ -125,7 +126,7 @@ impl Envelope {
         // JSON as it is written here has no newline.
         let end = bytes.iter().position(|b| *b == b'\n');
         let (line, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
-        let head: Head<Say> = serde_json::from_slice(line)?;
+        let head: Head<AttemptMessage> = serde_json::from_slice(line)?;
         let mut rest = rest.get(1..).unwrap_or_default();
         let mut cargo = Vec::new();
         for size in head.sizes {
@@ -139,28 +140,28 @@ impl Envelope {
         }
         Ok(Self {
             at: head.at,
-            say: head.say,
+            message: head.message,
             cargo,
         })
     }
 
     /// The message with the trees that it carries.
-    pub(crate) fn open(self) -> Result<Say, EnvelopeError> {
-        let mut say = self.say;
-        let trees = say.trees();
+    pub(crate) fn open(self) -> Result<AttemptMessage, EnvelopeError> {
+        let mut message = self.message;
+        let trees = message.trees();
         if trees.len() != self.cargo.len() {
             return Err(EnvelopeError::TreesMissing(trees.len()));
         }
         for (tree, bytes) in trees.into_iter().zip(self.cargo) {
             *tree = Arc::new(Manifest::decode(&bytes)?);
         }
-        Ok(say)
+        Ok(message)
     }
 
     /// About which command of `tarn exec` it is, what, and the bytes of a stream.
     pub(crate) fn exec(self) -> Result<(u32, Exec, Vec<u8>), Self> {
-        match self.say {
-            Say::Exec { session, about } => Ok((
+        match self.message {
+            AttemptMessage::Exec { session, about } => Ok((
                 session,
                 about,
                 self.cargo.into_iter().next().unwrap_or_default(),
@@ -170,21 +171,25 @@ impl Envelope {
     }
 }
 
-fn encode(at: usize, mut say: Say, bytes: Option<&[u8]>) -> serde_json::Result<Vec<u8>> {
-    let mut cargo: Vec<Vec<u8>> = say.trees().into_iter().map(|t| t.encode()).collect();
+fn encode(
+    at: usize,
+    mut message: AttemptMessage,
+    bytes: Option<&[u8]>,
+) -> serde_json::Result<Vec<u8>> {
+    let mut cargo: Vec<Vec<u8>> = message.trees().into_iter().map(|t| t.encode()).collect();
     cargo.extend(bytes.map(<[u8]>::to_vec));
     let head = Head {
         at,
-        say,
+        message,
         sizes: cargo.iter().map(|c| c.len() as u64).collect(),
     };
-    let mut message = serde_json::to_vec(&head)?;
-    message.push(b'\n');
-    cargo.iter().for_each(|c| message.extend_from_slice(c));
-    Ok(message)
+    let mut encoded = serde_json::to_vec(&head)?;
+    encoded.push(b'\n');
+    cargo.iter().for_each(|c| encoded.extend_from_slice(c));
+    Ok(encoded)
 }
 
-/// Who talks about an attempt: the leader with the follower at one position, or that one with the leader.
+/// The other end of the messages about an attempt: the leader with the follower at one position, or that one with the leader.
 #[derive(Clone, Copy)]
 pub(crate) struct AttemptPeer<'a> {
     pub(crate) shared: &'a NodeContext,
@@ -196,14 +201,18 @@ pub(crate) struct AttemptPeer<'a> {
 }
 
 impl AttemptPeer<'_> {
-    /// Says something; false when the other node is lost.
-    pub(crate) fn send_message(&self, say: Say) -> bool {
-        self.send(encode(self.at, say, None))
+    /// Sends a message; false when the other node is lost.
+    pub(crate) fn send_message(&self, message: AttemptMessage) -> bool {
+        self.send(encode(self.at, message, None))
     }
 
-    /// Says something about a command of `tarn exec`, with the bytes of a stream.
+    /// Sends a message about a command of `tarn exec`, with the bytes of a stream.
     pub(crate) fn exec(&self, session: u32, about: Exec, bytes: Option<&[u8]>) -> bool {
-        self.send(encode(self.at, Say::Exec { session, about }, bytes))
+        self.send(encode(
+            self.at,
+            AttemptMessage::Exec { session, about },
+            bytes,
+        ))
     }
 
     fn send(&self, message: serde_json::Result<Vec<u8>>) -> bool {
@@ -242,10 +251,16 @@ mod tests {
         };
         let parts = vec![piece("a"), piece("b")];
         let data = DataId(3);
-        let bytes = encode(2, Say::Do(StepNodeTask::Publish { data, parts }), None).unwrap();
+        let bytes = encode(
+            2,
+            AttemptMessage::Do(StepNodeTask::Publish { data, parts }),
+            None,
+        )
+        .unwrap();
         let envelope = Envelope::decode(&bytes).unwrap();
         assert_eq!(envelope.at, 2);
-        let Say::Do(StepNodeTask::Publish { parts, .. }) = envelope.open().unwrap() else {
+        let AttemptMessage::Do(StepNodeTask::Publish { parts, .. }) = envelope.open().unwrap()
+        else {
             panic!("something else");
         };
         let names = ["a", "b"].map(tree);
@@ -259,14 +274,19 @@ mod tests {
 
     #[test]
     fn a_message_without_its_tree_is_refused() {
-        let none = Say::Done {
+        let none = AttemptMessage::Done {
             result: Ok(StepNodeTaskResult::Nothing),
             evicted: Vec::new(),
         };
         let bytes = encode(0, none, Some(b"tree")).unwrap();
         assert!(Envelope::decode(&bytes).unwrap().open().is_err());
         let about = Exec::Data { stream: 1 };
-        let bytes = encode(0, Say::Exec { session: 9, about }, Some(b"\n\0x")).unwrap();
+        let bytes = encode(
+            0,
+            AttemptMessage::Exec { session: 9, about },
+            Some(b"\n\0x"),
+        )
+        .unwrap();
         let (session, about, data) = Envelope::decode(&bytes).unwrap().exec().unwrap();
         assert!(matches!(about, Exec::Data { stream: 1 }));
         assert_eq!((session, &data[..]), (9, &b"\n\0x"[..]));

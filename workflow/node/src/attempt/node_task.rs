@@ -16,7 +16,7 @@ pub(crate) const MAX_UNDECLARED_NAMES: usize = 8;
 pub(crate) enum StepNodeTask {
     /// Start the helper, so that it comes up meanwhile.
     Start,
-    /// Claim the room for what will be written.
+    /// Claim the space for what will be written.
     Reserve,
     /// Make the views and the working folder.
     Prepare {
@@ -32,7 +32,7 @@ pub(crate) enum StepNodeTask {
     CheckSpace,
     /// Look which checkpoints are there.
     Checkpoints,
-    /// Remove the image that the step was to go on from.
+    /// Remove the image that the step was to resume from.
     Discard { why: String },
     /// Count what was left undeclared.
     Undeclared,
@@ -84,7 +84,7 @@ pub(crate) enum StepNodeTaskResult {
 /// What there is too little of.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum ResourceShortage {
-    /// Room on the tier of this folder.
+    /// Space on the tier of this folder.
     Tier(String),
     /// Memory, which the step has filled; what is to be said of that.
     Memory(String),

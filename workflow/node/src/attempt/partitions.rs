@@ -1,10 +1,10 @@
 //! The partitions of an attempt on a node: made before its command starts, shown to it, and removed with its work folder; or kept, beside
 //! checkpoints, until the engine has them removed.
 //!
-//! One that is spread over nodes that are not all this world's is reached on each of them through whoever has the node ([`lend`]).
+//! One that is spread over nodes that are not all this world's is reached on each of them through whoever has the node ([`export_pieces`]).
 
 use crate::attempt::node_context::NodeContext;
-use crate::attempt::step_view::{DOOR, partition_mount_point};
+use crate::attempt::step_view::{SOCKET_VIEW, partition_mount_point};
 use crate::storage::checkpoint_folders::CheckpointFolders;
 use crate::storage::data_context::DataContext;
 use crate::storage::ledger::Reservation;
@@ -23,12 +23,12 @@ use tarn_types::workflow::{KeepPartition, StoragePartition};
 const FOLDER: &str = "partitions";
 
 /// Beside scratch folders: that of the socket for pieces on other nodes, and its name there.
-const DOOR_FOLDER: &str = "door";
+const SOCKET_FOLDER: &str = "door";
 const SOCKET: &str = "tarnd";
 /// A partition of an attempt.
 pub(crate) struct AttemptPartition<'a> {
     about: &'a StoragePartition,
-    lent: &'a PartitionAssignment,
+    assignment: &'a PartitionAssignment,
 }
 
 /// One as a step sees it.
@@ -47,18 +47,18 @@ pub(crate) fn of<'a>(
     shared: &'a RunFacts,
     run: &'a AttemptSpec,
 ) -> Result<Vec<AttemptPartition<'a>>, Failure> {
-    let known = |lent: &'a PartitionAssignment| {
-        let about = shared.workflow.partitions.get(lent.partition.at());
-        let about = about.filter(|_| lent.spots.len() == run.nodes.len());
+    let known = |assignment: &'a PartitionAssignment| {
+        let about = shared.workflow.partitions.get(assignment.partition.at());
+        let about = about.filter(|_| assignment.spots.len() == run.nodes.len());
         let why = || failure(FailureKind::Launch, "the workflow has no such partition");
         about
-            .map(|about| AttemptPartition { about, lent })
+            .map(|about| AttemptPartition { about, assignment })
             .ok_or_else(why)
     };
     run.partitions.iter().map(known).collect()
 }
 
-/// Lets the programs of the step have the pieces of those that lie on nodes of other worlds too, if there are any, until what is returned is
+/// Lets the programs of the step have the pieces of those that are on nodes of other worlds too, if there are any, until what is returned is
 /// dropped. This node's were made.
 pub(crate) fn export_pieces(
     (shared, run): (&DataContext, &AttemptSpec),
@@ -78,12 +78,12 @@ pub(crate) fn export_pieces(
         failure(FailureKind::Launch, text)
     };
     let peers = shared.peers.as_ref().ok_or_else(none)?;
-    let provider_address = work.join(DOOR_FOLDER);
-    make_folder(&provider_address)?;
+    let socket_folder = work.join(SOCKET_FOLDER);
+    make_folder(&socket_folder)?;
     let pieces = Pieces {
         step: (run.instance, run.attempt),
         folders,
-        socket: provider_address.join(SOCKET),
+        socket: socket_folder.join(SOCKET),
     };
     peers.export_pieces(pieces).map(Some)
 }
@@ -95,7 +95,7 @@ pub(crate) fn socket(
     mut show: impl FnMut(PathBuf, &str) -> PathBuf,
 ) -> Option<PathBuf> {
     let apart = seen.iter().any(|p| p.apart);
-    apart.then(|| show(work.join(DOOR_FOLDER), DOOR).join(SOCKET))
+    apart.then(|| show(work.join(SOCKET_FOLDER), SOCKET_VIEW).join(SOCKET))
 }
 
 /// What one that is kept is called beside the checkpoints of instances; none of these can be called so.
@@ -110,12 +110,12 @@ impl AttemptPartition<'_> {
 
     /// Whether it is spread over nodes that are not all this world's.
     fn is_apart(&self, shared: &RunFacts) -> bool {
-        let mut spots = self.lent.spots.iter();
+        let mut spots = self.assignment.spots.iter();
         self.about.spread.is_some() && spots.any(|s| !shared.own.has(s.node))
     }
 
     fn spot(&self, at: usize) -> TierRef {
-        self.lent.spots[at]
+        self.assignment.spots[at]
     }
 
     /// The folder that has it at a position of the step.
@@ -128,7 +128,7 @@ impl AttemptPartition<'_> {
     }
 
     fn kept(&self, shared: &RunFacts, at: usize) -> Result<CheckpointFolders, Failure> {
-        CheckpointFolders::named(shared, beside(&self.lent.key), self.spot(at))
+        CheckpointFolders::named(shared, beside(&self.assignment.key), self.spot(at))
     }
 
     fn is_there(&self, shared: &RunFacts, at: usize) -> Result<bool, Failure> {
@@ -136,7 +136,7 @@ impl AttemptPartition<'_> {
         Ok(self.is_kept() && self.kept(shared, at)?.tier.join(file).is_file())
     }
 
-    /// Claims its room at a position, if it is not there.
+    /// Claims its space at a position, if it is not there.
     pub(crate) fn reserve<'s>(
         &self,
         shared: &'s DataContext,
@@ -146,7 +146,7 @@ impl AttemptPartition<'_> {
         if self.is_there(shared, at)? {
             return Ok(None);
         }
-        if self.lent.filled {
+        if self.assignment.filled {
             let node = shared.cluster.nodes.get(self.spot(at).node.at());
             let message = format!(
                 "its partition `{}` is not on node `{}` any more, with the data that steps wrote to it; `tarn run` starts again",
@@ -155,11 +155,11 @@ impl AttemptPartition<'_> {
             );
             return Err(failure(FailureKind::Launch, message));
         }
-        let bytes = self.about.takes(self.lent.spots.len());
+        let bytes = self.about.takes(self.assignment.spots.len());
         shared.reserve(self.spot(at), bytes, cancelled).map(Some)
     }
 
-    /// Makes it at a position, if it is not there: it has its name when it is whole. Its room was claimed.
+    /// Makes it at a position, if it is not there: it has its name when it is whole. Its space was claimed.
     pub(crate) fn make(
         &self,
         (shared, run): (&NodeContext, &AttemptSpec),
@@ -171,7 +171,7 @@ impl AttemptPartition<'_> {
         }
         let folder = self.folder(shared, run, at)?;
         make_folder(&folder)?;
-        let bytes = self.about.on_each(self.lent.spots.len());
+        let bytes = self.about.on_each(self.assignment.spots.len());
         let unit = self.about.unit.unwrap_or(0);
         let made = (shared.partitions)(&folder, &self.about.name, bytes, unit);
         made.map_err(|f| Failure {
@@ -208,7 +208,7 @@ impl AttemptPartition<'_> {
         mut show: impl FnMut(PathBuf, &str) -> PathBuf,
     ) -> Result<SeenPartition, Failure> {
         let pieces = match self.about.spread {
-            Some(_) => 0..self.lent.spots.len(),
+            Some(_) => 0..self.assignment.spots.len(),
             None => at..at + 1,
         };
         let (name, apart) = (&self.about.name, self.is_apart(shared));

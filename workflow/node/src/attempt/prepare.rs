@@ -40,7 +40,7 @@ pub(crate) struct PreparedNode {
     pub(crate) scratch: PathBuf,
     /// The folders that become outputs.
     pub(crate) outs: BTreeMap<DataId, PathBuf>,
-    /// Where the folders lie that it has in the place of those of everybody.
+    /// Where the folders are that it has in the place of those of everybody.
     pub(crate) tmp: Option<PathBuf>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct NodeSetup<'a> {
     pub(crate) cpus: Vec<u32>,
     /// Where encrypted data is stored in clear.
     pub(crate) tmpfs: Option<&'a StepTmpfs>,
-    /// The image that it goes on from.
+    /// The image that it resumes from.
     pub(crate) image: Option<StepImage>,
     /// Replicas that were missed.
     pub(crate) evicted: &'a mut Vec<(PartRef, TierRef)>,
@@ -168,7 +168,7 @@ impl NodeSetup<'_> {
         if let Some(stage) = stage.as_deref().filter(|_| self.is_plain(&folders)) {
             binds = with_outputs(binds, &self.work.join("out"), stage)?;
         }
-        let told = match &folders.images {
+        let on_image = match &folders.images {
             Some(_) => Some(self.image_listener()?),
             None => None,
         };
@@ -197,7 +197,7 @@ impl NodeSetup<'_> {
             spec,
             note: self.work.join(HELPER_NOTE),
             meter: meter.map(|meter| (meter, self.step.cores)),
-            told,
+            on_image,
         };
         let ready = PreparedNode {
             work: self.work,
@@ -215,7 +215,7 @@ impl NodeSetup<'_> {
         shown: &mut ShownFolders<'_>,
         control: &Control,
     ) -> Result<PreparedFolders, Failure> {
-        // What the step leaves of encrypted data in its scratch folder is not to lie on the tier either.
+        // What the step leaves of encrypted data in its scratch folder is not to be on the tier either.
         let scratch = match self.tmpfs {
             Some(tmpfs) => tmpfs.folder("scratch"),
             None => self.work.join("scratch"),
@@ -293,7 +293,7 @@ impl NodeSetup<'_> {
         Ok((data, outs))
     }
 
-    /// The checkpoints of a step that goes on from them, and the plan of its images, if these are such.
+    /// The checkpoints of a step that resumes from them, and the plan of its images, if these are such.
     fn show_checkpoints(
         &mut self,
         (scratch, outs, tmp): (&Path, &BTreeMap<DataId, PathBuf>, Option<&StepPrivatePaths>),
@@ -360,7 +360,7 @@ impl NodeSetup<'_> {
         self.run.nodes.len() == 1 && self.tmpfs.is_none() && !is_elsewhere
     }
 
-    /// What the step has in the place of folders of everybody, and where it lies. Of encrypted data nothing is to lie on the tier either.
+    /// What the step has in the place of folders of everybody, and where it is. Of encrypted data nothing is to be on the tier either.
     fn tmp(&self) -> Result<(Option<StepPrivatePaths>, Option<PathBuf>), Failure> {
         if self.step.shared_tmp || self.shared.isolation == StepIsolation::Group {
             return Ok((None, None));
@@ -398,7 +398,7 @@ impl NodeSetup<'_> {
         Ok((Some(own), Some(made)))
     }
 
-    /// Images of a step of this kind: its own folders become what they were in the one that it goes on from.
+    /// Images of a step of this kind: its own folders become what they were in the one that it resumes from.
     fn images(
         &mut self,
         folder: &Path,

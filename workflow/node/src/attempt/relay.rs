@@ -5,7 +5,7 @@
 
 mod stream;
 
-use crate::attempt::envelope_queue::{EnvelopeQueue, ExecBox, ExecPost};
+use crate::attempt::envelope_queue::{EnvelopeQueue, ExecMessage, ExecMessageQueue};
 use crate::attempt::message::{AttemptPeer, Exec};
 use crate::attempt::node_context::NodeContext;
 use crate::fds::readable;
@@ -32,7 +32,7 @@ use tarn_types::id::TierRef;
 
 /// The relay of one step on one of its nodes.
 pub(crate) struct Relay<'a> {
-    exec: &'a ExecBox,
+    exec: &'a ExecMessageQueue,
     side: RelaySide<'a>,
     sessions: BTreeMap<u32, ExecSession<'a>>,
 }
@@ -64,7 +64,7 @@ struct ExecSession<'a> {
     sinks: Vec<ExecStreamSink>,
     /// How it ended, and whether that was passed on.
     answer: Option<ExecReply>,
-    told: bool,
+    reply_sent: bool,
 }
 
 impl<'a> Relay<'a> {
@@ -104,7 +104,7 @@ impl<'a> Relay<'a> {
     }
 
     /// Starts commands that the leader asks for.
-    pub(crate) fn of_mate(
+    pub(crate) fn of_follower(
         line: AttemptPeer<'a>,
         run: &AttemptSpec,
         own: TierRef,
@@ -129,7 +129,7 @@ impl<'a> Relay<'a> {
     pub(crate) fn run(mut self) {
         while !self.exec.closed() {
             for post in self.exec.take() {
-                self.hear(post);
+                self.receive(post);
             }
             self.admit();
             self.sessions.retain(|id, session| !session.turn(*id));
@@ -163,8 +163,8 @@ impl<'a> Relay<'a> {
         }
     }
 
-    fn hear(&mut self, post: ExecPost) {
-        let ExecPost {
+    fn receive(&mut self, post: ExecMessage) {
+        let ExecMessage {
             at,
             session: id,
             about,
@@ -182,7 +182,7 @@ impl<'a> Relay<'a> {
         }
         // One that has been over here may still be told of.
         if let Some(session) = self.sessions.get_mut(&id).filter(|s| s.line.at == at) {
-            session.hear(about, bytes);
+            session.receive(about, bytes);
         }
     }
 
@@ -222,7 +222,7 @@ impl<'a> Relay<'a> {
             ],
             sinks: vec![ExecStreamSink::new(0, input.1)],
             answer: None,
-            told: false,
+            reply_sent: false,
         })
     }
 
@@ -255,7 +255,7 @@ impl<'a> Relay<'a> {
                                 ExecStreamSink::new(2, error),
                             ],
                             answer: None,
-                            told: false,
+                            reply_sent: false,
                         };
                         sessions.insert(id, session);
                     }
@@ -294,7 +294,7 @@ fn streams(arrived: &mut Arrived, full: bool) -> io::Result<[OwnedFd; 3]> {
 }
 
 impl ExecSession<'_> {
-    fn hear(&mut self, about: Exec, bytes: Vec<u8>) {
+    fn receive(&mut self, about: Exec, bytes: Vec<u8>) {
         match about {
             Exec::Data { stream } => {
                 let sink = self.sinks.iter_mut().find(|s| s.stream == stream);
@@ -385,8 +385,8 @@ impl ExecSession<'_> {
             true => self.sinks.iter().all(ExecStreamSink::idle),
             false => !self.sources.iter().any(ExecStreamSource::ready),
         };
-        if !self.told && printed {
-            self.told = true;
+        if !self.reply_sent && printed {
+            self.reply_sent = true;
             match (self.leads, self.channel.take()) {
                 // The client may be gone.
                 (true, Some(mut client)) => drop(client.send(answer)),
@@ -398,6 +398,6 @@ impl ExecSession<'_> {
             }
         }
         // What it has left running in the background may print on.
-        self.told && self.sources.is_empty() && self.sinks.is_empty()
+        self.reply_sent && self.sources.is_empty() && self.sinks.is_empty()
     }
 }

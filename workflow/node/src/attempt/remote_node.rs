@@ -1,9 +1,9 @@
-//! A node of a step that another world owns: it is told what to do, and says what came of it.
+//! A node of a step that another world owns: it gets tasks, and replies with what came of them.
 
 use crate::attempt::envelope_queue::EnvelopeQueue;
 use crate::attempt::handle::Handle;
 use crate::attempt::member::Member;
-use crate::attempt::message::{AttemptPeer, Say};
+use crate::attempt::message::{AttemptMessage, AttemptPeer};
 use crate::attempt::node_context::NodeContext;
 use crate::attempt::node_task::{StepNodeTask, StepNodeTaskResult};
 use crate::helper::launch::{HELPER_TIMEOUT, HelperProcess, LaunchError, Launcher, StepStopper};
@@ -22,7 +22,7 @@ use tarn_types::event::{Failure, FailureKind};
 use tarn_types::id::TierRef;
 use tarn_types::part::PartRef;
 
-/// How much longer than its helper a follower may take to say that this does not answer.
+/// How much longer than its helper a follower may take to report that this does not answer.
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// What the nodes of a step that are elsewhere are reached through.
@@ -54,7 +54,7 @@ impl<'a> RemoteNodes<'a> {
         })
     }
 
-    fn line(&self, at: usize, spot: TierRef) -> AttemptPeer<'a> {
+    fn peer(&self, at: usize, spot: TierRef) -> AttemptPeer<'a> {
         AttemptPeer {
             shared: self.shared,
             to: spot.node,
@@ -70,7 +70,7 @@ impl<'a> RemoteNodes<'a> {
         }
         for (at, spot) in self.run.nodes.iter().enumerate() {
             if !self.shared.own.has(spot.node) {
-                self.line(at, *spot).send_message(Say::Cancel);
+                self.peer(at, *spot).send_message(AttemptMessage::Cancel);
             }
         }
     }
@@ -78,14 +78,14 @@ impl<'a> RemoteNodes<'a> {
 
 /// A node of a step that another world owns.
 pub(crate) struct RemoteNode<'a> {
-    post: Rc<RemoteNodes<'a>>,
-    line: AttemptPeer<'a>,
+    remote: Rc<RemoteNodes<'a>>,
+    peer: AttemptPeer<'a>,
     name: String,
     spot: TierRef,
     used: Option<ProcessUsage>,
-    /// What its helper has said that was not asked for yet; `None`: it is gone.
-    said: VecDeque<Option<HelperReport>>,
-    /// It was said that its helper is gone: nothing more comes of it.
+    /// Reports of its helper that nobody has taken yet; `None`: it is gone.
+    reports: VecDeque<Option<HelperReport>>,
+    /// Its helper was reported as gone: nothing more comes of it.
     gone: bool,
     evicted: Vec<(PartRef, TierRef)>,
     lost: bool,
@@ -93,41 +93,43 @@ pub(crate) struct RemoteNode<'a> {
 }
 
 impl<'a> RemoteNode<'a> {
-    pub(crate) fn new(post: Rc<RemoteNodes<'a>>, at: usize, spot: TierRef) -> Self {
+    pub(crate) fn new(remote: Rc<RemoteNodes<'a>>, at: usize, spot: TierRef) -> Self {
         let mut far = Self {
-            line: post.line(at, spot),
-            name: post.shared.node_name(spot.node),
+            peer: remote.peer(at, spot),
+            name: remote.shared.node_name(spot.node),
             spot,
             used: None,
-            said: VecDeque::new(),
+            reports: VecDeque::new(),
             gone: false,
             evicted: Vec::new(),
             lost: false,
             over: false,
-            post,
+            remote,
         };
-        let run = Box::new(far.post.run.clone());
-        far.send_message(Say::Begin(run));
+        let run = Box::new(far.remote.run.clone());
+        far.send_message(AttemptMessage::Begin(run));
         far
     }
 
-    /// Said even to who is lost for this world: when this world ends, the others do not.
-    fn send_message(&mut self, say: Say) {
-        self.lost |= !self.line.send_message(say);
+    /// Sent even to who is lost for this world: when this world ends, the others do not.
+    fn send_message(&mut self, message: AttemptMessage) {
+        self.lost |= !self.peer.send_message(message);
     }
 
-    /// What it says that has come; what its helper says is kept.
-    fn hear(&mut self) -> Option<Say> {
-        let envelopes = self.post.envelopes;
+    /// The next message of it that has come; reports of its helper are kept.
+    fn receive(&mut self) -> Option<AttemptMessage> {
+        let envelopes = self.remote.envelopes;
         loop {
-            let Some(envelope) = envelopes.take(self.line.at) else {
-                self.lost |= envelopes.lost(self.line.at);
+            let Some(envelope) = envelopes.take(self.peer.at) else {
+                self.lost |= envelopes.lost(self.peer.at);
                 return None;
             };
             match envelope.open() {
-                Ok(Say::Report(report)) => self.said.push_back(Some(report)),
-                Ok(Say::Gone) => self.said.push_back(None),
-                Ok(say @ (Say::Done { .. } | Say::Entered(_))) => return Some(say),
+                Ok(AttemptMessage::Report(report)) => self.reports.push_back(Some(report)),
+                Ok(AttemptMessage::Gone) => self.reports.push_back(None),
+                Ok(message @ (AttemptMessage::Done { .. } | AttemptMessage::Entered(_))) => {
+                    return Some(message);
+                }
                 // What cannot be understood comes from no follower.
                 Ok(_) | Err(_) => self.lost = true,
             }
@@ -136,18 +138,18 @@ impl<'a> RemoteNode<'a> {
 
     /// Waits for an answer, or for a word of its helper; `None` when the node is lost or the time is over. Who is told to
     /// stop meanwhile tells all.
-    fn wait(&mut self, until: Option<Instant>, for_helper: bool) -> Option<Say> {
-        let post = Rc::clone(&self.post);
-        let stop = &post.handle.stop;
+    fn wait(&mut self, until: Option<Instant>, for_helper: bool) -> Option<AttemptMessage> {
+        let remote = Rc::clone(&self.remote);
+        let stop = &remote.handle.stop;
         loop {
-            if let Some(say) = self.hear() {
-                return Some(say);
+            if let Some(message) = self.receive() {
+                return Some(message);
             }
-            if self.lost || (for_helper && !self.said.is_empty()) {
+            if self.lost || (for_helper && !self.reports.is_empty()) {
                 return None;
             }
             if stop.is_requested() && !for_helper {
-                post.cancel();
+                remote.cancel();
             }
             let left = until.map(|u| u.saturating_duration_since(Instant::now()));
             if left.is_some_and(|l| l.is_zero()) {
@@ -166,7 +168,7 @@ impl<'a> RemoteNode<'a> {
 
     /// Why nothing comes of it any more.
     fn failure(&self) -> Failure {
-        self.post.envelopes.failure(self.line.at, &self.name)
+        self.remote.envelopes.failure(self.peer.at, &self.name)
     }
 
     fn named(&self, mut failure: Failure) -> Failure {
@@ -189,13 +191,13 @@ impl Member for RemoteNode<'_> {
 
     fn begin(&mut self, task: &StepNodeTask) {
         self.over |= matches!(task, StepNodeTask::Over { .. });
-        self.send_message(Say::Do(task.clone()));
+        self.send_message(AttemptMessage::Do(task.clone()));
     }
 
-    fn done(&mut self, _: &StepNodeTask) -> Result<StepNodeTaskResult, Failure> {
+    fn run(&mut self, _: &StepNodeTask) -> Result<StepNodeTaskResult, Failure> {
         loop {
             match self.wait(None, false) {
-                Some(Say::Done { result, evicted }) => {
+                Some(AttemptMessage::Done { result, evicted }) => {
                     self.evicted.extend(evicted);
                     return result.map_err(|f| self.named(f));
                 }
@@ -206,8 +208,8 @@ impl Member for RemoteNode<'_> {
         }
     }
 
-    fn give_up_instance(&mut self) {
-        let _ = self.done(&StepNodeTask::End);
+    fn give_up(&mut self) {
+        let _ = self.run(&StepNodeTask::End);
     }
 
     fn evicted(&mut self) -> Vec<(PartRef, TierRef)> {
@@ -223,7 +225,7 @@ impl Member for RemoteNode<'_> {
     }
 
     fn lost(&self) -> Option<Failure> {
-        (self.lost || self.post.envelopes.lost(self.line.at)).then(|| self.failure())
+        (self.lost || self.remote.envelopes.lost(self.peer.at)).then(|| self.failure())
     }
 }
 
@@ -233,13 +235,13 @@ impl Launcher for RemoteNode<'_> {
     }
 
     fn prepare(&mut self) -> Result<(), LaunchError> {
-        self.send_message(Say::Enter);
+        self.send_message(AttemptMessage::Enter);
         Ok(())
     }
 
     fn ready(&mut self) -> Result<Option<ProviderAddress>, LaunchError> {
         match self.wait(None, false) {
-            Some(Say::Entered(result)) => result.map_err(|e| LaunchError::Refused(e.0)),
+            Some(AttemptMessage::Entered(result)) => result.map_err(|e| LaunchError::Refused(e.0)),
             _ => Err(LaunchError::LostNode),
         }
     }
@@ -247,10 +249,10 @@ impl Launcher for RemoteNode<'_> {
     fn mounted(&mut self, stop: &StepStopper) -> Result<(), LaunchError> {
         loop {
             let until = Instant::now() + HELPER_TIMEOUT + MARGIN;
-            if self.said.is_empty() {
+            if self.reports.is_empty() {
                 self.wait(Some(until), true);
             }
-            match self.said.pop_front() {
+            match self.reports.pop_front() {
                 Some(Some(HelperReport::Busy)) if stop.is_requested() => {
                     return Err(LaunchError::Stopped);
                 }
@@ -271,7 +273,7 @@ impl Launcher for RemoteNode<'_> {
     }
 
     fn order(&mut self, order: &HelperCommand) -> io::Result<()> {
-        self.send_message(Say::Order(order.clone()));
+        self.send_message(AttemptMessage::Order(order.clone()));
         match self.lost {
             false => Ok(()),
             true => Err(io::ErrorKind::NotConnected.into()),
@@ -280,23 +282,23 @@ impl Launcher for RemoteNode<'_> {
 
     fn next_report(&mut self) -> Option<Option<HelperReport>> {
         // Answers are waited for where they are asked.
-        while self.hear().is_some() {}
-        let said = self.said.pop_front().or(self.lost.then_some(None));
-        self.gone |= matches!(said, Some(None));
-        said
+        while self.receive().is_some() {}
+        let report = self.reports.pop_front().or(self.lost.then_some(None));
+        self.gone |= matches!(report, Some(None));
+        report
     }
 
     fn last_words(&mut self) -> Option<ProcessUsage> {
         let until = Instant::now() + HELPER_TIMEOUT + MARGIN;
         while !self.gone {
-            match self.said.pop_front() {
+            match self.reports.pop_front() {
                 Some(Some(HelperReport::Ended { used, .. })) => return Some(used),
                 Some(Some(_)) => continue,
                 Some(None) => return None,
                 None => {}
             }
             self.wait(Some(until), true);
-            if self.said.is_empty() && (self.lost || Instant::now() >= until) {
+            if self.reports.is_empty() && (self.lost || Instant::now() >= until) {
                 return None;
             }
         }
@@ -308,14 +310,14 @@ impl Launcher for RemoteNode<'_> {
     }
 
     fn kill(&mut self) {
-        self.send_message(Say::Kill);
+        self.send_message(AttemptMessage::Kill);
     }
 
     fn end(&mut self) -> bool {
         self.begin(&StepNodeTask::End);
         // A node that is lost ends what is left there by itself.
         !matches!(
-            self.done(&StepNodeTask::End),
+            self.run(&StepNodeTask::End),
             Ok(StepNodeTaskResult::Ended(false))
         )
     }
@@ -331,7 +333,7 @@ impl Drop for RemoteNode<'_> {
     fn drop(&mut self) {
         if !self.over {
             let over = StepNodeTask::Over { committed: false };
-            self.line.send_message(Say::Do(over));
+            self.peer.send_message(AttemptMessage::Do(over));
         }
     }
 }

@@ -119,7 +119,7 @@ fn attempt(
     if result.is_err() && step.restart.is_some() {
         *newest = newest_of(&mut team);
     }
-    team.over(result.is_ok());
+    team.finish(result.is_ok());
     // Who was not told that it is committed takes its parts back.
     let result = match team.cut_off() {
         Some(failure) => result.and(Err(failure)),
@@ -137,7 +137,7 @@ fn attempt(
 
 /// The newest checkpoint that the nodes of a step can restore; none if they cannot be asked.
 fn newest_of(team: &mut Team<'_>) -> Option<CheckpointId> {
-    let all = team.ask(
+    let all = team.run_and_collect(
         |_| StepNodeTask::Checkpoints,
         |done| match done {
             StepNodeTaskResult::Checkpoints(all) => Some(all),
@@ -158,15 +158,15 @@ fn assemble(of: Attempted<'_>) -> Result<Team<'_>, Failure> {
     let mut team = Team {
         shared,
         members: Vec::with_capacity(run.nodes.len()),
-        post: None,
+        remote: None,
     };
     if let Some(envelopes) = &handle.envelopes {
-        team.post = Some(Rc::new(RemoteNodes::new(shared, run, handle, envelopes)?));
+        team.remote = Some(Rc::new(RemoteNodes::new(shared, run, handle, envelopes)?));
     }
     for (at, spot) in run.nodes.iter().enumerate() {
-        let member: Box<dyn Member + '_> = match &team.post {
-            Some(post) if !shared.own.has(spot.node) => {
-                Box::new(RemoteNode::new(Rc::clone(post), at, *spot))
+        let member: Box<dyn Member + '_> = match &team.remote {
+            Some(remote) if !shared.own.has(spot.node) => {
+                Box::new(RemoteNode::new(Rc::clone(remote), at, *spot))
             }
             _ => Box::new(LocalNode::new(of, at, *spot)),
         };
@@ -194,8 +194,8 @@ fn lead(
     shared
         .progress
         .step(run.instance, run.attempt, Phase::Preparing);
-    team.each(&StepNodeTask::Start)?;
-    team.each(&StepNodeTask::Reserve)?;
+    team.run_task(&StepNodeTask::Start)?;
+    team.run_task(&StepNodeTask::Reserve)?;
     if let Some(path) = (shared.changed_since)(run.instance.step) {
         return Err(failure(
             FailureKind::Launch,
@@ -233,7 +233,7 @@ fn lead(
     ended
 }
 
-/// Prepares the nodes and runs the command; again without the image that it could not go on from, if so.
+/// Prepares the nodes and runs the command; again without the image that it could not resume from, if so.
 fn run_command(
     of: Attempted<'_>,
     team: &mut Team<'_>,
@@ -245,7 +245,7 @@ fn run_command(
     let limit = step.time.map(Duration::from_nanos);
     loop {
         let hosts = hosts.clone();
-        team.each(&StepNodeTask::Prepare { hosts })?;
+        team.run_task(&StepNodeTask::Prepare { hosts })?;
         usage.prepare = nanos(began);
         if of.handle.stop.is_requested() {
             return Err(failure(FailureKind::Cancelled, "stopped before it started"));
@@ -253,11 +253,13 @@ fn run_command(
         progress.step(run.instance, run.attempt, Phase::Running);
         match execute_on(of, team, limit) {
             // There are two at most, and then it begins without one.
-            (CommandOutcome::NotRestored(why), _) => team.each(&StepNodeTask::Discard { why })?,
+            (CommandOutcome::NotRestored(why), _) => {
+                team.run_task(&StepNodeTask::Discard { why })?
+            }
             ended => return Ok(ended),
         };
         progress.step(run.instance, run.attempt, Phase::Preparing);
-        team.each(&StepNodeTask::Start)?;
+        team.run_task(&StepNodeTask::Start)?;
     }
 }
 
@@ -344,14 +346,14 @@ fn judge(
     }
 }
 
-/// A command that fails while its tier is full, or memory is that its tier lies in, has failed because of that, whatever it
+/// A command that fails while its tier is full, or memory is that its tier is in, has failed because of that, whatever it
 /// says itself.
 fn explain_lack_of_space(team: &mut Team<'_>, failed: Failure) -> Failure {
     use FailureKind::{Cancelled, Exit, Launch, Signal};
     if !matches!(failed.kind, Exit | Signal | Launch | Cancelled) {
         return failed;
     }
-    let lacks = team.ask(
+    let lacks = team.run_and_collect(
         |_| StepNodeTask::CheckSpace,
         |done| match done {
             StepNodeTaskResult::Lacks(lack) => Some(lack),
@@ -403,7 +405,7 @@ mod libc_signal {
 
 /// Whether the inputs are what they were, on all nodes.
 fn unchanged(of: Attempted<'_>, team: &mut Team<'_>) -> Result<(), Failure> {
-    let changed = team.ask(
+    let changed = team.run_and_collect(
         |_| StepNodeTask::Compare,
         |done| match done {
             StepNodeTaskResult::Changed(first) => Some(first),

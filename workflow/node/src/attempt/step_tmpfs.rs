@@ -1,4 +1,4 @@
-//! The room of a step that uses encrypted data: a file system in memory that only the step and tarn see. What is sealed on the
+//! The private memory of a step that uses encrypted data: a file system that only the step and tarn see. What is sealed on the
 //! tiers is opened into it before the command, and what the step makes is sealed out of it.
 
 use crate::attempt::step_needs::Need;
@@ -14,28 +14,28 @@ use tarn_types::workflow::Role;
 
 /// The folder of a step's work folder over which it is mounted.
 pub(crate) const MOUNT_FOLDER: &str = "room";
-/// Of the memory that is free beside what is known to be needed, a room may take one in so many bytes: the rest is the programs'.
+/// Of the memory that is free beside what is known to be needed, a step may take one in so many bytes: the rest is the programs'.
 const SHARE: u64 = 2;
 /// What the file system itself needs, and a scratch folder with little in it.
 const BESIDE: u64 = 16 << 20;
-/// With less than this free, in bytes, a room is full.
+/// With less than this free, in bytes, it is full.
 const FULL: u64 = 64 << 10;
 
-/// A room.
+/// Private memory of a step on a node.
 #[derive(Debug)]
 pub(crate) struct StepTmpfs {
     /// As the helper calls it until it shows parts of it to the step.
     inside: PathBuf,
     /// As this process reaches it.
     seen: PathBuf,
-    /// What was asked for.
+    /// Bytes that are known to be needed.
     pub(crate) needed: u64,
     bytes: u64,
     /// It is there as long as this is open.
     _top: OwnedFd,
 }
 
-/// How large a room is to be.
+/// How large it is to be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepTmpfsSize {
     needed: u64,
@@ -85,13 +85,13 @@ impl StepTmpfs {
     }
 }
 
-/// Whether a step needs a room on node number `at`.
+/// Whether a step needs private memory on node number `at`.
 pub(crate) fn is_needed(shared: &RunFacts, needs: &[Need<'_>], at: usize) -> bool {
     let mut here = needs.iter().filter(|n| n.is_on(at));
     here.any(|n| shared.dataset(n.data).is_ok_and(|d| d.encrypt))
 }
 
-/// How large the room of a step on node number `at` is: its inputs, what is set aside for its outputs, and a share of what is left.
+/// How large the private memory of a step on node number `at` is: its inputs, what is set aside for its outputs, and a share of what is left.
 pub(crate) fn size(
     shared: &RunFacts,
     needs: &[Need<'_>],

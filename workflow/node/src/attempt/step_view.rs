@@ -10,7 +10,7 @@ pub(crate) const SCRATCH: &str = ".scratch";
 /// The name of the folder of checkpoints beside the datasets; no dataset can have it.
 pub(crate) const CHECKPOINTS: &str = ".checkpoints";
 /// Where steps see the socket for pieces of partitions on other nodes; no dataset can have this name.
-pub(crate) const DOOR: &str = ".partitions";
+pub(crate) const SOCKET_VIEW: &str = ".partitions";
 
 /// All that steps see beside each other, whether it is on a node of a step or not.
 pub(crate) fn mount_points(shared: &RunFacts) -> Vec<String> {
@@ -33,7 +33,7 @@ fn partition_mount_points(shared: &RunFacts) -> impl Iterator<Item = String> {
     });
     let mut partitions = shared.workflow.partitions.iter();
     let apart = shared.own != OwnedNodes::All && partitions.any(|p| p.spread.is_some());
-    all.chain(apart.then(|| DOOR.to_owned()))
+    all.chain(apart.then(|| SOCKET_VIEW.to_owned()))
 }
 
 /// The name of one partition, or of one piece of it.

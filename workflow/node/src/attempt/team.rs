@@ -24,12 +24,12 @@ pub(crate) struct Team<'a> {
     pub(crate) shared: &'a DataContext,
     pub(crate) members: Vec<Box<dyn Member + 'a>>,
     /// To those that are elsewhere, if any is.
-    pub(crate) post: Option<Rc<RemoteNodes<'a>>>,
+    pub(crate) remote: Option<Rc<RemoteNodes<'a>>>,
 }
 
 impl Team<'_> {
     /// Has every node do its task. After a failure nothing more is begun, and what others are at is cancelled.
-    pub(crate) fn all(
+    pub(crate) fn run_tasks(
         &mut self,
         task: impl Fn(usize) -> StepNodeTask,
     ) -> Result<Vec<StepNodeTaskResult>, Failure> {
@@ -41,14 +41,14 @@ impl Team<'_> {
         let mut failed = None;
         for (member, task) in self.members.iter_mut().zip(&tasks) {
             if failed.is_some() {
-                member.give_up_instance();
+                member.give_up();
                 continue;
             }
-            match member.done(task) {
+            match member.run(task) {
                 Ok(done) => all.push(done),
                 Err(failure) => {
                     failed = Some(failure);
-                    self.post.iter().for_each(|p| p.cancel());
+                    self.remote.iter().for_each(|r| r.cancel());
                 }
             }
         }
@@ -61,17 +61,20 @@ impl Team<'_> {
         failed.map_or(Ok(all), Err)
     }
 
-    pub(crate) fn each(&mut self, task: &StepNodeTask) -> Result<Vec<StepNodeTaskResult>, Failure> {
-        self.all(|_| task.clone())
+    pub(crate) fn run_task(
+        &mut self,
+        task: &StepNodeTask,
+    ) -> Result<Vec<StepNodeTaskResult>, Failure> {
+        self.run_tasks(|_| task.clone())
     }
 
-    /// As [`Team::each`], and takes of each answer what `take` knows.
-    pub(crate) fn ask<T>(
+    /// Has every node do its task, and takes of each result what `take` knows.
+    pub(crate) fn run_and_collect<T>(
         &mut self,
         task: impl Fn(usize) -> StepNodeTask,
         take: impl Fn(StepNodeTaskResult) -> Option<T>,
     ) -> Result<Vec<T>, Failure> {
-        let all = self.all(task)?;
+        let all = self.run_tasks(task)?;
         let answers = all.into_iter().zip(&self.members);
         answers
             .map(|(done, m)| take(done).ok_or_else(|| odd(m.name())))
@@ -79,11 +82,11 @@ impl Team<'_> {
     }
 
     /// The attempt is over. Nothing that fails now changes that.
-    pub(crate) fn over(&mut self, committed: bool) {
+    pub(crate) fn finish(&mut self, committed: bool) {
         let task = StepNodeTask::Over { committed };
         self.members.iter_mut().for_each(|m| m.begin(&task));
         for member in &mut self.members {
-            let _ = member.done(&task);
+            let _ = member.run(&task);
         }
     }
 

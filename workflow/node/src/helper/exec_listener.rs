@@ -30,7 +30,7 @@ const ROUNDS: usize = 8;
 /// Bytes of the reason of a refusal. It fits into the buffer of a socket: sending it never blocks.
 const MAX_REASON: usize = 4096;
 
-/// A path for a socket in `folder` that fits into a socket address (108 bytes) however deep the folder lies;
+/// A path for a socket in `folder` that fits into a socket address (108 bytes) however deep the folder is;
 /// valid while the folder is held open.
 pub(crate) fn socket_path(folder: &File, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/{name}", folder.as_raw_fd()))
@@ -200,7 +200,7 @@ fn admit(socket: UnixStream) -> Option<Channel> {
     Some(client)
 }
 
-/// An open folder leads to what lies outside of the step's view, as a mount point on which nothing is mounted there.
+/// An open folder leads to what is outside of the step's view, as a mount point on which nothing is mounted there.
 pub(crate) fn keeps_to_the_view(number: i32, fd: &OwnedFd) -> io::Result<()> {
     // Not by its mode: a FUSE mount of the step refuses that to who is outside of its namespace.
     let below = openat(fd, c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());

@@ -153,7 +153,7 @@ pub(crate) struct HelperLaunch {
     /// What measures this machine, and the cores that the step takes of it.
     pub(crate) meter: Option<(Arc<dyn Meter>, u32)>,
     /// Told of the images of its processes.
-    pub(crate) told: Option<ImageListener>,
+    pub(crate) on_image: Option<ImageListener>,
 }
 
 /// Who is told of the images of a step's processes.
@@ -167,7 +167,7 @@ pub(crate) enum CommandOutcome {
     Stopped,
     /// It could not be started, or a helper was killed by somebody; why.
     Broken(String),
-    /// It could not go on from its image; why.
+    /// It could not resume from its image; why.
     NotRestored(String),
 }
 
@@ -217,7 +217,7 @@ pub(crate) struct HelperProcess {
     node: String,
     launch: Option<HelperLaunch>,
     meter: Option<(Arc<dyn Meter>, u32)>,
-    told: Option<ImageListener>,
+    on_image: Option<ImageListener>,
     /// What the machine draws for it, from when all is set up on this node.
     metered: Option<Box<dyn MeteredActivity>>,
     child: Child,
@@ -245,7 +245,7 @@ impl HelperProcess {
             node: String::new(),
             launch: None,
             meter: None,
-            told: None,
+            on_image: None,
             metered: None,
             child,
             channel: Channel::new(ours),
@@ -347,7 +347,7 @@ impl Launcher for HelperProcess {
             return Err(LaunchError::NoInstructions);
         };
         let HelperLaunch { spec, note, .. } = launch;
-        (self.meter, self.told) = (launch.meter, launch.told);
+        (self.meter, self.on_image) = (launch.meter, launch.on_image);
         self.note(&note)
             .and_then(|()| self.channel.send(&HelperCommand::Prepare(Box::new(spec))))
             .map_err(|source| LaunchError::TakesNoOrders {
@@ -400,7 +400,7 @@ impl Launcher for HelperProcess {
             }
             match self.channel.receive().ok().flatten() {
                 Some(HelperReport::Image(what)) => {
-                    self.told.iter().for_each(|told| told(what.clone()))
+                    self.on_image.iter().for_each(|notify| notify(what.clone()))
                 }
                 report => return Some(report.map(|r| self.measured(r))),
             }
@@ -744,7 +744,7 @@ mod tests {
             node: "n7".into(),
             launch: None,
             meter: None,
-            told: None,
+            on_image: None,
             metered: None,
             child,
             channel: Channel::new(ours),

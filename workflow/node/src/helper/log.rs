@@ -31,7 +31,7 @@ impl StepLog {
     /// A log that is written to `log`, and the two descriptors for the step.
     pub(crate) fn open(log: OwnedFd) -> io::Result<(Self, [OwnedFd; 2])> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-        // Only this end: the step's writes wait for room, as they would on a terminal.
+        // Only this end: the step's writes wait for space, as they would on a terminal.
         rustix::fs::fcntl_setfl(&read, OFlags::NONBLOCK)?;
         let ends = [write.try_clone()?, write];
         let log = Self {
@@ -72,8 +72,8 @@ impl StepLog {
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        let room = usize::try_from(self.left).unwrap_or(usize::MAX);
-        let (first, rest) = bytes.split_at(bytes.len().min(room));
+        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let (first, rest) = bytes.split_at(bytes.len().min(left));
         self.left -= first.len() as u64;
         // A log that cannot be written, on a full disk say, is no reason to stop a step.
         let _ = self.log.write_all(first);

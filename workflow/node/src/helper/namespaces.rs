@@ -98,7 +98,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: StepIsolation) -> Result<(), C
         },
         note,
         meter: None,
-        told: None,
+        on_image: None,
     };
     let note = work.join("note");
     let tried = (|| {

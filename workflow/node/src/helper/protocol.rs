@@ -79,13 +79,13 @@ pub(crate) struct Spec {
     /// The namespace that the step's nodes have together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shared: Option<provider::NamespacePlan>,
-    /// The room that was asked for: what is bound of it is all that the step sees of it.
+    /// The private memory that was asked for: what is bound of it is all that the step sees of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) room: Option<PathBuf>,
     /// What it has in the place of folders of everybody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tmp: Option<tmp::StepPrivatePaths>,
-    /// Images of its processes, if any are to be taken, and the one that it goes on from.
+    /// Images of its processes, if any are to be taken, and the one that it resumes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) images: Option<StepImagePlan>,
 }
@@ -117,7 +117,7 @@ pub(crate) enum HelperCommand {
 /// Helper to tarn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HelperReport {
-    /// The room is there.
+    /// The private memory is there.
     Mounted,
     /// Everything is set up; with a shared namespace first this node's part of it, then all.
     Ready(Option<ProviderAddress>),
@@ -127,7 +127,7 @@ pub(crate) enum HelperReport {
     Refused(String),
     /// What has become of an image of its processes.
     Image(Imaged),
-    /// It cannot go on from the image that it was to go on from, and why.
+    /// It cannot resume from the image that it was to resume from, and why.
     NotRestored(String),
     /// No process of the step is left on this node.
     Ended {

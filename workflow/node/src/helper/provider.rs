@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Below a step's work folder: what the file system has of this node.
 pub(crate) const FOLDER: &str = "shared";
 
-/// Where a node's part of the file system is reached, and what opens it. Made anew for each attempt on each node.
+/// Where a node's part of the file system is reached, and what opens it. Made again for each attempt on each node.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderAddress {
     /// Name or address of the node, as the others know it; empty until whoever leads the step fills it in.

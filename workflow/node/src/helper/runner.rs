@@ -92,7 +92,7 @@ fn stranger() -> io::Error {
     io::Error::other("`tarn __step` is started by tarn only")
 }
 
-/// Mounts the room, which tarn fills before it says what the step is.
+/// Mounts the private memory, which tarn fills before it says what the step is.
 fn run_with_tmpfs(
     mut control: Channel,
     at: &Path,
@@ -237,7 +237,7 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
     }
     bind_folders(spec)?;
     mount_own_proc(spec)?;
-    // Last: what was mounted before is shown again with the folders that it lies in.
+    // Last: what was mounted before is shown again with the folders that it is in.
     tmp::begin(spec.tmp.as_ref())?;
     Ok(guests)
 }

@@ -32,7 +32,7 @@ const DISPLAYS: &str = "/tmp/.X11-unix";
 pub(crate) struct StepPrivatePaths {
     /// The name of a folder of its own, and what it takes the place of.
     folders: Vec<(String, PathBuf)>,
-    /// Where they lie.
+    /// Where they are.
     within: PathBuf,
     /// Where memory of its own takes the place of what is shared.
     memory: Option<PathBuf>,
@@ -54,7 +54,7 @@ fn real(at: &str) -> Option<PathBuf> {
     (meta.is_dir() && meta.nlink() > 0).then_some(at)
 }
 
-/// Whether a path lies below a folder of everybody.
+/// Whether a path is below a folder of everybody.
 fn is_below(path: &Path) -> bool {
     roots().any(|root| path != root && path.starts_with(root))
 }
@@ -100,7 +100,7 @@ impl StepPrivatePaths {
         names.try_for_each(|name| std::fs::create_dir_all(within.join(name)))
     }
 
-    /// What its folders are called in images, and where they lie.
+    /// What its folders are called in images, and where they are.
     pub(crate) fn in_images(&self) -> impl Iterator<Item = (String, PathBuf)> {
         let names = self.folders.iter().map(|(name, _)| name);
         names.map(|name| (name.clone(), self.within.join(name)))
@@ -111,7 +111,7 @@ impl StepPrivatePaths {
         let hidden = self.folders.iter().map(|(_, at)| at);
         let hidden: Vec<&PathBuf> = hidden.chain(&self.memory).collect();
         let is_hidden = |path: &&PathBuf| hidden.iter().any(|at| path.starts_with(at));
-        // What lies in one that is seen is seen with it.
+        // What is in one that is seen is seen with it.
         let is_first = |path: &&PathBuf| {
             let mut above = path.ancestors().skip(1);
             above.all(|above| !self.seen.contains(above))
@@ -132,8 +132,8 @@ impl StepPrivatePaths {
         // In the work folder there is no need for them any more.
         namespace::unmount(&reached(&within))?;
         if let Some(at) = &self.memory {
-            let room = statvfs(at)?;
-            namespace::mount_memory(at, room.f_blocks.saturating_mul(room.f_frsize))?;
+            let size = statvfs(at)?;
+            namespace::mount_memory(at, size.f_blocks.saturating_mul(size.f_frsize))?;
             open(at)?;
         }
         opened
@@ -201,7 +201,7 @@ fn programs(step: &Step) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The folder of a program, which may need what lies beside it; itself where that is a folder of everybody.
+/// The folder of a program, which may need what is beside it; itself where that is a folder of everybody.
 pub(crate) fn folder_of(program: PathBuf) -> PathBuf {
     match program.parent() {
         Some(folder) if !roots().any(|root| root == folder) => folder.to_path_buf(),

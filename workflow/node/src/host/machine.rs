@@ -31,7 +31,7 @@ const PROBE_BYTES: u64 = 64 << 20;
 const PROBE_MEMORY_BYTES: u64 = 16 << 20;
 /// The least that tells anything: more than the caches next to a core.
 const PROBE_LEAST: u64 = 256 << 10;
-/// The part of a tier's free room that the measurement may take: others may measure or move data there meanwhile.
+/// The part of a tier's free space that the measurement may take: others may measure or move data there meanwhile.
 pub(crate) const PROBE_SHARE: u64 = 16;
 /// The unit of that writing and reading.
 const PROBE_CHUNK: usize = 1 << 20;
@@ -73,7 +73,7 @@ pub enum MachineError {
     NoRoom {
         /// The tier.
         name: String,
-        /// Where it lies.
+        /// Where it is.
         root: PathBuf,
         /// Nodes asked for.
         nodes: u32,
@@ -99,7 +99,7 @@ pub enum MachineError {
 pub struct TierSpec {
     /// Its name.
     pub name: String,
-    /// Where it lies.
+    /// Where it is.
     pub root: PathBuf,
     /// Bytes for each node; `None` for an equal share of what is free.
     pub size: Option<u64>,
@@ -449,11 +449,11 @@ fn find_tier(
     let _near = Near::folder(&near, &spec.sockets);
     // The size of the tier as a whole: the ledger takes off what others hold, now and later.
     let taken = used_by_all(&tier.root);
-    let room = tier.size.map_or(u64::MAX, |size| {
+    let size_left = tier.size.map_or(u64::MAX, |size| {
         size.saturating_mul(nodes.into()).saturating_sub(taken)
     });
     let name = tier.root.display().to_string();
-    let rates = bandwidth_of(name, &near, spec.state, room / PROBE_SHARE)?;
+    let rates = bandwidth_of(name, &near, spec.state, size_left / PROBE_SHARE)?;
     let on_disk = free_bytes(&near).map_err(io)?.saturating_add(taken);
     let (share, most, limit) = match in_memory(&near) {
         true => {

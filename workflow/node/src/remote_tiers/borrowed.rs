@@ -1,4 +1,4 @@
-//! A tier that lies in the memory, or on the disk, of another node: its brick mounted here. docs/internals/shared-namespace.md, "A borrowed tier".
+//! A tier that is in the memory, or on the disk, of another node: its brick mounted here. docs/internals/shared-namespace.md, "A borrowed tier".
 //!
 //! It is mounted in a mount namespace of tarnd's own, so it goes with tarnd, however that ends, and nobody else sees it. A file system
 //! whose other end has gone hangs whoever uses it; here that is for a bounded time: the client gives a brick up that does not answer
@@ -74,7 +74,7 @@ pub struct AttachPoint {
     work: PathBuf,
 }
 
-/// Makes room, in a mount namespace of this process's own, for each tier that this node does not have; none, if it has all. `folder` is the
+/// Makes a place, in a mount namespace of this process's own, for each tier that this node does not have; none, if it has all. `folder` is the
 /// node's own on a file system that all nodes see. The process must have one thread.
 ///
 /// # Errors

@@ -240,7 +240,7 @@ fn start(terms: &Terms) -> Result<(HelperProcess, ProviderAddress), ExportError>
         },
         note: folder.join(HELPER_NOTE),
         meter: None,
-        told: None,
+        on_image: None,
     });
     let with_log = |why: LaunchError| {
         let log = tail(&folder.join(LOG), SAID);

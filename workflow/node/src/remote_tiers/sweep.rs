@@ -25,7 +25,7 @@ struct Sweep<'a> {
 }
 
 /// Removes from the tiers at these roots what is there of a workspace, but for the `protected` folders: replicas, half-copied
-/// ones, what steps have left, and the checkpoints of whole runs, from memory too. Makes no folder and needs no room. Only for who holds the
+/// ones, what steps have left, and the checkpoints of whole runs, from memory too. Makes no folder and needs no space. Only for who holds the
 /// workspace's run lock.
 pub fn sweep(
     workspace: &str,
@@ -38,7 +38,7 @@ pub fn sweep(
         .flat_map(|root| lent::idle(root, Some(workspace)));
     let lent: Vec<Idle> = lent.collect();
     let bricks: Vec<PathBuf> = lent.iter().map(Idle::brick).collect();
-    // Who borrowed it knew what lies there by another path with the same end: workspace, node, `parts`, key.
+    // Who borrowed it knew what is there by another path with the same end: workspace, node, `parts`, key.
     let end = |p: &PathBuf| {
         p.iter()
             .skip(p.iter().count().saturating_sub(4))

@@ -1,7 +1,7 @@
 //! Destinations outside: what tarn has put there is replaced, what somebody else has put or changed there never.
 //!
 //! Of each there are two manifests: `.manifest` tells what tarn has put there, `.intent` what it is about to put there. Those of a run are
-//! `<state>/dests/<workspace>/<hash of the folder's path>`; those of a site's jobs, whose nodes change, lie beside the folder.
+//! `<state>/dests/<workspace>/<hash of the folder's path>`; those of a site's jobs, whose nodes change, are beside the folder.
 
 mod error;
 mod exchange;
@@ -57,7 +57,7 @@ struct DestRecord {
     known: PathBuf,
     /// What it is about to put there.
     intended: PathBuf,
-    /// It lies where others may write, too: only what its user, or the folder's owner, has written is believed.
+    /// It is where others may write, too: only what its user, or the folder's owner, has written is believed.
     is_beside: bool,
 }
 
@@ -106,7 +106,7 @@ impl DestRecord {
         set.map_err(|e| io_failure("set the rights of", file, &e))
     }
 
-    /// What lies in a folder and may be replaced: nothing, what tarn has put there, or what it was about to put
+    /// What is in a folder and may be replaced: nothing, what tarn has put there, or what it was about to put
     /// there; `None` when there is no folder.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl DestRecord {
         Err(ForeignContentError::Path(why))
     }
 
-    /// What a delivery has put there that was interrupted before it could record that is recorded now: its intent makes room for another.
+    /// What a delivery has put there that was interrupted before it could record that is recorded now: its intent makes way for another.
     fn settle(&self, folder: &Path, mover: &dyn Mover) -> Result<(), Failure> {
         let is_believed = self.believes(&self.intended, folder);
         if !is_believed || !holds(folder, &self.intended, mover) {
@@ -194,7 +194,7 @@ pub(crate) fn given(state: &StateDir, workspace: &str, dest: &Path) -> Vec<Manif
     files.filter_map(|f| read_manifest(&f).ok()).collect()
 }
 
-/// Which of these parts an earlier run put into a destination, and lie there still.
+/// Which of these parts an earlier run put into a destination, and are there still.
 pub fn destination_holds(
     state: &StateDir,
     workspace: &str,
@@ -364,7 +364,7 @@ pub struct Destination {
     memory: DestRecord,
     /// What trees beside it are called by.
     tag: String,
-    /// What goes on when the user has moved something away.
+    /// What continues when the user has moved something away.
     remedy: &'static str,
 }
 
@@ -379,7 +379,7 @@ impl Destination {
         })
     }
 
-    /// One whose records lie beside it: `owner` says whose data it is, and another's is somebody else's.
+    /// One whose records are beside it: `owner` says whose data it is, and another's is somebody else's.
     pub fn beside(folder: &Path, owner: &str, remedy: &'static str) -> Self {
         let tag = Hash::of(owner.as_bytes()).short()[..8].to_owned();
         let at = |suffix| named_beside(folder, &tag, suffix).unwrap_or_default();
@@ -411,7 +411,7 @@ impl Destination {
     /// Notes what it is about to hold. The destination was checked.
     ///
     /// # Errors
-    /// When that cannot be noted, or something of somebody else's lies in its way.
+    /// When that cannot be noted, or something of somebody else's is in its way.
     pub fn declare(self, parts: &[&Manifest], mover: &dyn Mover) -> Result<Intent, Failure> {
         let beside = |suffix: &str| named_beside(&self.folder, &self.tag, suffix);
         let (Some(parent), Some(staging), Some(ready)) =

@@ -88,7 +88,7 @@ pub(crate) fn inventory(
 /// What was seen of a place; `None` where it is not there, or not what it should be.
 ///
 /// # Errors
-/// When it lies in an object store that does not say.
+/// When it is in an object store that does not say.
 fn seen<T>(at: &Path, looked: Result<T, MoverError>) -> Result<Option<T>, Failure> {
     match looked {
         Ok(seen) => Ok(Some(seen)),
@@ -154,7 +154,7 @@ fn manifest_of(
     Ok(written.ok().map(|()| found))
 }
 
-/// What is looked at once for all parts that lie there.
+/// What is looked at once for all parts that are there.
 #[derive(Default)]
 struct InventoryCache {
     /// Folders that hold whole versions, as they are.
@@ -247,7 +247,7 @@ fn same_shape(listed: &Manifest, manifest: &Manifest) -> bool {
 
 /// What a clean-up must leave, and what this world knows of it.
 pub(crate) struct Stays<'a> {
-    pub(crate) asked: &'a Staying,
+    pub(crate) staying: &'a Staying,
     /// Parts whose manifests stay.
     pub(crate) known: BTreeSet<StoreKey>,
     /// Of a resumed run, the parts that it may still take over: everything else that is protected is missing in the
@@ -284,7 +284,7 @@ struct Cleaner<'a> {
 pub(crate) fn clean(shared: &DataContext, stays: Stays<'_>) -> Cleaned {
     let mut cleaner = Cleaner {
         shared,
-        protected: protected_places(&stays.asked.protected),
+        protected: protected_places(&stays.staying.protected),
         stays,
         done: Cleaned::default(),
     };
@@ -304,7 +304,7 @@ pub(crate) fn clean(shared: &DataContext, stays: Stays<'_>) -> Cleaned {
         cleaner.external();
         cleaner.forget_manifests();
         if let Some(keys) = &shared.keys {
-            keys.protect(cleaner.stays.asked.protected.iter().map(|p| key_of(p)));
+            keys.protect(cleaner.stays.staying.protected.iter().map(|p| key_of(p)));
         }
         if let Err(Failure { message, .. }) = shared.forget_keys() {
             cleaner.done.trouble.push(message);
@@ -347,14 +347,14 @@ impl Cleaner<'_> {
             self.remove(&work);
         }
         for path in entries(&dir.incoming()) {
-            if spot.is_none() || !self.stays.asked.resumable.contains(&key_of(&path)) {
+            if spot.is_none() || !self.stays.staying.resumable.contains(&key_of(&path)) {
                 self.remove(&path);
             }
         }
         for run in entries(&dir.checkpoints()) {
             let own = run.file_name().is_some_and(|n| n == &*self.shared.run);
             match spot.filter(|_| own) {
-                // Its steps go on from them.
+                // Its steps resume from them.
                 Some(spot) => checkpoint_folders::account_all(self.shared, spot, &run),
                 None => self.remove(&run),
             }
@@ -362,7 +362,7 @@ impl Cleaner<'_> {
         for path in entries(&dir.parts()) {
             let kept = spot.is_some_and(|spot| {
                 let id = (key_of(&path), Place::Node(spot));
-                self.stays.asked.keep.contains(&id)
+                self.stays.staying.keep.contains(&id)
             });
             match is_protected(&self.protected, &path) {
                 _ if kept => {}
@@ -387,7 +387,7 @@ impl Cleaner<'_> {
                 // It counts once it is in the way.
                 return ledgers.leave(spot, key, path, true);
             }
-            _ if self.stays.asked.is_without => ledgers.enlarge(spot, stored),
+            _ if self.stays.staying.is_without => ledgers.enlarge(spot, stored),
             _ => ledgers.set_aside(spot, stored),
         }
         *self.done.aside.entry(spot).or_default() += stored;
@@ -431,14 +431,14 @@ impl Cleaner<'_> {
         for path in all {
             let key = key_of(&path);
             // A tree of objects grows where it is: what is there already is not put again.
-            let grows = is_object(&path) && self.stays.asked.resumable.contains(&key);
+            let grows = is_object(&path) && self.stays.staying.resumable.contains(&key);
             let half = key.0.strip_prefix(".incoming-");
             if let Some(key) = half.map(|k| StoreKey(k.to_owned())) {
-                if !self.stays.asked.resumable.contains(&key) {
+                if !self.stays.staying.resumable.contains(&key) {
                     self.remove(&path);
                 }
             } else if !grows
-                && !self.stays.asked.keep.contains(&(key, Place::Drained))
+                && !self.stays.staying.keep.contains(&(key, Place::Drained))
                 && !is_protected(&self.protected, &path)
             {
                 let (workspace, mover) = (&self.shared.workspace, &*self.shared.mover);
@@ -456,9 +456,9 @@ impl Cleaner<'_> {
 
     fn forget_manifests(&self) {
         let mut needed = self.stays.known.clone();
-        needed.extend(self.stays.asked.keep.iter().map(|(k, _)| k.clone()));
-        needed.extend(self.stays.asked.resumable.iter().cloned());
-        needed.extend(self.stays.asked.protected.iter().map(|p| key_of(p)));
+        needed.extend(self.stays.staying.keep.iter().map(|(k, _)| k.clone()));
+        needed.extend(self.stays.staying.resumable.iter().cloned());
+        needed.extend(self.stays.staying.protected.iter().map(|p| key_of(p)));
         if let Ok(parts) = self.shared.parts.lock() {
             needed.extend(parts.values().map(|(_, key)| key.clone()));
         }

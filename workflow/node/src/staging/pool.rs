@@ -100,7 +100,7 @@ fn is_owed(job: &DataJob) -> bool {
     !matches!(job, DataJob::Forget(_) | DataJob::Learned(..))
 }
 
-/// Whether a job gives room on tiers back and never waits for any.
+/// Whether a job gives space on tiers back and never waits for any.
 fn frees_space(job: &DataJob) -> bool {
     match job {
         DataJob::Evict { .. } | DataJob::Forget(_) => true,
@@ -113,8 +113,8 @@ fn frees_space(job: &DataJob) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Takes {
     Any,
-    /// Those that free room: were all other threads waiting for room, nobody else would.
-    FreesRoom,
+    /// Those that free space: were all other threads waiting for space, nobody else would.
+    FreesSpace,
 }
 
 impl DataPool {
@@ -128,7 +128,7 @@ impl DataPool {
         let mut threads = Vec::new();
         for n in 0..=MAX_MOVING {
             let takes = match n {
-                MAX_MOVING => Takes::FreesRoom,
+                MAX_MOVING => Takes::FreesSpace,
                 _ => Takes::Any,
             };
             let state = Arc::clone(&state);
@@ -147,7 +147,7 @@ impl DataPool {
         }
         let urgency = match &job {
             DataJob::Transfer(t) => t.priority,
-            // They are short, and others wait for them or for their room.
+            // They are short, and others wait for them or for their space.
             DataJob::List(_) | DataJob::Evict { .. } | DataJob::Forget(_) => u64::MAX,
             // Steps wait for what is transferred.
             DataJob::Image(_) | DataJob::Learned(..) => 0,
@@ -172,7 +172,7 @@ impl DataPool {
     }
 
     /// The same of the copying of an image.
-    pub(crate) fn give_up_instance(&self, id: InstanceId) {
+    pub(crate) fn give_up_image(&self, id: InstanceId) {
         self.cancel(CancelTarget::Image(id));
     }
 

@@ -23,10 +23,10 @@ use tarn_types::manifest::{EntryKind, Manifest};
 use tarn_types::object::is_object;
 use tarn_types::part::{PartClass, PartMove, PartRef, Place, StoreKey, Transfer, Verify};
 
-/// After its last byte was read, a copy that is read while it arrives is verified and published within so long.
-const WHOLE: Duration = Duration::from_secs(60);
-/// Between two looks whether it is.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long a copy that is read while it arrives may take, after its last byte, to be verified and published.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(60);
+/// The pause between two looks whether it is.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 struct PartTransferOutput {
     bytes: u64,
@@ -68,15 +68,15 @@ struct PendingPartTransfer<'a> {
 /// Carries out a transfer; the event to report.
 pub(crate) fn run(shared: &DataContext, t: &Transfer, control: &Arc<Control>) -> Event {
     let began = Instant::now();
-    let result = prepared(shared, t, control).and_then(|mut parts| {
+    let result = find_parts(shared, t, control).and_then(|mut parts| {
         if control.cancelled() {
             return Err(failure(FailureKind::Cancelled, "abandoned before it began").into());
         }
         let total = parts.iter().map(|p| p.manifest.bytes()).sum();
         shared.progress.moving(t.id, t.data, t.kind, total, control);
         match &t.to {
-            Place::External(dest) => whole(shared, t, &mut parts, dest, control),
-            Place::Node(_) | Place::Drained => each(shared, t, &mut parts, control),
+            Place::External(dest) => deliver_tree(shared, t, &mut parts, dest, control),
+            Place::Node(_) | Place::Drained => make_replicas(shared, t, &mut parts, control),
             Place::Source => Err(failure(FailureKind::Io, "a source is never written").into()),
         }
     });
@@ -111,7 +111,7 @@ pub(crate) fn run(shared: &DataContext, t: &Transfer, control: &Arc<Control>) ->
     }
 }
 
-fn prepared<'a>(
+fn find_parts<'a>(
     shared: &DataContext,
     t: &'a Transfer,
     control: &Control,
@@ -136,7 +136,7 @@ fn prepared<'a>(
 }
 
 /// To a tier or the drained area: every part becomes a replica of its own. If one fails, none is left.
-fn each(
+fn make_replicas(
     shared: &DataContext,
     t: &Transfer,
     parts: &mut [PendingPartTransfer<'_>],
@@ -148,15 +148,15 @@ fn each(
         stored: Vec::new(),
     };
     // Of all parts before the first begins: who follows this transfer may ask for any of them.
-    let mut told: Vec<_> = parts
+    let mut arrivals: Vec<_> = parts
         .iter()
-        .map(|p| arrivals(shared, &t.to, &p.key))
+        .map(|p| find_arrivals(shared, &t.to, &p.key))
         .collect();
     if let Some(peers) = &shared.peers {
         peers.begun(t.id);
     }
     for at in 0..parts.len() {
-        match one(shared, t, &mut parts[at], told[at].take(), control) {
+        match make_replica(shared, t, &mut parts[at], arrivals[at].take(), control) {
             Ok((bytes, hash, stored)) => {
                 done.bytes = done.bytes.saturating_add(bytes);
                 done.hashes.push(hash);
@@ -174,7 +174,7 @@ fn each(
 }
 
 /// Makes one replica; bytes moved, the part's hash, the space that the replica takes.
-fn one(
+fn make_replica(
     shared: &DataContext,
     t: &Transfer,
     part: &mut PendingPartTransfer<'_>,
@@ -184,7 +184,7 @@ fn one(
     if t.to == Place::Drained {
         let dest = shared.drained(&part.key)?;
         if is_object(&dest) {
-            return drained(shared, t, part, &dest, control);
+            return drain_objects(shared, t, part, &dest, control);
         }
     }
     let mut claim = match t.to {
@@ -210,14 +210,14 @@ fn one(
         arrivals,
         seal,
     };
-    let run = by(shared, &job, control);
+    let run = copy_with(shared, &job, control);
     let report = copy(shared, std::slice::from_mut(part), &run)
-        .map_err(|e| meaning(shared, std::slice::from_ref(part), e))?;
+        .map_err(|e| classify_error(shared, std::slice::from_ref(part), e))?;
     let manifest = report.manifests.into_iter().next().unwrap_or_default();
     if matches!(part.order.from, Place::Node(_)) && part.manifest.hash().is_none() {
-        agrees(shared, part, &manifest, control)?;
+        await_known_content(shared, part, &manifest, control)?;
     }
-    let hash = settle(shared, part, manifest, began, &t.to)?;
+    let hash = record_arrival(shared, part, manifest, began, &t.to)?;
     if matches!(t.to, Place::Node(_)) {
         let _ = untouched::mark(&dest, MarkValidity::ThisBoot);
     }
@@ -229,7 +229,7 @@ fn one(
 }
 
 /// Makes one replica that is a tree of an object store.
-fn drained(
+fn drain_objects(
     shared: &DataContext,
     t: &Transfer,
     part: &mut PendingPartTransfer<'_>,
@@ -237,7 +237,7 @@ fn drained(
     control: &Control,
 ) -> Result<(u64, Hash, u64), PartTransferError> {
     let began = wall_clock();
-    let mut job = delivery(shared, t, &part.order.from, dest);
+    let mut job = delivery_job(shared, t, &part.order.from, dest);
     let seal = shared.key(t.data, &part.key)?;
     if seal.is_some() {
         // All of it is read again below.
@@ -248,28 +248,28 @@ fn drained(
             let report = copy(
                 shared,
                 std::slice::from_mut(part),
-                &put_by(shared, &job, control),
+                &deliver_with(shared, &job, control),
             )
-            .map_err(|e| meaning(shared, std::slice::from_ref(part), e))?;
+            .map_err(|e| classify_error(shared, std::slice::from_ref(part), e))?;
             let manifest = report.manifests.first().cloned().unwrap_or_default();
             (report, manifest)
         }
-        // The files go as they lie; that they hold what they must is seen when they are opened there.
+        // The files go as they are stored; that they hold what they must is seen when they are opened there.
         Some(key) => {
-            let lies = CopySource {
+            let as_stored = CopySource {
                 manifest: Some(sealed(&part.manifest)),
                 sealed: None,
                 ..source_of(shared, part)?
             };
-            let report = put_by(shared, &job, control)(vec![lies])
-                .map_err(|e| meaning(shared, std::slice::from_ref(part), e))?;
+            let report = deliver_with(shared, &job, control)(vec![as_stored])
+                .map_err(|e| classify_error(shared, std::slice::from_ref(part), e))?;
             let opened = shared.mover.digest_sealed(dest, key, control);
             let opened = opened.map_err(|e| PartTransferError::of(part.order.part, e.failure))?;
             (report, opened)
         }
     };
     if part.manifest.hash().is_none() && matches!(part.order.from, Place::Node(_)) {
-        agrees(shared, part, &manifest, control)?;
+        await_known_content(shared, part, &manifest, control)?;
     }
     if seal.is_some() && manifest.hash() != part.manifest.hash() {
         let what = "the data that was put there lacks entries of the part";
@@ -284,12 +284,12 @@ fn drained(
         None => manifest,
     };
     let stored = stored_estimate(&manifest);
-    let hash = settle(shared, part, manifest, began, &t.to)?;
+    let hash = record_arrival(shared, part, manifest, began, &t.to)?;
     Ok((report.bytes, hash, stored))
 }
 
 /// To a folder of the external store: one tree of all parts.
-fn whole(
+fn deliver_tree(
     shared: &DataContext,
     t: &Transfer,
     parts: &mut [PendingPartTransfer<'_>],
@@ -297,12 +297,12 @@ fn whole(
     control: &Control,
 ) -> Result<PartTransferOutput, PartTransferError> {
     if is_object(dest) {
-        return put(shared, t, parts, dest, control);
+        return deliver_objects(shared, t, parts, dest, control);
     }
     let dataset = shared.dataset(t.data)?;
     let manifests: Vec<_> = parts.iter().map(|p| &p.manifest).collect();
     let mut intent = dests::Intent::declare(shared, &dataset.name, dest, &manifests, control)?;
-    match deliver(shared, t, parts, &mut intent, control) {
+    match write_destination(shared, t, parts, &mut intent, control) {
         Ok((done, manifests)) => Ok(intent.fulfil(&manifests).map(|()| done)?),
         Err(broken) => {
             intent.abandon(&*shared.mover);
@@ -312,7 +312,7 @@ fn whole(
 }
 
 /// To a tree of an object store, which holds what it is about to be given, so that no intent is noted.
-fn put(
+fn deliver_objects(
     shared: &DataContext,
     t: &Transfer,
     parts: &mut [PendingPartTransfer<'_>],
@@ -320,15 +320,15 @@ fn put(
     control: &Control,
 ) -> Result<PartTransferOutput, PartTransferError> {
     let began = wall_clock();
-    let job = delivery(shared, t, &Place::Source, dest);
-    let report = copy(shared, parts, &put_by(shared, &job, control))
-        .map_err(|e| meaning(shared, parts, e))?;
+    let job = delivery_job(shared, t, &Place::Source, dest);
+    let report = copy(shared, parts, &deliver_with(shared, &job, control))
+        .map_err(|e| classify_error(shared, parts, e))?;
     dests::delivered(shared, dest, control)?;
-    settled(shared, t, parts, report, began)
+    record_arrivals(shared, t, parts, report, began)
 }
 
 /// What is put into an object store for a transfer.
-fn delivery(shared: &RunFacts, t: &Transfer, from: &Place, dest: &Path) -> DeliveryJob {
+fn delivery_job(shared: &RunFacts, t: &Transfer, from: &Place, dest: &Path) -> DeliveryJob {
     DeliveryJob {
         sources: Vec::new(),
         dest: dest.to_path_buf(),
@@ -342,7 +342,7 @@ fn delivery(shared: &RunFacts, t: &Transfer, from: &Place, dest: &Path) -> Deliv
 }
 
 /// Has sources put as this job says.
-fn put_by<'a>(
+fn deliver_with<'a>(
     shared: &'a DataContext,
     job: &'a DeliveryJob,
     control: &'a Control,
@@ -357,7 +357,7 @@ fn put_by<'a>(
 }
 
 /// Writes what a destination is to hold; also the manifests of what it holds then.
-fn deliver(
+fn write_destination(
     shared: &DataContext,
     t: &Transfer,
     parts: &mut [PendingPartTransfer<'_>],
@@ -377,16 +377,16 @@ fn deliver(
         arrivals: None,
         seal: None,
     };
-    let report =
-        copy(shared, parts, &by(shared, &job, control)).map_err(|e| meaning(shared, parts, e))?;
+    let report = copy(shared, parts, &copy_with(shared, &job, control))
+        .map_err(|e| classify_error(shared, parts, e))?;
     let manifests = report.manifests.clone();
     intent.confirm(&manifests)?;
     intent.publish(&*shared.mover)?;
-    Ok((settled(shared, t, parts, report, began)?, manifests))
+    Ok((record_arrivals(shared, t, parts, report, began)?, manifests))
 }
 
 /// All parts have arrived as one tree.
-fn settled(
+fn record_arrivals(
     shared: &DataContext,
     t: &Transfer,
     parts: &[PendingPartTransfer<'_>],
@@ -400,7 +400,7 @@ fn settled(
     let stored = report.manifests.iter().map(stored_estimate).collect();
     let mut hashes = Vec::new();
     for (part, manifest) in parts.iter().zip(report.manifests) {
-        hashes.push(settle(shared, part, manifest, began, &t.to)?);
+        hashes.push(record_arrival(shared, part, manifest, began, &t.to)?);
     }
     Ok(PartTransferOutput {
         bytes: report.bytes,
@@ -410,7 +410,7 @@ fn settled(
 }
 
 /// Has sources copied as this job says.
-fn by<'a>(
+fn copy_with<'a>(
     shared: &'a DataContext,
     job: &'a CopyJob,
     control: &'a Control,
@@ -424,7 +424,7 @@ fn by<'a>(
     }
 }
 
-/// A source is what it is now: where its content differs from what an earlier run remembered, it is read anew.
+/// A source is what it is now: where its content differs from what an earlier run remembered, it is read again.
 fn copy(
     shared: &DataContext,
     parts: &mut [PendingPartTransfer<'_>],
@@ -538,7 +538,7 @@ fn peers(shared: &DataContext, spot: TierRef) -> Result<&dyn Peers, Failure> {
 }
 
 /// Who is told what of a replica has arrived, so that other nodes can read it before it is whole.
-fn arrivals(shared: &DataContext, to: &Place, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
+fn find_arrivals(shared: &DataContext, to: &Place, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
     match to {
         Place::Node(spot) => shared.peers.as_deref()?.arriving(*spot, key),
         _ => None,
@@ -590,13 +590,13 @@ fn latency(shared: &RunFacts, from: &Place, to: &Place) -> u64 {
 
 /// What was read of a copy that was still arriving, from where nobody had read it before, is what that copy holds: its
 /// hashes are known when it is whole.
-fn agrees(
+fn await_known_content(
     shared: &DataContext,
     part: &mut PendingPartTransfer<'_>,
     read: &Manifest,
     control: &Control,
 ) -> Result<(), Failure> {
-    let until = Instant::now() + WHOLE;
+    let until = Instant::now() + PUBLISH_TIMEOUT;
     let known = loop {
         let manifest = shared.manifest(&part.key)?;
         if manifest.hash().is_some() {
@@ -612,7 +612,7 @@ fn agrees(
             let why = "the copy that it was read from was not completed";
             return Err(failure(FailureKind::Io, why));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     };
     if known.hash() != read.hash() {
         let why = "the data that arrived differs from the copy that it was read from";
@@ -623,7 +623,7 @@ fn agrees(
 }
 
 /// The part has arrived: its manifest is completed by what was read, and made durable where its replica is.
-fn settle(
+fn record_arrival(
     shared: &DataContext,
     part: &PendingPartTransfer<'_>,
     manifest: Manifest,
@@ -648,7 +648,7 @@ fn settle(
     if part.order.from == Place::Source {
         remember(shared, part.order.part.data, &manifest, began);
     }
-    // What lies outside survives a crash of the machine, so what describes it must.
+    // What is outside survives a crash of the machine, so what describes it must.
     let drained = matches!(to, Place::Drained);
     if part.manifest.hash().is_none() || drained {
         let path = shared.manifest_file(&part.key);
@@ -659,7 +659,7 @@ fn settle(
 
 /// What it means that parts cannot be copied. A source that is not there any more is more than an I/O error. What is no source
 /// never changes, so where it has changed it is damaged, and there may be another replica.
-fn meaning(
+fn classify_error(
     shared: &DataContext,
     parts: &[PendingPartTransfer<'_>],
     error: MoverError,

@@ -1,4 +1,4 @@
-//! The checkpoints of steps that go on from them: folders that outlive an attempt, on the tier of its node and in memory.
+//! The checkpoints of steps that resume from them: folders that outlive an attempt, on the tier of its node and in memory.
 
 use crate::storage::data_context::DataContext;
 use crate::storage::run_facts::RunFacts;
@@ -21,7 +21,7 @@ pub(crate) struct CheckpointFolders {
     pub(crate) tier: PathBuf,
     /// What is staged by libtarn. Made by the program.
     pub(crate) memory: PathBuf,
-    /// Under which the room is accounted that they take while no attempt has claimed it.
+    /// Under which the space is accounted that they take while no attempt has claimed it.
     pub(crate) key: StoreKey,
 }
 
@@ -92,7 +92,7 @@ impl CheckpointFolders {
         make_folder(&self.tier)
     }
 
-    /// Counts what lies on the tier.
+    /// Counts what is on the tier.
     pub(crate) fn account(&self, shared: &DataContext, spot: TierRef) {
         let stored = shared.mover.stored(&self.tier).unwrap_or(0);
         shared.ledgers.found(spot, &self.key, stored);

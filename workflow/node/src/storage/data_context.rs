@@ -196,13 +196,13 @@ impl DataContext {
         }
     }
 
-    /// This thread runs near a tier of an own node as long as the guard is there, if that lies on a socket.
+    /// This thread runs near a tier of an own node as long as the guard is there, if that is on a socket.
     pub(crate) fn near(&self, spot: TierRef) -> Option<Near> {
         let sockets = self.sockets.as_ref().filter(|_| self.own.has(spot.node))?;
         sockets.near(self.tier_name(spot)?)
     }
 
-    /// Where the replica of a part lies on a node's tier.
+    /// Where the replica of a part is on a node's tier.
     pub(crate) fn replica(&self, spot: TierRef, key: &StoreKey) -> Result<PathBuf, Failure> {
         match self.others_at(spot, key) {
             Some(folder) => Ok(folder),
@@ -244,7 +244,7 @@ impl DataContext {
         })
     }
 
-    /// Claims room on a tier; what earlier runs have left there and nobody asks to keep makes way for it.
+    /// Claims space on a tier; what earlier runs have left there and nobody asks to keep makes way for it.
     pub(crate) fn reserve(
         &self,
         spot: TierRef,
@@ -288,7 +288,7 @@ impl DataContext {
         true
     }
 
-    /// Claims `bytes` in all instead of what was claimed, for what lies on the tier already; else what is in the way there.
+    /// Claims `bytes` in all instead of what was claimed, for what is on the tier already; else what is in the way there.
     pub(crate) fn grow(
         &self,
         spot: TierRef,

@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 /// How often a key is written while others make and remove keys beside it.
 const TRIES: u32 = 8;
 
-/// Why a workspace's keys cannot be wrapped anew, or listed.
+/// Why a workspace's keys cannot be wrapped again, or listed.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkspaceKeyError {
     /// The system refused something.
@@ -33,7 +33,7 @@ pub enum WorkspaceKeyError {
         /// What the system said.
         source: io::Error,
     },
-    /// A wrapped key cannot be wrapped anew.
+    /// A wrapped key cannot be wrapped again.
     #[error("{}: {source}", .path.display())]
     Wrapped {
         /// The file.
@@ -259,7 +259,7 @@ impl DataKeys {
         Ok(())
     }
 
-    /// Wraps those keys anew that only the user's own key opens, so that the nodes of a run can. What does not open stays as it is.
+    /// Wraps those keys again that only the user's own key opens, so that the nodes of a run can. What does not open stays as it is.
     ///
     /// # Errors
     /// When one cannot be read or written.
@@ -272,13 +272,13 @@ impl DataKeys {
             let wrapped = read_wrapped(&path).map_err(io_error("read", &path))?;
             let owner = self.owner(&dataset, &part);
             if let Ok(key) = user.unwrap(&wrapped, owner) {
-                self.wrap_anew(&path, &key, owner)?;
+                self.rewrap_key(&path, &key, owner)?;
             }
         }
         Ok(())
     }
 
-    fn wrap_anew(
+    fn rewrap_key(
         &self,
         path: &Path,
         key: &DataKey,
@@ -293,13 +293,13 @@ impl DataKeys {
         publish(path, &wrapped, true).map_err(io_error("write", path))
     }
 
-    /// Wraps every key of data anew that is not wrapped with the newest key; how many those were.
+    /// Wraps every key of data again that is not wrapped with the newest key; how many those were.
     ///
     /// # Errors
     /// The first that does not open or cannot be written: those before it are done, and it can be tried again.
     pub fn rewrap(&self) -> Result<u64, WorkspaceKeyError> {
         let newest = self.keys.keys.newest();
-        let mut anew = 0;
+        let mut rewrapped = 0;
         for (dataset, part) in files(&self.folder).map_err(io_error("read", &self.folder))? {
             let path = self.file(&dataset, &part);
             let bad = |source| WorkspaceKeyError::Wrapped {
@@ -318,10 +318,10 @@ impl DataKeys {
             }
             let owner = self.owner(&dataset, &part);
             let key = self.keys.unwrap(&wrapped, owner).map_err(bad)?;
-            self.wrap_anew(&path, &key, owner)?;
-            anew += 1;
+            self.rewrap_key(&path, &key, owner)?;
+            rewrapped += 1;
         }
-        Ok(anew)
+        Ok(rewrapped)
     }
 }
 

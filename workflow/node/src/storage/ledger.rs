@@ -37,13 +37,13 @@ use tarn_types::units::Bytes;
 const POLL: Duration = Duration::from_millis(200);
 /// The same while no other run is there and this one waits for nothing: a node that only computes is left alone.
 const POLL_ALONE: Duration = Duration::from_secs(1);
-/// How long a run waits for room that only dead runs hold: they do not give it back by themselves.
+/// How long a run waits for space that only dead runs hold: they do not give it back by themselves.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an older run waits before a younger one, which waits as well, gives its room to it.
+/// How long an older run waits before a younger one, which waits as well, gives its space to it.
 const GIVE_WAY: Duration = Duration::from_secs(2);
-/// A change of what others leave is told to the engine from this fraction of the tier on: every telling is a
+/// A change of what others leave is reported to the engine from this fraction of the tier on: every report is a
 /// record of the log.
-const TELL_FROM: u64 = 64;
+const REPORT_FROM: u64 = 64;
 /// While no other run is on a tier, this fraction of it is reserved beyond what is held: most changes of a run of
 /// short steps are then covered by what the page says already, and cost no access to it.
 const MARGIN: u64 = 4096;
@@ -68,21 +68,21 @@ struct Mine {
     others: u64,
     /// Bytes of what the others claim that are cached.
     others_cached: u64,
-    /// Another live run waits for room here.
+    /// Another live run waits for space here.
     others_wait: bool,
     /// The least of all live runs' limits.
     limit: u64,
-    told: u64,
+    reported: u64,
     /// What the page says of this run, if no other run was on it then.
     published: Option<WorkspaceClaim>,
-    /// Threads of this run that wait for room here.
+    /// Threads of this run that wait for space here.
     waiters: u64,
-    /// This run has nothing to do but to wait, and others hold room here.
+    /// This run has nothing to do but to wait, and others hold space here.
     idle: bool,
-    /// The longest that an older run waits for room while it holds some: it has the right of way, so that two
+    /// The longest that an older run waits for space while it holds some: it has the right of way, so that two
     /// runs that hold a part each of what both need do not wait for each other for ever.
     elder_waits: Option<Duration>,
-    /// The workspaces of dead runs that hold room, while no live run does.
+    /// The workspaces of dead runs that hold space, while no live run does.
     held_by_dead: Vec<String>,
 }
 
@@ -112,7 +112,7 @@ impl Mine {
             others_cached: 0,
             others_wait: false,
             limit: 0,
-            told: 0,
+            reported: 0,
             published: None,
             waiters: 0,
             idle: false,
@@ -276,7 +276,7 @@ impl TierAccount {
     }
 }
 
-/// A thread that waits for room, until it is dropped: others see that this run waits.
+/// A thread that waits for space, until it is dropped: others see that this run waits.
 struct Waiter<'a> {
     account: &'a TierAccount,
     since: Instant,
@@ -358,7 +358,7 @@ pub(crate) struct Ledgers {
 /// Bytes of one tier of one node.
 #[derive(Debug, Default)]
 struct TierBudget {
-    /// All that may lie there, what is not this run's included.
+    /// All that may be there, what is not this run's included.
     limit: u64,
     space: HeldSpace,
 }
@@ -378,7 +378,7 @@ impl Reservation<'_> {
         self.bytes
     }
 
-    /// Claims `bytes` in all, if all that lies on the tier or is on its way there leaves so much; else what that takes. Of
+    /// Claims `bytes` in all, if all that is on the tier or is on its way there leaves so much; else what that takes. Of
     /// several that ask at once, one is the first.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), u64> {
         let more = bytes.max(self.bytes) - self.bytes;
@@ -582,13 +582,13 @@ impl Ledgers {
         }
     }
 
-    /// Threads that wait for room.
+    /// Threads that wait for space.
     pub(crate) fn waiters(&self) -> u64 {
         let waiting = |a: &TierAccount| a.state.lock().map_or(0, |m| m.waiters);
         self.accounts.iter().map(waiting).sum()
     }
 
-    /// Says since when this run has nothing to do but to wait for room, if it has; what of that is here.
+    /// Notes since when this run has nothing to do but to wait for space, if it has; what of that is here.
     pub(crate) fn idle(&self, since: Option<Instant>) -> SpaceWaitCause {
         let tired = since.is_some_and(|s| s.elapsed() > TIMEOUT);
         let mut waits = SpaceWaitCause::default();
@@ -717,12 +717,12 @@ impl Ledgers {
                 taken = taken.max(own.saturating_sub(mine.space.total()));
             }
             let lacking = taken.saturating_add(kept);
-            let changed =
-                lacking.abs_diff(mine.told) > own / TELL_FROM || (lacking == 0 && mine.told != 0);
+            let changed = lacking.abs_diff(mine.reported) > own / REPORT_FROM
+                || (lacking == 0 && mine.reported != 0);
             if !changed {
                 continue;
             }
-            mine.told = lacking;
+            mine.reported = lacking;
             drop(mine);
             let left = u128::from(own.saturating_sub(taken));
             for (spot, (_, capacity)) in self.spots.iter().filter(|(_, (a, _))| *a == at) {

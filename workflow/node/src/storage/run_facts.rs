@@ -1,4 +1,4 @@
-//! What is fixed of a run when its world is built: what it is called, what it does, and where everything of it lies.
+//! What is fixed of a run when its world is built: what it is called, what it does, and where everything of it is.
 
 use crate::storage::stage;
 use crate::storage::store::{failure, read_manifest, sealed_estimate, stored_estimate};
@@ -88,7 +88,7 @@ impl RunFacts {
         self.state.step_log(&self.run, &instance, run.attempt)
     }
 
-    /// Where a drained part lies.
+    /// Where a drained part is.
     pub(crate) fn drained(&self, key: &StoreKey) -> Result<PathBuf, Failure> {
         let external = self.workflow.external.as_deref().ok_or_else(|| {
             failure(

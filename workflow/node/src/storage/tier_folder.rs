@@ -8,7 +8,7 @@ use tarn_sys::folder;
 /// The mode of folders that data is put into: what was private where it came from must not be readable on a tier.
 const PRIVATE: u32 = 0o700;
 
-/// Where the tier lies that nobody asked for: memory, in a folder of the user's own.
+/// Where the tier is that nobody asked for: memory, in a folder of the user's own.
 pub(crate) fn default_root() -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     PathBuf::from(format!("/dev/shm/tarn-{user}"))

@@ -1,5 +1,5 @@
 //! Whether somebody has changed a replica since it was published, or read as a whole: the clock of its file system tells, however
-//! alike a file looks that lies there now.
+//! alike a file looks that is there now.
 //!
 //! A mark: the fraction of a second in the time of the replica's folder. It is 0 where the data was synced before; else it stands for
 //! this boot of the machine, as a power cut may take what was not synced. Whatever gives the folder other entries sets another time.

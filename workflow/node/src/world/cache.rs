@@ -1,4 +1,4 @@
-//! What a run that shares its tiers with others gives up for them, and what stays as cache while nobody needs its room.
+//! What a run that shares its tiers with others gives up for them, and what stays as cache while nobody needs its space.
 
 use super::Local;
 use crate::staging::inventory::is_protected;
@@ -28,7 +28,7 @@ impl Local {
         }
     }
 
-    /// When two runs hold a part each of the room that both need, the younger one's data goes, once all that it
+    /// When two runs hold a part each of the space that both need, the younger one's data goes, once all that it
     /// still does is to wait: the engine fetches or makes it again. What is to be kept beyond the run stays.
     fn give_way(&mut self) {
         let steps = self.running.lock().map_or(0, |r| r.len()) + self.router.attended();
@@ -49,7 +49,7 @@ impl Local {
         }
     }
 
-    /// What is cached goes where another run waits for room.
+    /// What is cached goes where another run waits for space.
     fn give_cache_up(&mut self) {
         for (spot, part, key) in self.shared.ledgers.wanted_by_others() {
             let at = Place::Node(spot);
@@ -74,7 +74,7 @@ impl Local {
     }
 
     /// Whether a replica that the run has no use for is the last one of a part that the user has pinned, wherever the run has put it: it
-    /// stays, and its room is none of the run's any more. One that was moved to another place of this run's, or is damaged, is not meant.
+    /// stays, and its space is none of the run's any more. One that was moved to another place of this run's, or is damaged, is not meant.
     fn stays_pinned(&mut self, at: &Place, key: &StoreKey, why: &Reason) -> bool {
         if !self.pinned.contains(key) {
             return false;
@@ -117,7 +117,7 @@ impl Local {
     }
 
     /// A replica stays as cache. What cannot be marked as such goes. A replica that somebody has pinned gets no mark: it stays, and no
-    /// other workflow removes it for room.
+    /// other workflow removes it for space.
     pub(super) fn cache(&mut self, part: PartRef, key: &StoreKey, spot: TierRef, share: u64) {
         if self.pinned.contains(key) {
             self.last_pinned.insert((spot, key.clone()));

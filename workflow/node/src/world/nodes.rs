@@ -113,13 +113,13 @@ impl NodeWorld for Local {
         let outputs = self.prior.iter().flat_map(|p| &p.outputs);
         let prior = outputs.flat_map(|o| &o.parts);
         let stays = Stays {
-            asked: staying,
+            staying,
             known: prior.map(|(info, _)| info.key.clone()).collect(),
             offered,
         };
         self.protected = inventory::protected_places(&staying.protected);
         self.pinned.clone_from(&staying.pinned);
-        // Room that is kept from the engine is told of at the first opportunity.
+        // Space that is kept from the engine is reported at the first opportunity.
         self.looked = None;
         Ok(inventory::clean(&self.shared, stays))
     }

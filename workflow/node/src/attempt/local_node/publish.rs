@@ -87,7 +87,7 @@ impl LocalNode<'_> {
         Ok(all)
     }
 
-    /// Seals parts of an output out of the room.
+    /// Seals parts of an output out of its private memory.
     fn publish_sealed(
         &mut self,
         data: DataId,

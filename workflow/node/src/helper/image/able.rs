@@ -110,7 +110,7 @@ impl ImageSupportTrial<'_> {
         };
         let stop = Arc::new(StepStopper::new().map_err(io)?);
         let seen = Arc::new(Mutex::new(None));
-        let told = {
+        let on_image = {
             let (stop, seen) = (Arc::clone(&stop), Arc::clone(&seen));
             let (images, alone) = (self.folder.join("images"), self.alone);
             move |what: Imaged| {
@@ -138,7 +138,7 @@ impl ImageSupportTrial<'_> {
             spec: self.spec(from),
             note: self.folder.join("note"),
             meter: None,
-            told: Some(Box::new(told)),
+            on_image: Some(Box::new(on_image)),
         });
         let (outcome, _) = execute(&mut [&mut process], &[], Some(TIMEOUT), &stop);
         drop(process);

@@ -24,20 +24,20 @@ const SHARED: &str = "/dev/shm";
 /// What anybody may use, and only its owner remove.
 const OPEN: u32 = 0o1777;
 
-/// Where the files lie that such a step sees in `/dev/shm`, where `at` is the folder that was made for it.
+/// Where the files are that such a step sees in `/dev/shm`, where `at` is the folder that was made for it.
 pub(crate) fn memory(at: &Path) -> PathBuf {
     at.join("shm")
 }
 
 /// Gives the calling process, in the mount namespace of its step, shared memory and terminals of their own. With `from`, what an image
-/// among these has of that memory is there. Folders in `/dev/shm` stay what they are: tiers lie there, and programs' shared memory is files.
+/// among these has of that memory is there. Folders in `/dev/shm` stay what they are: tiers are there, and programs' shared memory is files.
 pub(crate) fn begin(
     at: &Path,
     from: Option<(&Path, &StepImage)>,
     mover: &dyn Mover,
 ) -> io::Result<()> {
-    let room = statvfs(SHARED)?;
-    let bytes = room.f_blocks.saturating_mul(room.f_frsize);
+    let size = statvfs(SHARED)?;
+    let bytes = size.f_blocks.saturating_mul(size.f_frsize);
     namespace::mount_memory(at, bytes)?;
     let own = memory(at);
     match from {

@@ -48,7 +48,7 @@ impl Lists {
         }
     }
 
-    /// Has the list of an image that was taken lie there.
+    /// Copies the list of an image that was taken there.
     pub(crate) fn add(&self, image: CheckpointId) -> Result<(), Failure> {
         make_folder(&self.folder)?;
         // The one before may be being copied.
@@ -201,7 +201,7 @@ impl ImageCopy {
     }
 }
 
-/// Where the content of an image lies, of which a peer asks by the name of its instance and its own; `None` if it is none.
+/// Where the content of an image is, of which a peer asks by the name of its instance and its own; `None` if it is none.
 pub fn content(run: &Path, instance: &str, image: &str) -> Option<PathBuf> {
     let (generation, number) = image.split_once('.')?;
     let id = CheckpointId {

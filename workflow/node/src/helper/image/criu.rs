@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// Names the program where it is not on `PATH`.
 const VARIABLE: &str = "TARN_CRIU";
-/// Where it lies that is not on the `PATH` of ordinary users.
+/// Where it is that is not on the `PATH` of ordinary users.
 const BESIDES: [&str; 2] = ["/usr/local/sbin", "/usr/sbin"];
 /// Files that are open and have no name any more are in the image up to this size, in bytes; CRIU's own bound is 1 MiB.
 const GHOSTS: u64 = 1 << 30;
@@ -62,7 +62,7 @@ impl Criu {
         command.arg(verb).arg("-D").arg(images).args(["-o", log]);
         // Its processes stay in the control group that this attempt runs in.
         command.args(["--manage-cgroups=ignore", "--file-locks"]);
-        // Programs go on using the instructions that they found: a processor without one of them is refused.
+        // Programs continue to use the instructions that they found: a processor without one of them is refused.
         command.arg("--cpu-cap=ins");
         if self.unprivileged {
             command.arg("--unprivileged");
@@ -73,7 +73,7 @@ impl Criu {
 
 impl StepImagePlan {
     /// Writes what these processes are to a folder. `script` is called while they stand still. Of a file without a name, which nobody
-    /// can reckon with before, at most half of the `spare` bytes of the tier: they go on before anything can be removed.
+    /// can reckon with before, at most half of the `spare` bytes of the tier: they continue before anything can be removed.
     pub(super) fn dump(&self, root: i32, images: &Path, script: &Path, spare: u64) -> Command {
         let mut command = self.criu.command("dump", images, DUMP_LOG);
         command.args(["--leave-running", "--ghost-limit"]);

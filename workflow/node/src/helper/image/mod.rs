@@ -1,4 +1,4 @@
-//! Images of a step's processes: taken every so often while it runs, and what it goes on from. docs/internals/local-world.md, "Images of
+//! Images of a step's processes: taken every so often while it runs, and what it resumes from. docs/internals/local-world.md, "Images of
 //! processes".
 
 pub mod able;
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use tarn_sys::namespace::Clocks;
 use tarn_types::checkpoint::CheckpointId;
 
-/// The versions of [`Image`] and of what lies beside it: docs/reference/formats.md. The second is of steps that are alone.
+/// The versions of [`Image`] and of what is beside it: docs/reference/formats.md. The second is of steps that are alone.
 const FORMATS: RangeInclusive<u32> = 1..=2;
 /// What an image consists of, and is hashed.
 const CONTENT: &str = "image";
@@ -46,7 +46,7 @@ pub(crate) struct StepImagePlan {
     pub(crate) criu: Criu,
     /// Nanoseconds from the end of one to the begin of the next.
     pub(crate) every: u64,
-    /// Where they lie, as the step sees it.
+    /// Where they are, as the step sees it.
     pub(crate) folder: PathBuf,
     /// The attempt, which is an image's generation.
     pub(crate) attempt: u32,
@@ -54,7 +54,7 @@ pub(crate) struct StepImagePlan {
     pub(crate) own: Vec<(String, PathBuf)>,
     /// Whether an image must outlive the machine.
     pub(crate) sync: bool,
-    /// What the step goes on from.
+    /// What the step resumes from.
     pub(crate) from: Option<StepImage>,
     /// Of a step that is alone: an empty folder, where memory of its own is mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

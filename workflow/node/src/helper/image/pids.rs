@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::io;
 
 /// What CRIU takes itself in a restore, by far.
-const ROOM: i32 = 512;
+const FREE_IDS: i32 = 512;
 /// Below this the kernel gives no ids a second time (`RESERVED_PIDS`).
 const RESERVED: i32 = 300;
 
-/// An id after which [`ROOM`] are free of those `taken`: best the one that was given last; else the begin of the largest gap.
+/// An id after which [`FREE_IDS`] are free of those `taken`: best the one that was given last; else the begin of the largest gap.
 fn free_after(taken: &BTreeSet<i32>, last: i32, most: i32) -> i32 {
     let ends = taken.iter().copied().chain([most]);
     let mut begun = RESERVED.min(most);
     let mut best = (0, begun);
     for end in ends {
         let (from, gap) = (begun.max(last), end - begun.max(last));
-        if (begun..end).contains(&from) && from == last && gap > ROOM {
+        if (begun..end).contains(&from) && from == last && gap > FREE_IDS {
             return last;
         }
         best = best.max((end - begun, begun));
@@ -61,7 +61,7 @@ mod tests {
             "new ids begin there after the first round"
         );
         assert_eq!(free(&[1, 2, 400, 5000], 5003), 5003);
-        // The round has begun anew, and somebody is in the way.
+        // The round has begun again, and somebody is in the way.
         assert_eq!(free(&[1, 2, 700, 31000], 600), 700);
         assert_eq!(free(&[1, 2, 700, 2000, 31000], 705), 705);
         // Too near to the end.

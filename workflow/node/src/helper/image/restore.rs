@@ -1,4 +1,4 @@
-//! What a step's helper does about images: has them taken when it is time, and goes on from one.
+//! What a step's helper does about images: has them taken when it is time, and resumes from one.
 
 use super::take::{IMAGE_ARGUMENT, ORDER, Take, is_torn};
 use super::{CONTENT, PROCESSES, StepImage, StepImagePlan, TAKING, alone, criu};
@@ -89,7 +89,7 @@ impl<'a> Imaging<'a> {
         Ok(())
     }
 
-    /// What has become of the image that this process was to take, and whether the step must not go on after that.
+    /// What has become of the image that this process was to take, and whether the step must not continue after that.
     pub(crate) fn ended(&mut self, pid: Pid, end: ProcessEnd) -> Option<(Imaged, bool)> {
         let (_, mut said) = self.taker.take_if(|(taker, _)| *taker == pid)?;
         self.wait();

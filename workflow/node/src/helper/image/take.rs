@@ -99,7 +99,7 @@ fn called(take: &Take, mover: &dyn Mover) -> ExitCode {
     let Err(f) = done else {
         return ExitCode::SUCCESS;
     };
-    // The room is theirs when they go on.
+    // The space is theirs when they continue.
     let _ = mover.remove(&own);
     let _ = std::fs::write(take.taking().join(WHY), f.message);
     ExitCode::FAILURE
@@ -224,7 +224,7 @@ fn free_tier_space(take: &Take, mover: &dyn Mover) -> Result<u64, Failure> {
     let all = root.into_iter().chain(below.into_iter().flatten());
     let mut needed = all.map(in_memory).fold(BESIDE, u64::saturating_add);
     let shared = mover.capabilities(folder)?.reflink;
-    // Memory lies on no tier.
+    // Memory is on no tier.
     let copied = |name: &str| !shared || name == alone::MEMORY;
     for (_, own) in take.plan.own.iter().filter(|(name, _)| copied(name)) {
         needed = needed.saturating_add(mover.stored(own)?);

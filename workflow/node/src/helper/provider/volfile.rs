@@ -77,7 +77,7 @@ pub(super) fn client(provider_addresses: &[ProviderAddress]) -> Result<String, W
         // There is nothing to choose.
         return Ok(out);
     }
-    // By the name also when the tiers are nearly full: what may lie there is the ledger's to say, and with the default of
+    // By the name also when the tiers are nearly full: what may be there is the ledger's to say, and with the default of
     // a tenth all files would go to one node.
     let always = [("min-free-disk", "0%"), ("min-free-inodes", "0%")];
     volume(&mut out, ("shared", "cluster/distribute"), &always, &names);

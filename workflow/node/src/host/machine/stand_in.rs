@@ -15,7 +15,7 @@ const SHARED_PART: u64 = 16;
 pub struct StandIn {
     /// The tier's name.
     pub tier: String,
-    /// Where it should lie.
+    /// Where it should be.
     pub wanted: PathBuf,
     /// What stands in for it.
     pub root: PathBuf,

@@ -64,7 +64,7 @@ pub enum DestinationError {
     },
 }
 
-/// What lies in a destination and may not be replaced.
+/// What is in a destination and may not be replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignContentError {
     /// Something that is no folder.

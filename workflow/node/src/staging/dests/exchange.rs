@@ -73,7 +73,7 @@ fn synced(dest: &Path) -> Result<(), Failure> {
 /// Removes a tree as far as it is as recorded (in any of the manifests), down to its last folder.
 ///
 /// # Errors
-/// When something is left: its name, and where it lies.
+/// When something is left: its name, and where it is.
 pub(super) fn dispose(
     tree: &Path,
     recorded: &[Manifest],

@@ -1,7 +1,7 @@
-//! Cached data: what no step of a run reads any more and stays on its tier while nobody needs the room.
+//! Cached data: what no step of a run reads any more and stays on its tier while nobody needs the space.
 //!
 //! Each such replica has a mark beside it, an empty file `cached/<bytes>.<key>` in its node's folder. What has a mark may be
-//! removed: by its run while that lives, after that by any run that needs room on the tier, under the page's lock. The next run
+//! removed: by its run while that lives, after that by any run that needs space on the tier, under the page's lock. The next run
 //! of its workflow first takes all marks away: from then on nobody else removes what it finds.
 
 use super::page::{TierClaims, lock};
@@ -93,7 +93,7 @@ pub(super) fn uncache(root: &Path, workspace: &str) -> io::Result<()> {
     uncache_those(root, workspace, |_| true)
 }
 
-/// Takes the marks of replicas of a workspace away, by their folders: nobody removes them for room any more. Only for who holds the
+/// Takes the marks of replicas of a workspace away, by their folders: nobody removes them for space any more. Only for who holds the
 /// workspace's run lock, or a share of it.
 ///
 /// # Errors
@@ -279,7 +279,7 @@ impl Ledgers {
         bytes
     }
 
-    /// Cached replicas of this run on tiers where another run waits for room. They are not cached any more: who asks removes them.
+    /// Cached replicas of this run on tiers where another run waits for space. They are not cached any more: who asks removes them.
     pub(crate) fn wanted_by_others(&self) -> Vec<(TierRef, PartRef, StoreKey)> {
         let wait = |a: &TierAccount| a.state.lock().is_ok_and(|m| m.others_wait);
         let accounts: Vec<bool> = self.accounts.iter().map(wait).collect();

@@ -1,6 +1,6 @@
 //! What earlier runs have left on the tiers and this run has not taken over (yet): the engine does not know of it.
 //!
-//! What nobody asks to keep makes way as soon as its room is claimed; should the engine want to take it over after
+//! What nobody asks to keep makes way as soon as its space is claimed; should the engine want to take it over after
 //! that, it is told that it is gone. What is to be kept and may still be taken over counts from the moment it is in the
 //! way of something: not before, or the very step that it spares could find no place. What is to be kept and cannot be
 //! taken over counts from the start.
@@ -31,14 +31,14 @@ impl Ledgers {
         }
     }
 
-    /// The run takes it over: from now on it is the engine's. Whether its room was kept from the engine.
+    /// The run takes it over: from now on it is the engine's. Whether its space was kept from the engine.
     pub(crate) fn take_over(&self, spot: TierRef, key: &StoreKey) -> bool {
         let leftovers = self.leftovers.lock().ok();
         let found = leftovers.and_then(|mut l| l.remove(&(spot, key.clone())));
         found.is_some_and(|l| l.kept)
     }
 
-    /// Something lies on a tier that is not this run's, and is no room for it.
+    /// Something is on a tier that is not this run's, and is no space for it.
     pub(crate) fn set_aside(&self, spot: TierRef, bytes: u64) {
         if let Ok(mut aside) = self.aside.lock() {
             *aside.entry(spot).or_default() += bytes;
@@ -186,7 +186,7 @@ impl TierAccount {
         })
     }
 
-    /// Why this run cannot go on beside `kept` bytes.
+    /// Why this run cannot continue beside `kept` bytes.
     pub(super) fn kept_text(&self, kept: u64) -> String {
         format!(
             "{} of the tier at {} hold data that was asked to be kept and that this run does not use: `tarn data ls` \

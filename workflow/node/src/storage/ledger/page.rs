@@ -31,7 +31,7 @@ pub(super) struct WorkspaceClaim {
     /// Bytes of what is used that anybody may have who needs them.
     #[serde(default, skip_serializing_if = "is_none_of_it")]
     pub(super) cached: u64,
-    /// Since when it waits for room, in milliseconds since boot.
+    /// Since when it waits for space, in milliseconds since boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) waiting: Option<u64>,
 }
@@ -88,7 +88,7 @@ pub(super) fn lock(root: &Path) -> io::Result<File> {
 
 impl TierClaims {
     /// A page that cannot be read (it is replaced by renames, so only a foreign hand can have damaged it) counts
-    /// as empty: every live run writes its claim anew with its next change.
+    /// as empty: every live run writes its claim again with its next change.
     pub(super) fn read(root: &Path) -> io::Result<Self> {
         match std::fs::read(root.join("ledger")) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
@@ -142,8 +142,8 @@ pub fn held_of(root: &Path, workspace: &str) -> u64 {
     own.map(|c| c.lasting()).fold(0, u64::saturating_add)
 }
 
-/// Bytes on the tier at `root` that are accounted to any workspace: they count as room of the tier that is taken,
-/// not as room that it lacks.
+/// Bytes on the tier at `root` that are accounted to any workspace: they count as space of the tier that is taken,
+/// not as space that it lacks.
 pub(crate) fn used_by_all(root: &Path) -> u64 {
     let all = claims(root);
     let there = all.iter().filter(|c| c.counts(root));
@@ -209,7 +209,7 @@ pub fn vacate(root: &Path, workspace: &str, freed: u64) -> io::Result<()> {
 }
 
 /// Removes a workspace's own folders as far as nothing is in them: `<node>/{parts,incoming,work}` and `at`.
-/// Never what lies below those: an empty folder there is data. Links are not followed.
+/// Never what is below those: an empty folder there is data. Links are not followed.
 fn remove_skeleton(workspace: &Path) {
     stage::remove(workspace);
     for group in folders_in(workspace) {
