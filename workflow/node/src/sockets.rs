@@ -101,6 +101,7 @@ impl Sockets {
                 need -= some;
             }
         }
+        debug_assert!(own.iter().all(|cpu| !taken.contains(cpu)));
         taken.extend(&own);
         let everything = || {
             self.all
@@ -132,6 +133,7 @@ pub(crate) struct CpuAllocation<'a> {
 impl Drop for CpuAllocation<'_> {
     fn drop(&mut self) {
         let mut taken = self.sockets.taken();
+        debug_assert!(self.own.iter().all(|cpu| taken.contains(cpu)));
         taken.retain(|cpu| !self.own.contains(cpu));
     }
 }

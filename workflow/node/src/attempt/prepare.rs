@@ -89,6 +89,15 @@ impl ShownFolders<'_> {
     }
 }
 
+/// The datasets of a node.
+#[derive(Default)]
+struct DatasetFolders {
+    /// By name, as the step sees them.
+    data: BTreeMap<String, PathBuf>,
+    /// The folders that become outputs.
+    outs: BTreeMap<DataId, PathBuf>,
+}
+
 /// What one node of a step has for it, and where the step sees that.
 struct PreparedFolders {
     scratch: PathBuf,
@@ -225,7 +234,7 @@ impl NodeSetup<'_> {
         let spread: Vec<&Need<'_>> = Need::spread(needs, self.shared, self.run).collect();
         let is_spread = |need: &&Need<'_>| spread.iter().any(|n| n.data == need.data);
         let beside = needs.iter().filter(|need| !is_spread(need));
-        let (data, outs) = self.show_datasets(beside, shown, control)?;
+        let DatasetFolders { data, outs } = self.show_datasets(beside, shown, control)?;
         let (tmp, made) = self.tmp()?;
         let in_images = (scratch.as_path(), &outs, tmp.as_ref());
         let (checkpoints, images) = self.show_checkpoints(in_images, shown, control)?;
@@ -265,15 +274,15 @@ impl NodeSetup<'_> {
         Ok(folders)
     }
 
-    /// The datasets of this node: by name as the step sees them, and the folders that become outputs.
+    /// Makes the datasets of this node, and shows them.
     fn show_datasets<'n>(
         &mut self,
         needs: impl Iterator<Item = &'n Need<'n>>,
         shown: &mut ShownFolders<'_>,
         control: &Control,
-    ) -> Result<(BTreeMap<String, PathBuf>, BTreeMap<DataId, PathBuf>), Failure> {
+    ) -> Result<DatasetFolders, Failure> {
         let at = self.at;
-        let (mut data, mut outs) = (BTreeMap::new(), BTreeMap::new());
+        let mut folders = DatasetFolders::default();
         for need in needs.filter(|n| n.is_on(at)) {
             let writable = need.role != Role::In;
             // All nodes are this machine: they have the first one's folder.
@@ -283,14 +292,14 @@ impl NodeSetup<'_> {
                 false => self.folder(need, control)?,
             };
             if writable && !is_of_first {
-                outs.insert(need.data, folder.clone());
+                folders.outs.insert(need.data, folder.clone());
             }
-            data.insert(
+            folders.data.insert(
                 need.name.to_owned(),
                 shown.show(folder, need.name, writable),
             );
         }
-        Ok((data, outs))
+        Ok(folders)
     }
 
     /// The checkpoints of a step that resumes from them, and the plan of its images, if these are such.

@@ -58,6 +58,7 @@ impl Team<'_> {
             self.shared
                 .deliver(NodeLoopEvent::News(Event::Evicted { part, at }));
         }
+        debug_assert!(failed.is_some() || all.len() == self.members.len());
         failed.map_or(Ok(all), Err)
     }
 

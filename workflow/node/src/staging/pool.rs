@@ -154,7 +154,8 @@ impl DataPool {
         };
         queue.arrived += 1;
         let rank = (Reverse(urgency), queue.arrived);
-        queue.waiting.insert(rank, job);
+        let before = queue.waiting.insert(rank, job);
+        debug_assert!(before.is_none(), "two jobs have one rank");
         // One thread alone might be the one that does not take it.
         self.state.changed.notify_all();
     }

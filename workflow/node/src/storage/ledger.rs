@@ -7,6 +7,7 @@ mod cache;
 mod held_space;
 mod leftovers;
 mod page;
+mod vacate;
 
 use crate::storage::store::{failure, io_failure};
 use crate::storage::tier_folder::{make_private_folder, make_root};
@@ -17,7 +18,7 @@ use leftovers::Leftover;
 #[cfg(test)]
 pub(crate) use page::left_by_the_dead;
 use page::{TierClaims, WorkspaceClaim};
-pub use page::{held_by_others, held_of, vacate};
+pub use page::{held_by_others, held_of};
 pub(crate) use page::{record_export, used_by_all};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use tarn_types::id::{NodeId, TierId, TierRef};
 use tarn_types::nodes::{OwnedNodes, SpaceWaitCause};
 use tarn_types::part::StoreKey;
 use tarn_types::units::Bytes;
+pub use vacate::vacate;
 
 /// How often a run that waits looks at what others have changed.
 const POLL: Duration = Duration::from_millis(200);
@@ -530,11 +532,11 @@ impl Ledgers {
             };
             let claim = |m: &mut Mine| claimed.set(m.space.claim(bytes));
             let allowed = bytes == 0
-                || account.update(claim, allow).or_else(|e| {
+                || account.update(claim, allow).map_err(|e| {
                     if claimed.get() {
                         account.adjust(|m| m.space.release(bytes));
                     }
-                    Err(unwritable(e))
+                    unwritable(e)
                 })?;
             let too_large = || {
                 let text = format!("no tier can hold {} more", Bytes(bytes));
@@ -639,7 +641,8 @@ impl Ledgers {
         if let Ok(mut replicas) = self.replicas.lock()
             && let Some(stored) = replicas.remove(&(spot, from.clone()))
         {
-            replicas.insert((spot, to.clone()), stored);
+            let before = replicas.insert((spot, to.clone()), stored);
+            debug_assert_eq!(before, None, "two replicas have one name");
         }
     }
 

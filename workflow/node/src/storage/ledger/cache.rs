@@ -3,6 +3,8 @@
 //! Each such replica has a mark beside it, an empty file `cached/<bytes>.<key>` in its node's folder. What has a mark may be
 //! removed: by its run while that lives, after that by any run that needs space on the tier, under the page's lock. The next run
 //! of its workflow first takes all marks away: from then on nobody else removes what it finds.
+//!
+//! Bytes of marks are from their names, those of ended runs from the page: whatever somebody wrote, so that sums of them saturate.
 
 use super::page::{TierClaims, lock};
 use super::{Ledgers, Mine, TierAccount};

@@ -68,7 +68,7 @@ impl Ledgers {
 
     /// Bytes of a tier that the run cannot have, whatever other runs hold.
     pub(crate) fn not_ours(&self, spot: TierRef) -> u64 {
-        self.aside(spot).saturating_add(self.kept(|s| s == spot))
+        self.aside(spot) + self.kept(|s| s == spot)
     }
 
     /// Bytes at a root that are kept and may still be taken over.
@@ -101,8 +101,7 @@ impl Ledgers {
             return 0;
         };
         let kept = leftovers.iter().filter(|((s, _), l)| l.kept && there(*s));
-        kept.filter_map(|(id, _)| replicas.get(id))
-            .fold(0, |sum, bytes| sum.saturating_add(*bytes))
+        kept.filter_map(|(id, _)| replicas.get(id)).sum()
     }
 
     /// Whether what is kept is in the way of `bytes` more on a tier, and the engine does not know it yet. From now on
