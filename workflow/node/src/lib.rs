@@ -30,7 +30,7 @@ pub use host::machine::MAX_MOVING;
 pub use host::tiers::{TiersError, apart};
 pub use host::{machine, sight};
 pub use remote_tiers::sweep::{sweep, sweep_drained};
-pub use remote_tiers::{borrowed, lent};
+pub use remote_tiers::{attached, exported};
 pub use staging::dests::{
     Destination, DestinationError, ForeignContentError, Intent, check_destination,
     destination_holds, destination_intact, destination_lacks, probe_destination, real_folder,

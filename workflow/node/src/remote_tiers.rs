@@ -1,6 +1,6 @@
-//! Tiers of other nodes: `lent` (what this node exports), `borrowed` (what it attaches), `sweep` (what dead runs left of both and of all
+//! Tiers of other nodes: `exported` (what this node exports), `attached` (what it attaches), `sweep` (what dead runs left of both and of all
 //! else on tiers).
 
-pub mod borrowed;
-pub mod lent;
+pub mod attached;
+pub mod exported;
 pub(crate) mod sweep;

@@ -21,7 +21,7 @@ use crate::helper::image::copy::{ImageCopy, unlist};
 use crate::helper::launch::{Leaving, StopUrgency};
 use crate::helper::namespaces::Namespaces;
 use crate::helper::protocol::StepIsolation;
-use crate::remote_tiers::lent::ExportedPartition;
+use crate::remote_tiers::exported::ExportedPartition;
 use crate::staging::dests;
 use crate::staging::pool::{DataJob, DataPool};
 use crate::staging::sources;
@@ -214,9 +214,9 @@ impl Local {
         Waker(self.shared.deliveries.clone())
     }
 
-    /// What is lent to another node is in memory that the steps here use too: who holds more of it than was lent may lose it.
-    pub fn watch_export(&self, loan: &ExportedPartition) {
-        if let Some(writer) = loan.writer() {
+    /// What is exported to another node is in memory that the steps here use too: a node that stores more there than was exported may lose it.
+    pub fn watch_export(&self, exported: &ExportedPartition) {
+        if let Some(writer) = exported.writer() {
             self.shared.writers.add_for_good(writer);
         }
     }

@@ -1,6 +1,6 @@
 //! What dead runs have left of a workspace on tiers, found without knowing anything of those runs but where the tiers were.
 
-use crate::remote_tiers::lent::{self, Idle};
+use crate::remote_tiers::exported::{self, Idle};
 use crate::staging::inventory::{HELPER_NOTE, end_leftovers, is_protected, protected_places};
 use crate::storage::checkpoint_folders;
 use crate::storage::drained::{self, remove_drained};
@@ -33,12 +33,12 @@ pub fn sweep(
     protected: &BTreeSet<PathBuf>,
     mover: &dyn Mover,
 ) -> Swept {
-    let lent = roots
+    let exports = roots
         .iter()
-        .flat_map(|root| lent::idle(root, Some(workspace)));
-    let lent: Vec<Idle> = lent.collect();
-    let bricks: Vec<PathBuf> = lent.iter().map(Idle::brick).collect();
-    // Who borrowed it knew what is there by another path with the same end: workspace, node, `parts`, key.
+        .flat_map(|root| exported::find_idle(root, Some(workspace)));
+    let exports: Vec<Idle> = exports.collect();
+    let bricks: Vec<PathBuf> = exports.iter().map(Idle::brick).collect();
+    // The node that attached it knew what is there by another path with the same end: workspace, node, `parts`, key.
     let end = |p: &PathBuf| {
         p.iter()
             .skip(p.iter().count().saturating_sub(4))
@@ -63,7 +63,7 @@ pub fn sweep(
             sweep.swept.trouble.push(problem);
         }
     }
-    lent.into_iter().for_each(Idle::settle);
+    exports.into_iter().for_each(Idle::settle);
     sweep.staged();
     sweep.swept
 }
@@ -218,10 +218,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lent_goes_but_for_what_the_borrower_is_to_keep() {
+    fn what_was_exported_goes_but_for_what_the_other_node_is_to_keep() {
         let tier = tempfile::tempdir().unwrap();
-        let loan = tier.path().join("lent/w-1/n2");
-        let parts = loan.join("brick/w-1/n2/parts");
+        let export = tier.path().join("lent/w-1/n2");
+        let parts = export.join("brick/w-1/n2/parts");
         for key in ["gone", "kept"] {
             fs::create_dir_all(parts.join(key)).unwrap();
             fs::write(parts.join(key).join("file"), "x").unwrap();

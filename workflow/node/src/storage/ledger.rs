@@ -65,8 +65,8 @@ struct Mine {
     /// As the page has it, but for the bytes, which are in `space`.
     claim: WorkspaceClaim,
     space: HeldSpace,
-    /// What this run has lent of the tier beside its limit.
-    lent: u64,
+    /// What this run has exported of the tier beside its limit.
+    exported: u64,
     others: u64,
     /// Bytes of what the others claim that are cached.
     others_cached: u64,
@@ -109,7 +109,7 @@ impl Mine {
                 waiting: None,
             },
             space: HeldSpace::default(),
-            lent: 0,
+            exported: 0,
             others: 0,
             others_cached: 0,
             others_wait: false,
@@ -128,12 +128,12 @@ impl Mine {
         self.space.total().saturating_add(self.others) > self.limit
     }
 
-    /// Takes in what the others claim. What this run has lent is none of theirs: its own limit is without.
+    /// Takes in what the others claim. What this run has exported is none of theirs: its own limit is without.
     fn look(&mut self, claims: &[WorkspaceClaim]) {
-        let lent = claims
+        let exported = claims
             .iter()
             .filter(|c| c.is_export_of(&self.claim.workspace));
-        self.lent = lent
+        self.exported = exported
             .map(WorkspaceClaim::weight)
             .fold(0, u64::saturating_add);
         let others = claims
@@ -177,7 +177,7 @@ impl Mine {
     /// What the page is to say; `alone`: of no other run.
     fn to_publish(&self, alone: bool) -> WorkspaceClaim {
         let mut claim = self.claim.clone();
-        claim.limit = claim.limit.saturating_add(self.lent);
+        claim.limit = claim.limit.saturating_add(self.exported);
         claim.used = self.space.used();
         claim.reserved = self.space.reserved();
         if alone && claim.reserved > 0 && claim.waiting.is_none() {
@@ -247,8 +247,8 @@ impl TierAccount {
         page.entries
             .retain(|c| c.workspace != mine.claim.workspace && c.counts(&self.root));
         mine.look(&page.entries);
-        let loan = |c: &WorkspaceClaim| c.is_export_of(&mine.claim.workspace);
-        let alone = page.entries.iter().all(loan);
+        let is_export = |c: &WorkspaceClaim| c.is_export_of(&mine.claim.workspace);
+        let alone = page.entries.iter().all(is_export);
         let allowed = allow(mine);
         if !allowed {
             (mine.claim, mine.space) = before;

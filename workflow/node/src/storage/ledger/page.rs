@@ -7,8 +7,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Names of claims of what a tier has lent begin so: they are names of its folders.
-const LENT_HERE: &str = "lent/";
+/// Names of claims of what a tier has exported begin so: they are names of its folders.
+const EXPORTED_HERE: &str = "lent/";
 
 /// All claims on one tier root.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,12 +62,12 @@ impl WorkspaceClaim {
         self.alive() || (self.used > 0 && root.join(&self.workspace).is_dir())
     }
 
-    /// Whether it is what a run of this workspace lends now.
+    /// Whether it is what a run of this workspace exports now.
     pub(super) fn is_export_of(&self, workspace: &str) -> bool {
         if !self.alive() {
             return false;
         }
-        let of = self.workspace.strip_prefix(LENT_HERE);
+        let of = self.workspace.strip_prefix(EXPORTED_HERE);
         let of = of.and_then(|of| of.split_once('/'));
         of.is_some_and(|(of, _)| of == workspace)
     }
@@ -121,14 +121,15 @@ fn claims(root: &Path) -> Vec<WorkspaceClaim> {
 }
 
 /// Bytes of the tier at `root` that other workspaces' runs use or have reserved, for planning before a run. What goes when it is
-/// needed is none of them. What this process lends is none of them: it is no part of its tier meanwhile.
+/// needed is none of them. What this process exports is none of them: it is no part of its tier meanwhile.
 pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
     let all = claims(root);
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    let lent = |c: &WorkspaceClaim| c.workspace.starts_with(LENT_HERE) && c.pid == own && c.alive();
+    let is_exported =
+        |c: &WorkspaceClaim| c.workspace.starts_with(EXPORTED_HERE) && c.pid == own && c.alive();
     let others = all
         .iter()
-        .filter(|c| c.workspace != workspace && c.counts(root) && !lent(c));
+        .filter(|c| c.workspace != workspace && c.counts(root) && !is_exported(c));
     others
         .map(WorkspaceClaim::lasting)
         .fold(0, u64::saturating_add)
@@ -149,7 +150,7 @@ pub(crate) fn used_by_all(root: &Path) -> u64 {
     there.map(|c| c.used).fold(0, u64::saturating_add)
 }
 
-/// Enters what the tier at `root` has lent in its folder `name`: bytes that are `used` there, and, while this process lends it, those
+/// Enters what the tier at `root` has exported in its folder `name`: bytes that are `used` there, and, while this process exports it, those
 /// `reserved` beside them. Nothing of both: there is nothing any more.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
-//! What a tier lends to a node that does not have it: a folder with a brick of GlusterFS, which a helper of its own serves.
+//! Exports a part of a tier to a node that does not have it: a folder with a brick of GlusterFS, which a helper of its own serves.
 //! docs/internals/shared-namespace.md, "A borrowed tier".
 //!
-//! On the tier it is `lent/<workspace>/<borrower>`: `brick` is the borrower's tier, everything else is for the time of the loan.
+//! On the tier it is `lent/<workspace>/<borrower>`: `brick` is the tier of the node that attaches it, everything else is for the time of the export.
 
 use crate::attempt::writers::MemoryTierWriter;
 use crate::capability::CapabilityError;
@@ -27,19 +27,19 @@ use std::thread::JoinHandle;
 use tarn_sys::memory::in_memory;
 use tarn_types::layout::{LENT, TierDir};
 
-/// Held by who lends it.
+/// Held by the process that exports it.
 const LOCK: &str = "lock";
 /// Where the helper writes what goes wrong.
 const LOG: &str = "helper.log";
-/// Bytes of that which are told.
-const SAID: usize = 600;
+/// Bytes at the end of that which an error shows.
+const LOG_SHOWN: usize = 600;
 
 /// Which partition is exported, and to which node.
 #[derive(Debug, Clone)]
 pub struct Terms {
     /// The tarn binary, whose helper serves it.
     pub helper: PathBuf,
-    /// The tier that lends.
+    /// The tier that is exported.
     pub root: PathBuf,
     /// Its name.
     pub tier: String,
@@ -47,7 +47,7 @@ pub struct Terms {
     pub workspace: String,
     /// This node's name.
     pub lender: String,
-    /// The name of the node that borrows.
+    /// The name of the node that attaches it.
     pub borrower: String,
     /// How much it may hold.
     pub bytes: u64,
@@ -120,15 +120,15 @@ impl ExportedPartition {
         let lock = lock(&folder).map_err(io)?;
         let lock = lock.ok_or(ExportError::Locked)?;
         let stop = Arc::new(StepStopper::new().map_err(io)?);
-        let (tell, told) = channel();
+        let (sender, began) = channel();
         let thread = {
             let (terms, stop) = (terms.clone(), Arc::clone(&stop));
             // The helper ends with the thread that started it.
             let thread = std::thread::Builder::new().name("tarn-lends".into());
-            thread.spawn(move || serve(&terms, &stop, lock, &tell))
+            thread.spawn(move || serve(&terms, &stop, lock, &sender))
         };
         let thread = thread.map_err(io)?;
-        let began = told.recv();
+        let began = began.recv();
         let provider_address = began.unwrap_or(Err(ExportError::Internal));
         match provider_address {
             Ok(provider_address) => Ok(Self {
@@ -149,7 +149,7 @@ impl ExportedPartition {
         &self.provider_address
     }
 
-    /// How it is watched, where the tier is in memory: a borrower that holds more than was lent while memory runs out loses it.
+    /// How it is watched, where the tier is in memory: a node that stores more than was exported while memory runs out loses it.
     pub(crate) fn writer(&self) -> Option<MemoryTierWriter> {
         in_memory(&self.terms.root).then(|| MemoryTierWriter {
             folders: vec![NamespacePlan::brick(&self.terms.folder())],
@@ -174,10 +174,10 @@ fn serve(
     terms: &Terms,
     stop: &StepStopper,
     lock: File,
-    tell: &Sender<Result<ProviderAddress, ExportError>>,
+    sender: &Sender<Result<ProviderAddress, ExportError>>,
 ) {
     let served = start(terms).map(|(helper, provider_address)| {
-        let _ = tell.send(Ok(provider_address));
+        let _ = sender.send(Ok(provider_address));
         watch(helper, stop)
     });
     match served {
@@ -186,7 +186,7 @@ fn serve(
             "the partition exported to {} is served no more: {why}",
             terms.borrower
         )),
-        Err(why) => drop(tell.send(Err(why))),
+        Err(why) => drop(sender.send(Err(why))),
     }
     if let Err(e) = settle(&terms.root, &terms.name()) {
         let folder = terms.folder();
@@ -202,7 +202,7 @@ fn start(terms: &Terms) -> Result<(HelperProcess, ProviderAddress), ExportError>
         folder: folder.clone(),
         source,
     };
-    // What an earlier run has left there is the borrower's again.
+    // What an earlier run has left there is again that node's.
     let there = disk_use(&NamespacePlan::brick(&folder));
     record_export(
         &terms.root,
@@ -243,7 +243,7 @@ fn start(terms: &Terms) -> Result<(HelperProcess, ProviderAddress), ExportError>
         on_image: None,
     });
     let with_log = |why: LaunchError| {
-        let log = tail(&folder.join(LOG), SAID);
+        let log = tail(&folder.join(LOG), LOG_SHOWN);
         ExportError::Helper(match log.trim() {
             "" => why.to_string(),
             log => format!("{why}; its log ends with: {log}"),
@@ -287,7 +287,7 @@ fn lock(folder: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// After a loan, whose lock the caller has: what was for its time goes, and if no replica is left all of it.
+/// After an export, whose lock the caller has: what was for its time goes, and if no replica is left all of it.
 fn settle(root: &Path, name: &str) -> io::Result<()> {
     let folder = root.join(name);
     let brick = NamespacePlan::brick(&folder);
@@ -336,7 +336,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A loan that nobody serves, as long as this is there.
+/// An export that nobody serves, as long as this is there.
 pub(crate) struct Idle {
     root: PathBuf,
     /// Below the root: `lent/<workspace>/<borrower>`.
@@ -345,7 +345,7 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// The borrower's tier.
+    /// The tier of the node that attached it.
     pub(crate) fn brick(&self) -> PathBuf {
         NamespacePlan::brick(&self.root.join(&self.name))
     }
@@ -359,8 +359,8 @@ impl Idle {
     }
 }
 
-/// The loans of the tier at `root` that nobody serves, of one workspace or of all.
-pub(crate) fn idle(root: &Path, workspace: Option<&str>) -> Vec<Idle> {
+/// The exports of the tier at `root` that nobody serves, of one workspace or of all.
+pub(crate) fn find_idle(root: &Path, workspace: Option<&str>) -> Vec<Idle> {
     let of = match workspace {
         Some(workspace) => vec![root.join(LENT).join(workspace)],
         None => entries(&root.join(LENT)),
@@ -379,12 +379,12 @@ pub(crate) fn idle(root: &Path, workspace: Option<&str>) -> Vec<Idle> {
     found
 }
 
-/// What dead runs have left of loans of this tier is brought in order.
+/// What dead runs have left of exports of this tier is brought in order.
 pub fn settle_idle(root: &Path) {
-    idle(root, None).into_iter().for_each(Idle::settle);
+    find_idle(root, None).into_iter().for_each(Idle::settle);
 }
 
-/// The names of the nodes that have something on this tier from an earlier loan of a workspace.
+/// The names of the nodes that have something on this tier from an earlier export to a workspace.
 pub fn borrowers(root: &Path, workspace: &str) -> BTreeSet<String> {
     let folders = entries(&root.join(LENT).join(workspace));
     let names = folders.iter().filter_map(|f| f.file_name()?.to_str());
@@ -400,31 +400,33 @@ mod tests {
     fn after_a_loan_only_replicas_are_left_and_count() {
         let tier = tempfile::tempdir().unwrap();
         let root = tier.path();
-        let loan = root.join("lent/w-1/n2");
-        let own = loan.join("brick/w-1/n2");
+        let export = root.join("lent/w-1/n2");
+        let own = export.join("brick/w-1/n2");
         for folder in ["parts/k", "work/0.1", "incoming/x"] {
             std::fs::create_dir_all(own.join(folder)).unwrap();
         }
-        std::fs::create_dir_all(loan.join("brick/.glusterfs/00")).unwrap();
-        std::fs::create_dir_all(loan.join("links")).unwrap();
+        std::fs::create_dir_all(export.join("brick/.glusterfs/00")).unwrap();
+        std::fs::create_dir_all(export.join("links")).unwrap();
         for file in ["brick.vol", "brick.log", "lock"] {
-            std::fs::write(loan.join(file), "secret").unwrap();
+            std::fs::write(export.join(file), "secret").unwrap();
         }
         let file = own.join("parts/k/file");
         std::fs::write(&file, vec![1; 5000]).unwrap();
-        std::fs::hard_link(&file, loan.join("brick/.glusterfs/00/link")).unwrap();
+        std::fs::hard_link(&file, export.join("brick/.glusterfs/00/link")).unwrap();
         assert_eq!(borrowers(root, "w-1"), ["n2".to_owned()].into());
         // Somebody serves it.
-        let held = lock(&loan).unwrap().unwrap();
+        let held = lock(&export).unwrap().unwrap();
         settle_idle(root);
-        assert!(loan.join("brick.vol").exists());
+        assert!(export.join("brick.vol").exists());
         drop(held);
         settle_idle(root);
-        let mut left = entries(&loan);
+        let mut left = entries(&export);
         left.sort();
-        assert_eq!(left, [loan.join("brick"), loan.join("lock")]);
+        assert_eq!(left, [export.join("brick"), export.join("lock")]);
         assert!(
-            file.exists() && !own.join("work").exists() && !loan.join("brick/.glusterfs").exists()
+            file.exists()
+                && !own.join("work").exists()
+                && !export.join("brick/.glusterfs").exists()
         );
         assert!(used_by_all(root) >= 5000);
         std::fs::remove_dir_all(own.join("parts/k")).unwrap();

@@ -1,4 +1,4 @@
-//! A tier that is in the memory, or on the disk, of another node: its brick mounted here. docs/internals/shared-namespace.md, "A borrowed tier".
+//! Attaches a tier that is in the memory, or on the disk, of another node: its brick is mounted here. docs/internals/shared-namespace.md, "A borrowed tier".
 //!
 //! It is mounted in a mount namespace of tarnd's own, so it goes with tarnd, however that ends, and nobody else sees it. A file system
 //! whose other end has gone hangs whoever uses it; here that is for a bounded time: the client gives a brick up that does not answer
@@ -78,7 +78,7 @@ pub struct AttachPoint {
 /// node's own on a file system that all nodes see. The process must have one thread.
 ///
 /// # Errors
-/// Why no tier can be borrowed.
+/// Why no tier can be attached.
 pub fn attach_points(tiers: &[TierSpec], folder: &Path) -> Result<Vec<AttachPoint>, AttachError> {
     let lacking: Vec<&TierSpec> = tiers.iter().filter(|t| lacks(t).is_some()).collect();
     if lacking.is_empty() {
@@ -144,7 +144,7 @@ pub struct AttachedPartition {
 }
 
 impl AttachedPartition {
-    /// Mounts it. `gone` is told when it has gone, and why; it may be told again.
+    /// Mounts it. `gone` is called when it has gone, with the reason; perhaps more than once.
     ///
     /// # Errors
     /// Why it cannot be had.
@@ -166,7 +166,7 @@ impl AttachedPartition {
             at: Some(ground.root.clone()),
         };
         let (ours, stop) = UnixStream::pair().map_err(io)?;
-        let (tell, told) = channel();
+        let (sender, mounted) = channel();
         // The client ends with the thread that started it.
         let thread = std::thread::Builder::new().name("tarn-borrows".into());
         let thread = thread.spawn(move || {
@@ -175,7 +175,7 @@ impl AttachedPartition {
                 .mount(&[provider_address])
                 .map_err(AttachError::Mount);
             let whole = mounted.is_ok();
-            let _ = tell.send(mounted);
+            let _ = sender.send(mounted);
             let pid = client.processes().first().copied();
             if let Some(pid) = pid.filter(|_| whole) {
                 watch(&plan.mount(), pid, &stop, &gone);
@@ -190,7 +190,7 @@ impl AttachedPartition {
             stop: Some(ours),
             thread: Some(thread.map_err(io)?),
         };
-        let mounted = told.recv();
+        let mounted = mounted.recv();
         mounted.unwrap_or(Err(AttachError::Internal))?;
         Ok(this)
     }
@@ -211,9 +211,9 @@ impl AttachedPartition {
         state: &StateDir,
     ) -> Result<(u64, u64), MachineError> {
         let root = self.root();
-        // GlusterFS refuses who makes a file there before it was asked whose its root is.
-        let asked = root.metadata();
-        asked.map_err(|source| MachineError::Io {
+        // GlusterFS refuses to make a file there before somebody has looked whose its root is.
+        let looked_at = root.metadata();
+        looked_at.map_err(|source| MachineError::Io {
             what: format!("the borrowed tier {} cannot be looked at", root.display()),
             source,
         })?;
@@ -257,7 +257,7 @@ fn watch(root: &Path, client: Pid, stop: &UnixStream, gone: &dyn Fn(String)) {
     let Ok(ends) = pidfd_open(client, PidfdFlags::empty()) else {
         return gone("the end of its client cannot be seen".into());
     };
-    let (ask, answers) = looker(root);
+    let (request, answers) = looker(root);
     loop {
         let mut fds =
             [stop.as_fd(), ends.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -268,7 +268,7 @@ fn watch(root: &Path, client: Pid, stop: &UnixStream, gone: &dyn Fn(String)) {
         if !fds[1].revents().is_empty() {
             return gone("its client has ended".into());
         }
-        let _ = ask.send(());
+        let _ = request.send(());
         match answers.recv_timeout(TIMEOUT) {
             Ok(Ok(())) => {}
             Ok(Err(e)) => gone(e.to_string()),
@@ -284,18 +284,18 @@ fn watch(root: &Path, client: Pid, stop: &UnixStream, gone: &dyn Fn(String)) {
     }
 }
 
-/// A thread that looks whenever it is asked: a look may hang.
+/// A thread that looks at each request: a look may hang.
 fn looker(root: &Path) -> (SyncSender<()>, Receiver<io::Result<()>>) {
-    let (ask, asked) = sync_channel::<()>(1);
-    let (tell, answers): (Sender<io::Result<()>>, _) = channel();
+    let (request, requests) = sync_channel::<()>(1);
+    let (sender, answers): (Sender<io::Result<()>>, _) = channel();
     let root = root.to_owned();
     let looking = move || {
-        while asked.recv().is_ok() && tell.send(look(&root)).is_ok() {}
+        while requests.recv().is_ok() && sender.send(look(&root)).is_ok() {}
     };
     // Without it the other end is closed at once.
     let thread = std::thread::Builder::new().name("tarn-looks".into());
     let _ = thread.spawn(looking);
-    (ask, answers)
+    (request, answers)
 }
 
 #[cfg(test)]
