@@ -1,4 +1,4 @@
-//! Why this machine cannot do something.
+//! Reasons why this machine cannot do something.
 
 use std::fmt::Display;
 

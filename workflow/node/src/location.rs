@@ -1,4 +1,4 @@
-//! Where a path really is, by whatever links and spellings.
+//! The place that a path leads to, by whatever links and spellings.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};

@@ -61,7 +61,7 @@ use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::units::Time;
 use tarn_types::workflow::{Keep, Workflow};
 
-/// What a local world is made of.
+/// The parts that a local world is made of.
 pub struct Config {
     /// The run's name.
     pub run: String,

@@ -308,7 +308,7 @@ fn record(
     }
 }
 
-/// What a step left in its scratch folders.
+/// Counts what a step left in its scratch folders.
 pub(crate) fn undeclared(team: &mut Team<'_>) -> Result<Undeclared, Failure> {
     let all = team.run_and_collect(
         |_| StepNodeTask::Undeclared,

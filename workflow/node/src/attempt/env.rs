@@ -1,4 +1,4 @@
-//! What a step finds in its environment.
+//! The environment of a step.
 
 use crate::attempt::jobs::describe;
 use crate::attempt::launchers;

@@ -1,4 +1,4 @@
-//! What has come for the threads of an attempt from the nodes of other worlds.
+//! Messages from the nodes of other worlds that wait for the threads of an attempt.
 
 use crate::attempt::message::{Envelope, Exec};
 use crate::helper::launch::StepStopper;
@@ -148,7 +148,7 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// What has come for the thread that relays `tarn exec`.
+/// Messages that wait for the thread that relays `tarn exec`.
 pub(crate) struct ExecMessageQueue {
     waiting: Mutex<VecDeque<ExecMessage>>,
     closed: AtomicBool,

@@ -1,4 +1,4 @@
-//! What reaches an attempt from outside while it runs: that it is to end, and messages of other nodes.
+//! Two things reach an attempt from outside while it runs: a request to end, and messages of other nodes.
 
 use crate::attempt::envelope_queue::EnvelopeQueue;
 use crate::helper::launch::{StepStopper, StopUrgency};

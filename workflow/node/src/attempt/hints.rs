@@ -1,4 +1,4 @@
-//! What a step that has failed may be about, and what to do: seen in the end of what it printed.
+//! Hints why a step has failed and what to do, found in the end of what it printed.
 
 use crate::attempt::node_context::NodeContext;
 use crate::attempt::step_needs::Need;
@@ -42,7 +42,7 @@ const NOT_LAUNCHED: [&str; 2] = [
 /// How they name its file, and the folder that it was to start in.
 const LAUNCHED: [&str; 2] = ["Executable", "Working directory"];
 
-/// What an exit status may mean that is not the program's own.
+/// The meaning of an exit status that may not be the program's own.
 pub(crate) fn of_status(status: i32) -> &'static str {
     match status {
         status if status == SIGNALLED + PIPE => {
@@ -53,7 +53,7 @@ pub(crate) fn of_status(status: i32) -> &'static str {
     }
 }
 
-/// What the end of a step's log is about, as the rest of a sentence; empty where it says nothing that is known.
+/// A hint from the end of a step's log, as the rest of a sentence; empty where it has nothing that is known.
 pub(crate) fn of_log(shared: &NodeContext, step: &Step, needs: &[Need<'_>], tail: &str) -> String {
     let own = StepHintContext {
         stage: match shared.isolation {

@@ -1,4 +1,4 @@
-//! What the script of a job finds of Slurm where there is no Slurm. docs/guide/sbatch-scripts.md.
+//! The script of a job finds the variables of Slurm where there is no Slurm. docs/guide/sbatch-scripts.md.
 
 use crate::storage::run_facts::RunFacts;
 use std::collections::BTreeMap;

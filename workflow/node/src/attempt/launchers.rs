@@ -1,4 +1,4 @@
-//! What launchers of MPI programs (mpirun, mpiexec, srun) find in the environment of a step: its nodes, and how to reach them in the step's
+//! Launchers of MPI programs (mpirun, mpiexec, srun) find in the environment of a step: its nodes, and how to reach them in the step's
 //! view. A rank that they would start by Slurm, outside of that view, would not see the step's data.
 
 use crate::attempt::node_context::NodeContext;
@@ -53,7 +53,7 @@ pub(crate) fn clean(env: &mut Env) {
     env.retain(|name, _| !goes(name));
 }
 
-/// What it says: `node:ranks`, of `node slots=ranks`. A step of one node has its ranks here, however this host is called.
+/// The text of that file: `node:ranks`, of `node slots=ranks`. A step of one node has its ranks here, however this host is called.
 pub(crate) fn hydra_text(hosts: &str, is_alone: bool) -> String {
     let lines = hosts.lines().filter_map(|line| line.split_once(" slots="));
     let line = |(node, ranks): (&str, &str)| match is_alone {

@@ -1,4 +1,4 @@
-//! What the steps of a run share on the nodes of its world, beside its data: how they are started, and who else there is.
+//! The steps of a run share this on the nodes of its world, beside its data: how they are started, and which other nodes there are.
 
 use crate::attempt::jobs::SyntheticJobIds;
 use crate::attempt::writers::Writers;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tarn_ports::{ChangedSince, CheckpointFinder, Followers, MakePartition, Meter};
 use tarn_types::id::NodeId;
 
-/// What every attempt sees of its world. The data of the run is reached through it.
+/// Every attempt sees this of its world. The data of the run is reached through it.
 pub(crate) struct NodeContext {
     /// Shared with the threads that move, which know nothing of steps.
     pub(crate) data: Arc<DataContext>,

@@ -1,4 +1,4 @@
-//! What the nodes of a step are told to do, and what comes of it. Nodes of other worlds have it in messages.
+//! Tasks of the nodes of a step, and their results. Nodes of other worlds get and send them in messages.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

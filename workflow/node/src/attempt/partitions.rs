@@ -98,7 +98,7 @@ pub(crate) fn socket(
     apart.then(|| show(work.join(SOCKET_FOLDER), SOCKET_VIEW).join(SOCKET))
 }
 
-/// What one that is kept is called beside the checkpoints of instances; none of these can be called so.
+/// The name of one that is kept, beside the checkpoints of instances; none of these can have it.
 pub(crate) fn beside(key: &StoreKey) -> String {
     format!(".{}", key.0)
 }

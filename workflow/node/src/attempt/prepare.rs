@@ -98,7 +98,7 @@ struct DatasetFolders {
     outs: BTreeMap<DataId, PathBuf>,
 }
 
-/// What one node of a step has for it, and where the step sees that.
+/// The folders that one node of a step has for it, and where the step sees them.
 struct PreparedFolders {
     scratch: PathBuf,
     seen_scratch: PathBuf,

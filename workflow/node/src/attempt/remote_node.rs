@@ -25,7 +25,7 @@ use tarn_types::part::PartRef;
 /// How much longer than its helper a follower may take to report that this does not answer.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// What the nodes of a step that are elsewhere are reached through.
+/// Reaches the nodes of a step that are elsewhere.
 pub(crate) struct RemoteNodes<'a> {
     shared: &'a NodeContext,
     run: &'a AttemptSpec,

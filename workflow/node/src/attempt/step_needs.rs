@@ -1,4 +1,4 @@
-//! What a step needs: its datasets, and on each node the replicas of them that it sees.
+//! The needs of a step: its datasets, and on each node the replicas of them that it sees.
 
 use crate::storage::run_facts::RunFacts;
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ impl Need<'_> {
     }
 }
 
-/// What a step needs, each dataset once, in the order of its uses.
+/// The needs of a step, each dataset once, in the order of its uses.
 pub(crate) fn needs<'a>(
     shared: &'a RunFacts,
     step: &Step,

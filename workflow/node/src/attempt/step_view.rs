@@ -1,4 +1,4 @@
-//! What steps see beside their datasets, by name: scratch folder, checkpoints, command and partitions.
+//! Names that steps see beside their datasets: scratch folder, checkpoints, command and partitions.
 
 use crate::helper::command::COMMAND;
 use crate::storage::run_facts::RunFacts;

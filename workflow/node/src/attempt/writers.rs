@@ -1,4 +1,4 @@
-//! What steps write to tiers in memory, and an end to the one that fills its job's memory with more than was set aside for it.
+//! Watches the files that steps write to tiers in memory, and ends the step that fills its job's memory with more than was set aside for it.
 //!
 //! Such files are charged to the job, and go with no process: the kernel, which ends processes when memory runs out, would
 //! come to tarnd in the end. So a step is ended while there is some memory left, and what it wrote is removed.

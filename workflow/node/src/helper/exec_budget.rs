@@ -1,4 +1,4 @@
-//! What all sockets of `tarn exec` in this process may hold together for requests that have not arrived: a step has one for each node
+//! The limits of what all sockets of `tarn exec` in this process hold together for requests that have not arrived: a step has one for each node
 //! that another process owns, and a process may lead many steps.
 
 use crate::helper::protocol::MAX_MESSAGE;
@@ -137,7 +137,7 @@ impl ExecBudgetPool {
     }
 }
 
-/// What was taken of a pool. It goes back when this is dropped.
+/// An amount that was taken of a pool. It goes back when this is dropped.
 pub(crate) struct Lease {
     pool: Arc<ExecBudgetPool>,
     amount: usize,

@@ -145,7 +145,7 @@ impl StepStopper {
     }
 }
 
-/// What a helper is to do.
+/// The task of a helper.
 pub(crate) struct HelperLaunch {
     pub(crate) spec: Spec,
     /// Where the helper's identity is noted, for whoever cleans up after a crash.
@@ -156,7 +156,7 @@ pub(crate) struct HelperLaunch {
     pub(crate) on_image: Option<ImageListener>,
 }
 
-/// Who is told of the images of a step's processes.
+/// Called for each image of a step's processes.
 pub(crate) type ImageListener = Box<dyn Fn(Imaged) + Send>;
 
 /// How the command of a step ended.
@@ -547,7 +547,7 @@ fn enter(
     Ok(())
 }
 
-/// What is said of a step whose helper does not answer any more.
+/// The text for a step whose helper does not answer any more.
 fn stuck(helper: &dyn Launcher) -> String {
     format!(
         "the helper {} of node `{}` was asked to end the step and did not within {}: something of it hangs in the kernel, \

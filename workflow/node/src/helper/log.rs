@@ -1,4 +1,4 @@
-//! What a step prints, on its way into its log: through a pipe, so that the log has a bound.
+//! The output of a step goes into its log through a pipe, so that the log has a bound.
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;

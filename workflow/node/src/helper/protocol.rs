@@ -1,4 +1,4 @@
-//! What tarn and the helper process of a step say to each other: lines of JSON over a socket pair, which is the
+//! Messages between tarn and the helper process of a step: lines of JSON over a socket pair, which is the
 //! helper's standard input. When either end closes, the other knows that its partner is dead.
 
 use crate::helper::image::StepImagePlan;

@@ -166,7 +166,7 @@ fn show(path: &Path, there: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// What the environment names: search paths, sockets of agents, files of credentials.
+/// The paths that the environment names: search paths, sockets of agents, files of credentials.
 fn of_environment(env: &[(OsString, OsString)]) -> Vec<PathBuf> {
     let named = env
         .iter()

@@ -1,4 +1,4 @@
-//! What this machine offers: cores, memory, tiers with their measured bandwidth, and a cluster of N nodes made of it.
+//! The resources of this machine: cores, memory, tiers with their measured bandwidth, and a cluster of N nodes made of it.
 
 mod stand_in;
 
@@ -180,7 +180,7 @@ pub fn machine() -> Result<LocalMachine, MachineError> {
     })
 }
 
-/// What this machine is called.
+/// The name of this machine.
 pub fn host_name() -> String {
     let name = rustix::system::uname();
     name.nodename().to_string_lossy().into_owned()
@@ -231,7 +231,7 @@ pub fn link<E>(
     remembered(name, state, both).map(|b| b.read)
 }
 
-/// What is remembered under a name, or found out now and remembered: (read, write) in bytes a second.
+/// The rates that are remembered under a name, or found out now and remembered: (read, write) in bytes a second.
 fn remembered<E>(
     name: String,
     state: &StateDir,
@@ -418,7 +418,7 @@ pub fn cluster(machine: &LocalMachine, spec: &ClusterSpec<'_>) -> Result<Cluster
     })
 }
 
-/// What a tier in memory may have at most, and what sets that: the memory that is free for it, or what is free of its file system.
+/// The most that a tier in memory may have, and what sets that: the memory that is free for it, or what is free of its file system.
 fn most_of(memory: u64, limited_by: &str, on_disk: u64) -> (u64, String) {
     match on_disk < memory {
         true => (on_disk, "the file system".to_owned()),
@@ -493,7 +493,7 @@ fn for_tier(free: u64) -> u64 {
     free.saturating_sub((free / STEPS_SHARE).max(STEPS_LEAST))
 }
 
-/// What of the tiers at these roots workflows hold now, and the memory mode.
+/// The space that workflows hold now of the tiers at these roots, and the memory mode.
 pub fn held_space(roots: &[PathBuf]) -> NodeTierUsage {
     NodeTierUsage {
         mode: memory_mode(),

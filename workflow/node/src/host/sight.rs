@@ -144,7 +144,7 @@ impl Sights {
     }
 }
 
-/// What was done meanwhile.
+/// Progress of a look.
 enum ProbeUpdate<T> {
     Next(String),
     Done(io::Result<T>),

@@ -379,7 +379,7 @@ pub(crate) fn find_idle(root: &Path, workspace: Option<&str>) -> Vec<Idle> {
     found
 }
 
-/// What dead runs have left of exports of this tier is brought in order.
+/// Brings what dead runs have left of exports of this tier in order.
 pub fn settle_idle(root: &Path) {
     find_idle(root, None).into_iter().for_each(Idle::settle);
 }

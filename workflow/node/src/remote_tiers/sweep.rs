@@ -1,4 +1,4 @@
-//! What dead runs have left of a workspace on tiers, found without knowing anything of those runs but where the tiers were.
+//! Removes what dead runs have left of a workspace on tiers, found without knowing anything of those runs but where the tiers were.
 
 use crate::remote_tiers::exported::{self, Idle};
 use crate::staging::inventory::{HELPER_NOTE, end_leftovers, is_protected, protected_places};

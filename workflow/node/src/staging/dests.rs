@@ -152,14 +152,14 @@ impl DestRecord {
     }
 }
 
-/// What is in a tree and not recorded. What is recorded and gone, somebody has removed: it may be put there again.
+/// Finds what is in a tree and not recorded. What is recorded and gone, somebody has removed: it may be put there again.
 fn stranger(listed: &Manifest, recorded: &Manifest) -> Option<String> {
     let within = |tree: &Manifest, e: &&Entry| tree.find(&e.path).is_some_and(|o| alike(e, o));
     let strange = listed.entries.iter().find(|e| !within(recorded, e))?;
     Some(format!("`{}`", String::from_utf8_lossy(&strange.path)))
 }
 
-/// What an earlier run put into a destination and is not there any more: the first such path, and how many others.
+/// Finds what an earlier run put into a destination and is not there any more: the first such path, and how many others.
 pub fn destination_lacks(
     state: &StateDir,
     workspace: &str,

@@ -245,7 +245,7 @@ fn same_shape(listed: &Manifest, manifest: &Manifest) -> bool {
     listed.entries.len() == manifest.entries.len() && pairs.all(same)
 }
 
-/// What a clean-up must leave, and what this world knows of it.
+/// The data that a clean-up must leave, and what this world knows of it.
 pub(crate) struct Stays<'a> {
     pub(crate) staying: &'a Staying,
     /// Parts whose manifests stay.

@@ -152,7 +152,7 @@ pub(crate) fn list_again(
     Ok(manifest)
 }
 
-/// What the engine is to know of a part.
+/// The facts of a part that the engine gets.
 pub(crate) fn part_info(
     seq: u32,
     class: PartClass,
@@ -240,7 +240,7 @@ fn deepest_existing(path: &Path) -> String {
     }
 }
 
-/// What tells a changed file from one that looks the same; `None` for what is no file.
+/// Stamps that tell changed files from those that look the same; `None` for what is no file.
 fn stamps(root: &Path, tree: &Manifest) -> Vec<Option<Stamp>> {
     let folder = is_tree(root);
     let stamp = |e: &tarn_types::manifest::Entry| match e.kind {
@@ -260,7 +260,7 @@ fn is_tree(root: &Path) -> bool {
     }
 }
 
-/// What changes after this can change unseen: of an object nothing can.
+/// The time after which changes can stay unseen: none of an object.
 fn settled_before(root: &Path, now: i64) -> i64 {
     match is_object(root) {
         true => i64::MAX,

@@ -327,7 +327,7 @@ fn deliver_objects(
     record_arrivals(shared, t, parts, report, began)
 }
 
-/// What is put into an object store for a transfer.
+/// The job that puts data into an object store for a transfer.
 fn delivery_job(shared: &RunFacts, t: &Transfer, from: &Place, dest: &Path) -> DeliveryJob {
     DeliveryJob {
         sources: Vec::new(),
@@ -537,7 +537,7 @@ fn peers(shared: &DataContext, spot: TierRef) -> Result<&dyn Peers, Failure> {
     })
 }
 
-/// Who is told what of a replica has arrived, so that other nodes can read it before it is whole.
+/// The receiver of what has arrived of a replica, so that other nodes can read it before it is whole.
 fn find_arrivals(shared: &DataContext, to: &Place, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
     match to {
         Place::Node(spot) => shared.peers.as_deref()?.arriving(*spot, key),

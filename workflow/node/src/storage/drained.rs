@@ -1,4 +1,4 @@
-//! What was drained is in folders of the external store, or is trees of an object store, which carry the workspace's name.
+//! Drained data is in folders of the external store, or is trees of an object store, which carry the workspace's name.
 
 use crate::storage::store;
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub fn remove_drained(part: &Path, workspace: &str, mover: &dyn Mover) -> Result
     Ok(())
 }
 
-/// What is in an area, whole or not.
+/// The parts in an area, whole or not.
 pub(crate) fn entries(area: &Path, mover: &dyn Mover) -> Result<Vec<PathBuf>, Failure> {
     if !is_object(area) {
         return Ok(store::entries(area));

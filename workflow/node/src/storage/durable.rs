@@ -1,4 +1,4 @@
-//! What is to be kept outlives a loss of power, once the run that made it has ended well.
+//! Data that is to be kept outlives a loss of power, once the run that made it has ended well.
 
 use crate::storage::run_facts::RunFacts;
 use crate::storage::store::{entries, io_failure};

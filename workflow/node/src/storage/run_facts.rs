@@ -1,4 +1,4 @@
-//! What is fixed of a run when its world is built: what it is called, what it does, and where everything of it is.
+//! The facts of a run, fixed when its world is built: what it is called, what it does, and where everything of it is.
 
 use crate::storage::stage;
 use crate::storage::store::{failure, read_manifest, sealed_estimate, stored_estimate};

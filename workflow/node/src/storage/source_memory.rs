@@ -1,4 +1,4 @@
-//! What is remembered of a source between runs: `<state>/sources/<workspace>/<dataset>`. docs/reference/formats.md describes
+//! The memory of a source between runs: `<state>/sources/<workspace>/<dataset>`. docs/reference/formats.md describes
 //! the file.
 
 use std::collections::{BTreeMap, BTreeSet};

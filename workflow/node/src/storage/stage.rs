@@ -1,4 +1,4 @@
-//! Where steps see their folders: `<tier root>/<workspace>/at/<name>`. The mount points are made in each step's namespace. Outside of it
+//! Steps see their folders at `<tier root>/<workspace>/at/<name>`. The mount points are made in each step's namespace. Outside of it
 //! there is a folder in place of each that may be entered, as slurmstepd does for a task of srun before `tarn enter`, and nothing else:
 //! a program that was started outside can neither list, read nor write there, and is told so. Permissions do not bind root: for it
 //! there is a file. An empty folder would take what such a program writes, and lose it.

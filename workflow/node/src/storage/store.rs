@@ -54,7 +54,7 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(path).map_err(|e| io_failure("create the folder", path, &e))
 }
 
-/// What is in a folder; nothing where it cannot be read.
+/// The paths in a folder; none where it cannot be read.
 pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(folder)
         .into_iter()

@@ -1,4 +1,4 @@
-//! What a run that shares its tiers with others gives up for them, and what stays as cache while nobody needs its space.
+//! A run that shares its tiers gives data up for other runs, and keeps some as cache while nobody needs the space.
 
 use super::Local;
 use crate::staging::inventory::is_protected;

@@ -1,4 +1,4 @@
-//! What steps of a run need of this machine, beside programs and space: one namespace over nodes, images of processes.
+//! Steps of a run may need more of this machine than programs and space: one namespace over nodes, images of processes.
 
 use super::Config;
 use crate::capability::CapabilityError;

@@ -1,4 +1,4 @@
-//! What `tarn run` asks of a local world before and after it is driven.
+//! The requests of `tarn run` to a local world before and after it is driven.
 
 use super::Local;
 use crate::capability::CapabilityError;

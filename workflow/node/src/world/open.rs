@@ -1,4 +1,4 @@
-//! What a world is made of before it runs: folders, ledgers and keys, and what steps can have on this machine.
+//! Opens a world before it runs: folders, ledgers and keys, and what steps can have on this machine.
 
 use super::needs::StepCapabilities;
 use super::{Config, world_error};

@@ -1,4 +1,4 @@
-//! What a step wrote on a node becomes parts of its outputs' new versions.
+//! Files that a step wrote on a node become parts of its outputs' new versions.
 
 use super::LocalNode;
 use crate::attempt::node_task::PublishedPart;

@@ -148,7 +148,7 @@ pub(super) fn clone(
     Ok(pipes)
 }
 
-/// What is in a folder and a copy can have, the pipes with their modes, and whether there are sockets.
+/// Lists what is in a folder and a copy can have, the pipes with their modes, and whether there are sockets.
 type Kinds = (Vec<Box<[u8]>>, Vec<(PathBuf, u32)>, bool);
 
 fn kinds(root: &Path) -> io::Result<Kinds> {

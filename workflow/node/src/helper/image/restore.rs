@@ -1,4 +1,4 @@
-//! What a step's helper does about images: has them taken when it is time, and resumes from one.
+//! A step's helper has images taken when it is time, and resumes from one.
 
 use super::take::{IMAGE_ARGUMENT, ORDER, Take, is_torn};
 use super::{CONTENT, PROCESSES, StepImage, StepImagePlan, TAKING, alone, criu};

@@ -1,4 +1,4 @@
-//! What is in the shared namespace before the step begins, put there by the first node.
+//! The first node fills the shared namespace before the step begins.
 
 use super::NamespacePlan;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What the file system has left in a dataset's folder on its brick, and is none of the dataset.
+//! Removes what the file system has left in a dataset's folder on its brick and is none of the dataset.
 
 use rustix::fs::Mode;
 use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! What GlusterFS is told, in files that it reads once: no glusterd, nothing that changes while it runs.
+//! The files that configure GlusterFS, which it reads once: no glusterd, nothing that changes while it runs.
 
 use super::ProviderAddress;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! What stands in for a tier that a node does not have: memory, or a folder that all nodes see. And where one that is borrowed appears.
+//! Memory, or a folder that all nodes see, stands in for a tier that a node does not have. Also the place of one that is attached.
 
 use super::{TierSpec, free_bytes, nameless};
 use crate::storage::tier_folder::{default_root, look_at_root};

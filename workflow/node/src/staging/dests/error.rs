@@ -1,4 +1,4 @@
-//! Why a destination cannot be written, as sentences for people.
+//! The reasons why a destination cannot be written, as sentences for people.
 
 use std::io;
 use std::path::PathBuf;

@@ -11,7 +11,7 @@ use tarn_ports::{Control, Mover};
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
 
-/// What a file system without the flags of `renameat2` answers (NFS has none).
+/// The error of a file system without the flags of `renameat2` (NFS has none).
 fn unknown(e: Errno) -> bool {
     matches!(e, Errno::INVAL | Errno::NOSYS | Errno::NOTSUP)
 }

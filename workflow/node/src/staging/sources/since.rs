@@ -1,4 +1,4 @@
-//! What of a source is not what it was when a run listed it.
+//! Finds what has changed in a source since a run listed it.
 
 use super::{SourceLook, fill, is_tree, on_disk, resolve, stamps};
 use crate::storage::source_memory;

@@ -1,4 +1,4 @@
-//! What earlier runs have left on the tiers and this run has not taken over (yet): the engine does not know of it.
+//! Replicas that earlier runs have left on the tiers and this run has not taken over (yet): the engine does not know of them.
 //!
 //! What nobody asks to keep makes way as soon as its space is claimed; should the engine want to take it over after
 //! that, it is told that it is gone. What is to be kept and may still be taken over counts from the moment it is in the

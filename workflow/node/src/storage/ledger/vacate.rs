@@ -1,4 +1,4 @@
-//! What goes from a tier with the last data of a workspace: its folders and its claim.
+//! Gives the place of a workspace on a tier back: its empty folders and its claim.
 
 use super::cache::prune;
 use super::page::{TierClaims, lock};
