@@ -243,10 +243,10 @@ impl Local {
             dataset.is_some_and(|d| matches!(d.keep, Keep::For(_) | Keep::Forever))
                 && workflow.last_version(part.data) == part.version
         });
-        let spots: Vec<TierRef> = shared.own_tiers().map(|(spot, ..)| spot).collect();
+        let tier_refs: Vec<TierRef> = shared.own_tiers().map(|(tier_ref, ..)| tier_ref).collect();
         let folders = kept.flat_map(|(_, key)| {
-            let on = |spot: &TierRef| shared.replica(*spot, &key).ok();
-            spots.iter().filter_map(on).collect::<Vec<_>>()
+            let on = |tier_ref: &TierRef| shared.replica(*tier_ref, &key).ok();
+            tier_refs.iter().filter_map(on).collect::<Vec<_>>()
         });
         folders.filter(|f| is_folder(f)).collect()
     }
@@ -337,14 +337,14 @@ impl Local {
     /// A replica of an earlier run becomes one of this run, if it has not made way for something else.
     fn take_over(&mut self, part: PartRef, key: &StoreKey, at: &Place) {
         let path = match at {
-            Place::Node(spot) if !self.shared.own.has(spot.node) => return,
+            Place::Node(tier_ref) if !self.shared.own.has(tier_ref.node) => return,
             Place::Drained if !self.shared.is_home() => return,
-            Place::Node(spot) => {
-                if self.shared.ledgers.take_over(*spot, key) {
+            Place::Node(tier_ref) => {
+                if self.shared.ledgers.take_over(*tier_ref, key) {
                     // Space that was kept from the engine is now its own.
                     self.looked = None;
                 }
-                self.shared.replica(*spot, key)
+                self.shared.replica(*tier_ref, key)
             }
             Place::Drained => self.shared.drained(key),
             Place::Source | Place::External(_) => return,
@@ -401,8 +401,12 @@ impl Local {
         if let Some(pool) = &self.pool {
             pool.give_up_image(instance);
         }
-        let kept = |spot| CheckpointFolders::new(&self.shared, instance, spot);
-        for kept in at.iter().filter_map(|spot| kept(*spot).ok()).take(1) {
+        let kept = |tier_ref| CheckpointFolders::new(&self.shared, instance, tier_ref);
+        for kept in at
+            .iter()
+            .filter_map(|tier_ref| kept(*tier_ref).ok())
+            .take(1)
+        {
             unlist(&self.shared, &kept);
         }
         self.forget(at, kept);
@@ -424,11 +428,14 @@ impl Local {
 
     /// What was kept at these places, where attempts have looked for it, is removed.
     fn forget(&self, at: &[TierRef], kept: impl Fn(TierRef) -> Result<CheckpointFolders, Failure>) {
-        let own = at.iter().filter(|spot| self.shared.own.has(spot.node));
-        let kept = own.filter_map(|spot| Some((*spot, kept(*spot).ok()?)));
+        let own = at
+            .iter()
+            .filter(|tier_ref| self.shared.own.has(tier_ref.node));
+        let kept = own.filter_map(|tier_ref| Some((*tier_ref, kept(*tier_ref).ok()?)));
         // What follows may run there again.
-        let aside = kept
-            .filter_map(|(spot, kept)| checkpoint_folders::set_aside(&self.shared, &kept, spot));
+        let aside = kept.filter_map(|(tier_ref, kept)| {
+            checkpoint_folders::set_aside(&self.shared, &kept, tier_ref)
+        });
         let aside = aside.collect();
         if let Some(pool) = &self.pool {
             pool.add(DataJob::Forget(aside));
@@ -560,8 +567,9 @@ impl World for Local {
             })),
             Do::Forget { instance, at } => self.forget_instance(*instance, at),
             Do::Discard { key, at, .. } => {
-                let kept =
-                    |spot| CheckpointFolders::named(&self.shared, partitions::beside(key), spot);
+                let kept = |tier_ref| {
+                    CheckpointFolders::named(&self.shared, partitions::beside(key), tier_ref)
+                };
                 self.forget(at, kept);
             }
             Do::Reuse { instance, prior } => self.reuse(*instance, *prior),

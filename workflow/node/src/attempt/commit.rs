@@ -283,13 +283,13 @@ fn record(
     let mut recorded: Vec<(PartInfo, Vec<_>)> = Vec::with_capacity(parts.len());
     for part in parts {
         let mut most = 0;
-        let mut spots = Vec::new();
+        let mut tier_refs = Vec::new();
         for at in part.holders {
             let (Some(member), Some(own)) = (team.members.get(at), stored.get_mut(at)) else {
                 continue;
             };
             most = most.max(own.next().copied().unwrap_or(0));
-            spots.push(member.spot());
+            tier_refs.push(member.tier_ref());
         }
         let id = PartRef {
             data: need.data,
@@ -299,7 +299,7 @@ fn record(
         };
         team.shared.know(id, part.class.clone(), part.key.clone());
         let info = part_info(part.seq, part.class, &part.manifest, most, part.key);
-        recorded.push((info, spots));
+        recorded.push((info, tier_refs));
     }
     Output {
         data: need.data,

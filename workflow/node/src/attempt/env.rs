@@ -143,9 +143,9 @@ fn search_path(usual: Option<&OsString>, workflow: &Path, helper: &Path) -> OsSt
 
 fn exec_folders(shared: &RunFacts, run: &AttemptSpec) -> OsString {
     let mut lines = OsString::new();
-    for spot in &run.nodes {
-        let node = shared.cluster.nodes.get(spot.node.at());
-        if let (Some(node), Ok(work)) = (node, shared.work_folder(run, *spot)) {
+    for tier_ref in &run.nodes {
+        let node = shared.cluster.nodes.get(tier_ref.node.at());
+        if let (Some(node), Ok(work)) = (node, shared.work_folder(run, *tier_ref)) {
             lines.push(format!("{} ", node.name));
             lines.push(work.join("exec"));
             lines.push("\n");

@@ -109,8 +109,8 @@ impl StepRouter {
 
     fn begin(&mut self, leader: NodeId, part: AttemptPosition, run: Box<AttemptSpec>) {
         let known = self.attended.lock().map_or(true, |a| a.contains_key(&part));
-        let spot = run.nodes.get(part.1);
-        let own = spot.is_some_and(|s| self.shared.own.has(s.node));
+        let tier_ref = run.nodes.get(part.1);
+        let own = tier_ref.is_some_and(|s| self.shared.own.has(s.node));
         if known || !own || part.0 != (run.instance, run.attempt) {
             return self.lost(leader, part);
         }
@@ -223,7 +223,7 @@ impl StepRouter {
 /// Does what the leader says until the attempt is over, or the leader is lost.
 fn attend(line: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
     let shared = line.shared;
-    let (Some(envelopes), Some(spot)) = (&handle.envelopes, run.nodes.get(line.at)) else {
+    let (Some(envelopes), Some(tier_ref)) = (&handle.envelopes, run.nodes.get(line.at)) else {
         return;
     };
     let step = shared.workflow.steps.get(run.instance.step.at());
@@ -252,14 +252,14 @@ fn attend(line: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
         needs: &needs,
         handle,
         log: &log,
-        home: *spot,
+        home: *tier_ref,
     };
-    let relay = Relay::of_follower(line, run, *spot, envelopes);
+    let relay = Relay::of_follower(line, run, *tier_ref, envelopes);
     let follower = Follower {
         line,
         envelopes,
         handle,
-        here: LocalNode::new(of, line.at, *spot),
+        here: LocalNode::new(of, line.at, *tier_ref),
         listens: false,
     };
     std::thread::scope(|scope| {

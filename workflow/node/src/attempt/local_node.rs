@@ -70,7 +70,7 @@ pub(crate) struct LocalNode<'a> {
     /// Its position among the step's nodes.
     at: usize,
     name: String,
-    spot: TierRef,
+    tier_ref: TierRef,
     helper: Option<HelperProcess>,
     reserved: Option<Reservation<'a>>,
     /// While it is there, partitions that are on other nodes too are open to the step.
@@ -90,12 +90,12 @@ pub(crate) struct LocalNode<'a> {
 }
 
 impl<'a> LocalNode<'a> {
-    pub(crate) fn new(of: Attempted<'a>, at: usize, spot: TierRef) -> Self {
+    pub(crate) fn new(of: Attempted<'a>, at: usize, tier_ref: TierRef) -> Self {
         Self {
             of,
             at,
-            name: of.shared.node_name(spot.node),
-            spot,
+            name: of.shared.node_name(tier_ref.node),
+            tier_ref,
             helper: None,
             reserved: None,
             pieces: None,
@@ -112,7 +112,7 @@ impl<'a> LocalNode<'a> {
     }
 
     fn work(&self) -> Result<PathBuf, Failure> {
-        self.of.shared.work_folder(self.of.run, self.spot)
+        self.of.shared.work_folder(self.of.run, self.tier_ref)
     }
 
     fn ready(&self) -> Result<&PreparedNode, Failure> {
@@ -144,10 +144,10 @@ impl<'a> LocalNode<'a> {
         let stopped = || handle.stop.is_requested();
         if let Some(kept) = self.checkpoint_folders()? {
             // They have the space that is claimed now.
-            shared.ledgers.left(self.spot, &kept.key);
+            shared.ledgers.left(self.tier_ref, &kept.key);
         }
         let bytes = run.reserve.saturating_add(self.put_in()?);
-        self.reserved = Some(shared.reserve(self.spot, bytes, &stopped)?);
+        self.reserved = Some(shared.reserve(self.tier_ref, bytes, &stopped)?);
         for partition in partitions::of(shared, run)? {
             self.partition_space
                 .push(partition.reserve(shared, self.at, &stopped)?);
@@ -183,7 +183,7 @@ impl<'a> LocalNode<'a> {
         } = self.of;
         let restart = step
             .restart
-            .map(|_| CheckpointFolders::new(shared, run.instance, self.spot));
+            .map(|_| CheckpointFolders::new(shared, run.instance, self.tier_ref));
         restart.transpose()
     }
 
@@ -252,7 +252,7 @@ impl<'a> LocalNode<'a> {
         let home = shared.work_folder(run, self.of.home)?;
         let hostfile = home.join("hosts");
         let exec = (run.nodes.len() > 1).then(|| home.join("exec"));
-        if self.spot == self.of.home {
+        if self.tier_ref == self.of.home {
             let write = |path: &Path, text: &str| {
                 std::fs::write(path, text).map_err(|e| io_failure("write", path, &e))
             };
@@ -264,12 +264,12 @@ impl<'a> LocalNode<'a> {
         self.mount_tmpfs(&work)?;
         self.make_partitions()?;
         self.pieces = partitions::export_pieces((shared, run), self.at, &work)?;
-        let tier = shared.tier_name(self.spot).unwrap_or_default();
+        let tier = shared.tier_name(self.tier_ref).unwrap_or_default();
         let sockets = shared.sockets.as_ref();
         self.claim = sockets.map(|s| s.take(self.of.step.cores, tier));
         let cpus = self.claim.as_ref().map(|c| c.cpus.clone());
         // What is cloned for the step.
-        let _near = shared.near(self.spot);
+        let _near = shared.near(self.tier_ref);
         let image = self.image()?;
         let setup = NodeSetup {
             shared,
@@ -278,7 +278,7 @@ impl<'a> LocalNode<'a> {
             run,
             at: self.at,
             name: self.name.clone(),
-            spot: self.spot,
+            tier_ref: self.tier_ref,
             work,
             cpus: cpus.unwrap_or_default(),
             tmpfs: self.tmpfs.as_ref(),
@@ -298,7 +298,7 @@ impl<'a> LocalNode<'a> {
     fn make_partitions(&mut self) -> Result<(), Failure> {
         let Attempted { shared, run, .. } = self.of;
         let all = partitions::of(shared, run)?;
-        let _near = self.of.shared.near(self.spot);
+        let _near = self.of.shared.near(self.tier_ref);
         for beside in all
             .iter()
             .filter_map(|p| p.work_beside(shared, run, self.at))
@@ -385,8 +385,8 @@ impl<'a> LocalNode<'a> {
             handle,
             ..
         } = self.of;
-        let tier = shared.cluster.nodes.get(self.spot.node.at());
-        let tier = tier?.tiers.get(self.spot.tier.at())?;
+        let tier = shared.cluster.nodes.get(self.tier_ref.node.at());
+        let tier = tier?.tiers.get(self.tier_ref.tier.at())?;
         if let Some(tmpfs) = &self.tmpfs {
             // Its scratch folder is there too; what it writes elsewhere on a tier in memory is watched with it.
             let outs = ready.outs.values().filter(|_| in_memory(&ready.work));
@@ -504,7 +504,7 @@ impl<'a> LocalNode<'a> {
         if Need::spread(self.of.needs, self.of.shared, self.of.run).any(|n| n.data == data) {
             tidy(folder).map_err(|e| failure(FailureKind::Io, e.to_string()))?;
         }
-        let _near = self.of.shared.near(self.spot);
+        let _near = self.of.shared.near(self.tier_ref);
         let hashed = || self.of.shared.mover.digest(folder, &self.of.handle.control);
         let digest = match hashed() {
             Err(e) if e.failure.kind == FailureKind::Io && self.without_sockets(name, folder) => {
@@ -524,14 +524,14 @@ impl<'a> LocalNode<'a> {
     /// more than its size, and what is on it then is in the way of everything else. What fits has its space from here on.
     fn fits(&mut self) -> Result<(), Failure> {
         let Attempted { shared, needs, .. } = self.of;
-        let node = shared.cluster.nodes.get(self.spot.node.at());
-        let Some(tier) = node.and_then(|n| n.tiers.get(self.spot.tier.at())) else {
+        let node = shared.cluster.nodes.get(self.tier_ref.node.at());
+        let Some(tier) = node.and_then(|n| n.tiers.get(self.tier_ref.tier.at())) else {
             return Ok(());
         };
         let trees = self.trees.iter();
         let written: u64 = trees.map(|(data, t)| shared.estimate(*data, t)).sum();
         let held = needs.iter().filter_map(|n| n.held.get(self.at)).flatten();
-        let on_tier = held.filter(|h| h.spot == self.spot);
+        let on_tier = held.filter(|h| h.spot == self.tier_ref);
         let read: BTreeSet<(&StoreKey, DataId)> = on_tier.map(|h| (&h.key, h.part.data)).collect();
         let mut beside = 0u64;
         for (key, data) in read {
@@ -539,7 +539,7 @@ impl<'a> LocalNode<'a> {
         }
         let capacity = tier
             .capacity
-            .saturating_sub(shared.ledgers.not_ours(self.spot));
+            .saturating_sub(shared.ledgers.not_ours(self.tier_ref));
         let lack = |what: String, remedy: &str| {
             let message = format!(
                 "it succeeded, but its outputs take {} on node `{}`, and its tier `{}` of {} cannot hold them beside \
@@ -558,7 +558,7 @@ impl<'a> LocalNode<'a> {
         let Some(reserved) = &mut self.reserved else {
             return Ok(());
         };
-        match shared.grow(self.spot, reserved, written) {
+        match shared.grow(self.tier_ref, reserved, written) {
             Ok(()) => Ok(()),
             Err(others) => lack(
                 format!(
@@ -590,7 +590,7 @@ impl<'a> LocalNode<'a> {
         self.pieces = None;
         if !committed {
             for key in std::mem::take(&mut self.published) {
-                self.of.shared.take_back(&Place::Node(self.spot), &key);
+                self.of.shared.take_back(&Place::Node(self.tier_ref), &key);
             }
         }
         self.claim = None;
@@ -599,7 +599,7 @@ impl<'a> LocalNode<'a> {
         self.partition_space.clear();
         self.tmpfs = None;
         if let Ok(Some(kept)) = self.checkpoint_folders() {
-            kept.account(self.of.shared, self.spot);
+            kept.account(self.of.shared, self.tier_ref);
         }
         let Attempted { shared, run, .. } = self.of;
         let own = partitions::of(shared, run).unwrap_or_default();
@@ -623,8 +623,8 @@ impl Member for LocalNode<'_> {
         &self.name
     }
 
-    fn spot(&self) -> TierRef {
-        self.spot
+    fn tier_ref(&self) -> TierRef {
+        self.tier_ref
     }
 
     fn begin(&mut self, _: &StepNodeTask) {}

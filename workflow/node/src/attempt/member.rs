@@ -12,7 +12,7 @@ pub(crate) trait Member {
     fn name(&self) -> &str;
 
     /// The node, and the tier of its outputs.
-    fn spot(&self) -> TierRef;
+    fn tier_ref(&self) -> TierRef;
 
     /// A task is to be done soon: who is elsewhere may begin.
     fn begin(&mut self, task: &StepNodeTask);

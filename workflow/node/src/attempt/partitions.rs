@@ -110,11 +110,11 @@ impl AttemptPartition<'_> {
 
     /// Whether it is spread over nodes that are not all this world's.
     fn is_apart(&self, shared: &RunFacts) -> bool {
-        let mut spots = self.assignment.spots.iter();
-        self.about.spread.is_some() && spots.any(|s| !shared.own.has(s.node))
+        let mut tier_refs = self.assignment.spots.iter();
+        self.about.spread.is_some() && tier_refs.any(|s| !shared.own.has(s.node))
     }
 
-    fn spot(&self, at: usize) -> TierRef {
+    fn tier_ref(&self, at: usize) -> TierRef {
         self.assignment.spots[at]
     }
 
@@ -123,12 +123,12 @@ impl AttemptPartition<'_> {
         if self.is_kept() {
             return Ok(self.kept(shared, at)?.tier);
         }
-        let work = shared.work_folder(run, self.spot(at))?;
+        let work = shared.work_folder(run, self.tier_ref(at))?;
         Ok(work.join(FOLDER).join(&self.about.name))
     }
 
     fn kept(&self, shared: &RunFacts, at: usize) -> Result<CheckpointFolders, Failure> {
-        CheckpointFolders::named(shared, beside(&self.assignment.key), self.spot(at))
+        CheckpointFolders::named(shared, beside(&self.assignment.key), self.tier_ref(at))
     }
 
     fn is_there(&self, shared: &RunFacts, at: usize) -> Result<bool, Failure> {
@@ -147,7 +147,7 @@ impl AttemptPartition<'_> {
             return Ok(None);
         }
         if self.assignment.filled {
-            let node = shared.cluster.nodes.get(self.spot(at).node.at());
+            let node = shared.cluster.nodes.get(self.tier_ref(at).node.at());
             let message = format!(
                 "its partition `{}` is not on node `{}` any more, with the data that steps wrote to it; `tarn run` starts again",
                 self.about.name,
@@ -156,7 +156,9 @@ impl AttemptPartition<'_> {
             return Err(failure(FailureKind::Launch, message));
         }
         let bytes = self.about.takes(self.assignment.spots.len());
-        shared.reserve(self.spot(at), bytes, cancelled).map(Some)
+        shared
+            .reserve(self.tier_ref(at), bytes, cancelled)
+            .map(Some)
     }
 
     /// Makes it at a position, if it is not there: it has its name when it is whole. Its space was claimed.
@@ -183,7 +185,7 @@ impl AttemptPartition<'_> {
             let key = self.kept(shared, at)?.key;
             match reserved {
                 Some(reserved) => reserved.arrived(&key, stored),
-                None => shared.ledgers.found(self.spot(at), &key, stored),
+                None => shared.ledgers.found(self.tier_ref(at), &key, stored),
             }
         }
         Ok(())
@@ -196,8 +198,8 @@ impl AttemptPartition<'_> {
         run: &AttemptSpec,
         at: usize,
     ) -> Option<PathBuf> {
-        let apart = !self.is_kept() && run.nodes.get(at) != Some(&self.spot(at));
-        apart.then(|| shared.work_folder(run, self.spot(at)).ok())?
+        let apart = !self.is_kept() && run.nodes.get(at) != Some(&self.tier_ref(at));
+        apart.then(|| shared.work_folder(run, self.tier_ref(at)).ok())?
     }
 
     /// What the step sees at a position. `show` says where a folder is seen.
@@ -215,7 +217,7 @@ impl AttemptPartition<'_> {
         let names = pieces.map(|piece| {
             if apart {
                 // The same on all nodes: the environment goes from one to the other.
-                let node = shared.node_name(self.spot(piece).node);
+                let node = shared.node_name(self.tier_ref(piece).node);
                 return Ok(PathBuf::from(format!("{node}:{STEP_SPACE}/{name}")));
             }
             let folder = self.folder(shared, run, piece)?;

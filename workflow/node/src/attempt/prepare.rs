@@ -50,7 +50,7 @@ pub(crate) struct NodeSetup<'a> {
     pub(crate) run: &'a AttemptSpec,
     pub(crate) at: usize,
     pub(crate) name: String,
-    pub(crate) spot: TierRef,
+    pub(crate) tier_ref: TierRef,
     pub(crate) work: PathBuf,
     /// Processors that the step runs on there; none: it is not bound.
     pub(crate) cpus: Vec<u32>,
@@ -312,7 +312,7 @@ impl NodeSetup<'_> {
         let Some(restart) = self.step.restart else {
             return Ok((None, None));
         };
-        let kept = CheckpointFolders::new(self.shared, self.run.instance, self.spot)?;
+        let kept = CheckpointFolders::new(self.shared, self.run.instance, self.tier_ref)?;
         kept.make(restart.from)?;
         let mut images = self.images(&kept.tier, scratch, (outs, tmp), control)?;
         if let (Some(plan), true) = (&mut images, restart.alone) {
@@ -453,7 +453,7 @@ impl NodeSetup<'_> {
         let lists = match self.step.restart.is_some_and(|r| r.buddy) {
             true => Some(Lists::of(
                 self.shared,
-                &CheckpointFolders::new(self.shared, instance, self.spot)?,
+                &CheckpointFolders::new(self.shared, instance, self.tier_ref)?,
             )),
             false => None,
         };

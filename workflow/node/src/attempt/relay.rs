@@ -79,15 +79,15 @@ impl<'a> Relay<'a> {
         let folder = exec_folder(shared, run, home)?;
         let folder = File::open(folder)?;
         let mut provider_addresses = Vec::new();
-        for (at, spot) in run.nodes.iter().enumerate() {
-            if shared.own.has(spot.node) {
+        for (at, tier_ref) in run.nodes.iter().enumerate() {
+            if shared.own.has(tier_ref.node) {
                 continue;
             }
-            let name = shared.node_name(spot.node);
+            let name = shared.node_name(tier_ref.node);
             let listener = ExecListener::bind(&folder, &name)?;
             let line = AttemptPeer {
                 shared,
-                to: spot.node,
+                to: tier_ref.node,
                 step: (run.instance, run.attempt),
                 at,
             };
@@ -266,9 +266,9 @@ impl<'a> Relay<'a> {
     }
 }
 
-fn exec_folder(shared: &RunFacts, run: &AttemptSpec, spot: TierRef) -> io::Result<PathBuf> {
+fn exec_folder(shared: &RunFacts, run: &AttemptSpec, tier_ref: TierRef) -> io::Result<PathBuf> {
     let work = shared
-        .work_folder(run, spot)
+        .work_folder(run, tier_ref)
         .map_err(|f| io::Error::other(f.message))?;
     Ok(Path::join(&work, "exec"))
 }

@@ -54,10 +54,10 @@ impl<'a> RemoteNodes<'a> {
         })
     }
 
-    fn peer(&self, at: usize, spot: TierRef) -> AttemptPeer<'a> {
+    fn peer(&self, at: usize, tier_ref: TierRef) -> AttemptPeer<'a> {
         AttemptPeer {
             shared: self.shared,
-            to: spot.node,
+            to: tier_ref.node,
             step: (self.run.instance, self.run.attempt),
             at,
         }
@@ -68,9 +68,10 @@ impl<'a> RemoteNodes<'a> {
         if self.cancelled.replace(true) {
             return;
         }
-        for (at, spot) in self.run.nodes.iter().enumerate() {
-            if !self.shared.own.has(spot.node) {
-                self.peer(at, *spot).send_message(AttemptMessage::Cancel);
+        for (at, tier_ref) in self.run.nodes.iter().enumerate() {
+            if !self.shared.own.has(tier_ref.node) {
+                self.peer(at, *tier_ref)
+                    .send_message(AttemptMessage::Cancel);
             }
         }
     }
@@ -81,7 +82,7 @@ pub(crate) struct RemoteNode<'a> {
     remote: Rc<RemoteNodes<'a>>,
     peer: AttemptPeer<'a>,
     name: String,
-    spot: TierRef,
+    tier_ref: TierRef,
     used: Option<ProcessUsage>,
     /// Reports of its helper that nobody has taken yet; `None`: it is gone.
     reports: VecDeque<Option<HelperReport>>,
@@ -93,11 +94,11 @@ pub(crate) struct RemoteNode<'a> {
 }
 
 impl<'a> RemoteNode<'a> {
-    pub(crate) fn new(remote: Rc<RemoteNodes<'a>>, at: usize, spot: TierRef) -> Self {
+    pub(crate) fn new(remote: Rc<RemoteNodes<'a>>, at: usize, tier_ref: TierRef) -> Self {
         let mut far = Self {
-            peer: remote.peer(at, spot),
-            name: remote.shared.node_name(spot.node),
-            spot,
+            peer: remote.peer(at, tier_ref),
+            name: remote.shared.node_name(tier_ref.node),
+            tier_ref,
             used: None,
             reports: VecDeque::new(),
             gone: false,
@@ -185,8 +186,8 @@ impl Member for RemoteNode<'_> {
         &self.name
     }
 
-    fn spot(&self) -> TierRef {
-        self.spot
+    fn tier_ref(&self) -> TierRef {
+        self.tier_ref
     }
 
     fn begin(&mut self, task: &StepNodeTask) {

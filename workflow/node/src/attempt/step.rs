@@ -163,12 +163,12 @@ fn assemble(of: Attempted<'_>) -> Result<Team<'_>, Failure> {
     if let Some(envelopes) = &handle.envelopes {
         team.remote = Some(Rc::new(RemoteNodes::new(shared, run, handle, envelopes)?));
     }
-    for (at, spot) in run.nodes.iter().enumerate() {
+    for (at, tier_ref) in run.nodes.iter().enumerate() {
         let member: Box<dyn Member + '_> = match &team.remote {
-            Some(remote) if !shared.own.has(spot.node) => {
-                Box::new(RemoteNode::new(Rc::clone(remote), at, *spot))
+            Some(remote) if !shared.own.has(tier_ref.node) => {
+                Box::new(RemoteNode::new(Rc::clone(remote), at, *tier_ref))
             }
-            _ => Box::new(LocalNode::new(of, at, *spot)),
+            _ => Box::new(LocalNode::new(of, at, *tier_ref)),
         };
         team.members.push(member);
     }
@@ -272,7 +272,7 @@ fn execute_on(
     let stop = &of.handle.stop;
     let members = team.members.iter_mut();
     let mut helpers: Vec<&mut dyn Launcher> = members.filter_map(|m| m.helper()).collect();
-    let address = |spot: &TierRef| of.shared.addresses.get(&spot.node).cloned();
+    let address = |tier_ref: &TierRef| of.shared.addresses.get(&tier_ref.node).cloned();
     let hosts: Vec<String> = of.run.nodes.iter().filter_map(address).collect();
     let Some(envelopes) = &of.handle.envelopes else {
         return execute(&mut helpers, &hosts, limit, stop);

@@ -53,8 +53,8 @@ impl Team<'_> {
             }
         }
         // Told before the step's end: then they are not believed in when it is tried again.
-        for (part, spot) in self.members.iter_mut().flat_map(|m| m.evicted()) {
-            let at = Place::Node(spot);
+        for (part, tier_ref) in self.members.iter_mut().flat_map(|m| m.evicted()) {
+            let at = Place::Node(tier_ref);
             self.shared
                 .deliver(NodeLoopEvent::News(Event::Evicted { part, at }));
         }

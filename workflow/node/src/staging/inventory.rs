@@ -63,23 +63,23 @@ pub(crate) fn inventory(
             seal.as_ref(),
             &mut seen_of,
         )? {
-            if let Place::Node(spot) = place
-                && shared.others_at(*spot, key).is_none()
-                && let Ok(path) = shared.replica(*spot, key)
+            if let Place::Node(tier_ref) = place
+                && shared.others_at(*tier_ref, key).is_none()
+                && let Ok(path) = shared.replica(*tier_ref, key)
             {
                 let stored = shared.mover.stored(&path).unwrap_or(0);
-                shared.ledgers.found(*spot, key, stored);
+                shared.ledgers.found(*tier_ref, key, stored);
             }
             found.push((*part, place.clone()));
         }
     }
     let whole: BTreeSet<&(PartRef, Place)> = found.iter().collect();
     for (part, key, place) in wanted {
-        if let Place::Node(spot) = place
+        if let Place::Node(tier_ref) = place
             && !whole.contains(&(*part, place.clone()))
         {
             // Of another workflow's: this run reads it no more, and may bring a whole one there.
-            shared.leave_to_others(*spot, key);
+            shared.leave_to_others(*tier_ref, key);
         }
     }
     Ok(found)
@@ -133,7 +133,7 @@ fn manifest_of(
         return Ok(Some(manifest));
     }
     let root = match place {
-        Place::Node(spot) => shared.replica(*spot, key),
+        Place::Node(tier_ref) => shared.replica(*tier_ref, key),
         Place::Drained => shared.drained(key),
         Place::External(_) | Place::Source => return Ok(None),
     };
@@ -187,7 +187,7 @@ fn holds(
         Ok(listed.as_ref().is_some_and(|l| contains(l, manifest)))
     };
     let root = match place {
-        Place::Node(spot) => shared.replica(*spot, key),
+        Place::Node(tier_ref) => shared.replica(*tier_ref, key),
         Place::Drained => shared.drained(key),
         // A rescue is not recorded; what is there says enough.
         Place::External(folder) => {
@@ -288,17 +288,17 @@ pub(crate) fn clean(shared: &DataContext, stays: Stays<'_>) -> Cleaned {
         stays,
         done: Cleaned::default(),
     };
-    for (spot, node, tier) in shared.own_tiers() {
+    for (tier_ref, node, tier) in shared.own_tiers() {
         let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
-        cleaner.tier(&dir, Some(spot));
+        cleaner.tier(&dir, Some(tier_ref));
     }
     for run in entries(&checkpoint_folders::memory(&shared.workspace)) {
         if run.file_name().is_none_or(|n| n != &*shared.run) {
             cleaner.remove(&run);
         }
     }
-    for (root, spot) in roots(shared) {
-        cleaner.foreign(&root, spot);
+    for (root, tier_ref) in roots(shared) {
+        cleaner.foreign(&root, tier_ref);
     }
     if shared.is_home() {
         cleaner.external();
@@ -313,13 +313,13 @@ pub(crate) fn clean(shared: &DataContext, stays: Stays<'_>) -> Cleaned {
     cleaner.done
 }
 
-/// The workspace's folder on each tier root, with a spot that is accounted there.
+/// The workspace's folder on each tier root, with a tier that is accounted there.
 fn roots(shared: &DataContext) -> BTreeMap<PathBuf, TierRef> {
     let mut roots = BTreeMap::new();
-    for (spot, _, tier) in shared.own_tiers() {
+    for (tier_ref, _, tier) in shared.own_tiers() {
         roots
             .entry(tier.root.join(&shared.workspace))
-            .or_insert(spot);
+            .or_insert(tier_ref);
     }
     roots
 }
@@ -340,37 +340,37 @@ impl Cleaner<'_> {
         self.done.removed.push(path);
     }
 
-    /// One node's folder; without a spot it is no node of this cluster.
-    fn tier(&mut self, dir: &TierDir, spot: Option<TierRef>) {
+    /// One node's folder; without a tier it is no node of this cluster.
+    fn tier(&mut self, dir: &TierDir, tier_ref: Option<TierRef>) {
         for work in entries(&dir.work()) {
             end_leftovers(&work.join(HELPER_NOTE));
             self.remove(&work);
         }
         for path in entries(&dir.incoming()) {
-            if spot.is_none() || !self.stays.staying.resumable.contains(&key_of(&path)) {
+            if tier_ref.is_none() || !self.stays.staying.resumable.contains(&key_of(&path)) {
                 self.remove(&path);
             }
         }
         for run in entries(&dir.checkpoints()) {
             let own = run.file_name().is_some_and(|n| n == &*self.shared.run);
-            match spot.filter(|_| own) {
+            match tier_ref.filter(|_| own) {
                 // Its steps resume from them.
-                Some(spot) => checkpoint_folders::account_all(self.shared, spot, &run),
+                Some(tier_ref) => checkpoint_folders::account_all(self.shared, tier_ref, &run),
                 None => self.remove(&run),
             }
         }
         for path in entries(&dir.parts()) {
-            let kept = spot.is_some_and(|spot| {
-                let id = (key_of(&path), Place::Node(spot));
+            let kept = tier_ref.is_some_and(|tier_ref| {
+                let id = (key_of(&path), Place::Node(tier_ref));
                 self.stays.staying.keep.contains(&id)
             });
             match is_protected(&self.protected, &path) {
                 _ if kept => {}
                 false => self.remove_replica(path),
                 true => {
-                    if let Some(spot) = spot {
+                    if let Some(tier_ref) = tier_ref {
                         let key = key_of(&path);
-                        self.set_aside(path, spot, key);
+                        self.set_aside(path, tier_ref, key);
                     }
                 }
             }
@@ -378,23 +378,23 @@ impl Cleaner<'_> {
     }
 
     /// Accounts for a protected replica that the run does not know of.
-    fn set_aside(&mut self, path: PathBuf, spot: TierRef, key: StoreKey) {
+    fn set_aside(&mut self, path: PathBuf, tier_ref: TierRef, key: StoreKey) {
         let stored = self.shared.mover.stored(&path).unwrap_or(0);
         let ledgers = &self.shared.ledgers;
-        ledgers.found(spot, &key, stored);
+        ledgers.found(tier_ref, &key, stored);
         match &self.stays.offered {
             Some(offered) if offered.contains(&key) => {
                 // It counts once it is in the way.
-                return ledgers.leave(spot, key, path, true);
+                return ledgers.leave(tier_ref, key, path, true);
             }
-            _ if self.stays.staying.is_without => ledgers.enlarge(spot, stored),
-            _ => ledgers.set_aside(spot, stored),
+            _ if self.stays.staying.is_without => ledgers.enlarge(tier_ref, stored),
+            _ => ledgers.set_aside(tier_ref, stored),
         }
-        *self.done.aside.entry(spot).or_default() += stored;
+        *self.done.aside.entry(tier_ref).or_default() += stored;
     }
 
     /// Nodes that this cluster does not have: an earlier run had more of them.
-    fn foreign(&mut self, root: &Path, spot: TierRef) {
+    fn foreign(&mut self, root: &Path, tier_ref: TierRef) {
         for path in entries(root) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let own = [stage::NAME, ERASE].contains(&&*name);
@@ -407,7 +407,7 @@ impl Cleaner<'_> {
             for part in &left {
                 // A name of its own: this cluster may hold another replica of the part.
                 let key = StoreKey(format!("{name}/{}", key_of(part).0));
-                self.set_aside(part.clone(), spot, key);
+                self.set_aside(part.clone(), tier_ref, key);
             }
             if left.is_empty() {
                 self.remove(&path);

@@ -91,7 +91,7 @@ fn tier_of(job: &DataJob) -> Option<TierRef> {
     };
     let first = t.parts.first().map(|m| &m.from);
     match (&t.to, first) {
-        (Place::Node(spot), _) | (_, Some(Place::Node(spot))) => Some(*spot),
+        (Place::Node(tier_ref), _) | (_, Some(Place::Node(tier_ref))) => Some(*tier_ref),
         _ => None,
     }
 }
@@ -236,7 +236,7 @@ fn work(state: &DataPoolState, takes: Takes) {
     while let Some((job, control)) = take(state, takes) {
         let external = uses_external(&job);
         // The mover's threads are started by this one: they and their buffers are there too.
-        let near = tier_of(&job).and_then(|spot| state.shared.near(spot));
+        let near = tier_of(&job).and_then(|tier_ref| state.shared.near(tier_ref));
         // A bug in a mover must not leave the run waiting for ever.
         let done = catch_unwind(AssertUnwindSafe(|| perform(&state.shared, &job, &control)));
         drop(near);

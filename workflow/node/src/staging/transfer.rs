@@ -188,9 +188,9 @@ fn make_replica(
         }
     }
     let mut claim = match t.to {
-        Place::Node(spot) => {
+        Place::Node(tier_ref) => {
             let bytes = shared.estimate(t.data, &part.manifest);
-            Some(shared.reserve(spot, bytes, &|| control.cancelled())?)
+            Some(shared.reserve(tier_ref, bytes, &|| control.cancelled())?)
         }
         _ => None,
     };
@@ -457,12 +457,12 @@ fn copy(
 }
 
 fn source_of(shared: &DataContext, part: &PendingPartTransfer<'_>) -> Result<CopySource, Failure> {
-    if let Place::Node(spot) = part.order.from
-        && !shared.own.has(spot.node)
+    if let Place::Node(tier_ref) = part.order.from
+        && !shared.own.has(tier_ref.node)
     {
         return Ok(CopySource {
             root: PathBuf::new(),
-            peer: Some(peers(shared, spot)?.tree(spot, &part.key)?),
+            peer: Some(peers(shared, tier_ref)?.tree(tier_ref, &part.key)?),
             as_entry: None,
             manifest: Some(part.manifest.clone()),
             only: None,
@@ -480,7 +480,7 @@ fn source_of(shared: &DataContext, part: &PendingPartTransfer<'_>) -> Result<Cop
         )
     };
     let (root, as_entry, only) = match &part.order.from {
-        Place::Node(spot) => (shared.replica(*spot, &part.key)?, None, None),
+        Place::Node(tier_ref) => (shared.replica(*tier_ref, &part.key)?, None, None),
         Place::Drained => (shared.drained(&part.key)?, None, None),
         Place::External(folder) => (resolve(folder), None, paths()),
         Place::Source => {
@@ -525,13 +525,13 @@ fn source_of(shared: &DataContext, part: &PendingPartTransfer<'_>) -> Result<Cop
     })
 }
 
-fn peers(shared: &DataContext, spot: TierRef) -> Result<&dyn Peers, Failure> {
+fn peers(shared: &DataContext, tier_ref: TierRef) -> Result<&dyn Peers, Failure> {
     shared.peers.as_deref().ok_or_else(|| {
         failure(
             FailureKind::Io,
             format!(
                 "node {} is another machine's, and none can be reached from here",
-                spot.node
+                tier_ref.node
             ),
         )
     })
@@ -540,7 +540,7 @@ fn peers(shared: &DataContext, spot: TierRef) -> Result<&dyn Peers, Failure> {
 /// The receiver of what has arrived of a replica, so that other nodes can read it before it is whole.
 fn find_arrivals(shared: &DataContext, to: &Place, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
     match to {
-        Place::Node(spot) => shared.peers.as_deref()?.arriving(*spot, key),
+        Place::Node(tier_ref) => shared.peers.as_deref()?.arriving(*tier_ref, key),
         _ => None,
     }
 }
@@ -552,8 +552,8 @@ fn replica_paths(
     key: &StoreKey,
 ) -> Result<(PathBuf, PathBuf), Failure> {
     let (dest, staging) = match to {
-        Place::Node(spot) => {
-            let dir = shared.tier_dir(*spot)?;
+        Place::Node(tier_ref) => {
+            let dir = shared.tier_dir(*tier_ref)?;
             (dir.part(key), dir.incoming().join(&key.0))
         }
         _ => {

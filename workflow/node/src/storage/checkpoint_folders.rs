@@ -54,20 +54,24 @@ fn key(instance: &str) -> StoreKey {
 }
 
 impl CheckpointFolders {
-    pub(crate) fn new(shared: &RunFacts, id: InstanceId, spot: TierRef) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        shared: &RunFacts,
+        id: InstanceId,
+        tier_ref: TierRef,
+    ) -> Result<Self, Failure> {
         let step = shared.workflow.steps.get(id.step.at());
         let step =
             step.ok_or_else(|| failure(FailureKind::Launch, "the workflow has no such step"))?;
-        Self::named(shared, format!("{}-{}", step.name, id.index), spot)
+        Self::named(shared, format!("{}-{}", step.name, id.index), tier_ref)
     }
 
     /// What is kept under another name.
     pub(crate) fn named(
         shared: &RunFacts,
         instance: String,
-        spot: TierRef,
+        tier_ref: TierRef,
     ) -> Result<Self, Failure> {
-        let tier = shared.tier_dir(spot)?.checkpoints().join(&shared.run);
+        let tier = shared.tier_dir(tier_ref)?.checkpoints().join(&shared.run);
         Ok(Self {
             name: format!("{}.{instance}", shared.run),
             tier: tier.join(&instance),
@@ -93,24 +97,24 @@ impl CheckpointFolders {
     }
 
     /// Counts what is on the tier.
-    pub(crate) fn account(&self, shared: &DataContext, spot: TierRef) {
+    pub(crate) fn account(&self, shared: &DataContext, tier_ref: TierRef) {
         let stored = shared.mover.stored(&self.tier).unwrap_or(0);
-        shared.ledgers.found(spot, &self.key, stored);
+        shared.ledgers.found(tier_ref, &self.key, stored);
     }
 }
 
 /// Counts what a run has on a tier.
-pub(crate) fn account_all(shared: &DataContext, spot: TierRef, run: &Path) {
+pub(crate) fn account_all(shared: &DataContext, tier_ref: TierRef, run: &Path) {
     for instance in entries(run) {
         let name = instance.file_name().unwrap_or_default().to_string_lossy();
         let stored = shared.mover.stored(&instance).unwrap_or(0);
-        shared.ledgers.found(spot, &key(&name), stored);
+        shared.ledgers.found(tier_ref, &key(&name), stored);
     }
 }
 
 /// Checkpoints that are to be removed, where no attempt looks for them.
 pub(crate) struct Aside {
-    spot: TierRef,
+    tier_ref: TierRef,
     folders: [PathBuf; 2],
     key: StoreKey,
 }
@@ -119,11 +123,11 @@ pub(crate) struct Aside {
 pub(crate) fn set_aside(
     shared: &DataContext,
     kept: &CheckpointFolders,
-    spot: TierRef,
+    tier_ref: TierRef,
 ) -> Option<Aside> {
     // As often as an instance is done again.
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let work = shared.tier_dir(spot).ok()?.work();
+    let work = shared.tier_dir(tier_ref).ok()?.work();
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("{}.{}.{number}", kept.name, std::process::id());
     let folders = [work.join(&name), memory(&shared.workspace).join(&name)];
@@ -139,28 +143,32 @@ pub(crate) fn set_aside(
         return None;
     }
     let key = key(&name);
-    shared.ledgers.renamed(spot, &kept.key, &key);
-    Some(Aside { spot, folders, key })
+    shared.ledgers.renamed(tier_ref, &kept.key, &key);
+    Some(Aside {
+        tier_ref,
+        folders,
+        key,
+    })
 }
 
 /// Removes what was set aside.
 pub(crate) fn forget(shared: &DataContext, all: &[Aside]) {
     for aside in all {
         if aside.folders.iter().all(|folder| remove(shared, folder)) {
-            shared.ledgers.left(aside.spot, &aside.key);
+            shared.ledgers.left(aside.tier_ref, &aside.key);
         }
     }
 }
 
 /// The checkpoints of all steps go from the own nodes.
 pub(crate) fn remove_all(shared: &DataContext) {
-    for (spot, node, tier) in shared.own_tiers() {
+    for (tier_ref, node, tier) in shared.own_tiers() {
         let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
         let own = entries(&dir.checkpoints().join(&shared.run));
         if remove(shared, &dir.checkpoints()) {
             // What was to go before a crash and is no step's any more.
             let names = own.iter().filter_map(|path| path.file_name());
-            names.for_each(|name| shared.ledgers.left(spot, &key(&name.to_string_lossy())));
+            names.for_each(|name| shared.ledgers.left(tier_ref, &key(&name.to_string_lossy())));
         }
     }
     remove(shared, &memory(&shared.workspace));

@@ -160,8 +160,8 @@ impl DataContext {
         let there = |path: PathBuf| path.symlink_metadata().is_ok();
         // While an object store does not say, it may be there.
         let outside = |path: PathBuf| self.is_there(&path).unwrap_or(true);
-        let on = |(spot, ..): (TierRef, _, _)| {
-            let dir = self.tier_dir(spot);
+        let on = |(tier_ref, ..): (TierRef, _, _)| {
+            let dir = self.tier_dir(tier_ref);
             dir.is_ok_and(|d| there(d.part(part)) || there(d.incoming().join(&part.0)))
         };
         self.own_tiers().any(on) || self.drained(part).is_ok_and(outside)
@@ -197,32 +197,35 @@ impl DataContext {
     }
 
     /// This thread runs near a tier of an own node as long as the guard is there, if that is on a socket.
-    pub(crate) fn near(&self, spot: TierRef) -> Option<Near> {
-        let sockets = self.sockets.as_ref().filter(|_| self.own.has(spot.node))?;
-        sockets.near(self.tier_name(spot)?)
+    pub(crate) fn near(&self, tier_ref: TierRef) -> Option<Near> {
+        let sockets = self
+            .sockets
+            .as_ref()
+            .filter(|_| self.own.has(tier_ref.node))?;
+        sockets.near(self.tier_name(tier_ref)?)
     }
 
     /// Where the replica of a part is on a node's tier.
-    pub(crate) fn replica(&self, spot: TierRef, key: &StoreKey) -> Result<PathBuf, Failure> {
-        match self.others_at(spot, key) {
+    pub(crate) fn replica(&self, tier_ref: TierRef, key: &StoreKey) -> Result<PathBuf, Failure> {
+        match self.others_at(tier_ref, key) {
             Some(folder) => Ok(folder),
-            None => Ok(self.tier_dir(spot)?.part(key)),
+            None => Ok(self.tier_dir(tier_ref)?.part(key)),
         }
     }
 
     /// Where another workflow has the replica of a part, if it is its: then it is not this run's to count or to remove.
-    pub(crate) fn others_at(&self, spot: TierRef, key: &StoreKey) -> Option<PathBuf> {
+    pub(crate) fn others_at(&self, tier_ref: TierRef, key: &StoreKey) -> Option<PathBuf> {
         let others = self.others.lock().ok()?;
         match others.is_empty() {
             true => None,
-            false => others.get(&(spot, key.clone())).cloned(),
+            false => others.get(&(tier_ref, key.clone())).cloned(),
         }
     }
 
     /// A replica of another workflow is not read any more.
-    pub(crate) fn leave_to_others(&self, spot: TierRef, key: &StoreKey) -> bool {
+    pub(crate) fn leave_to_others(&self, tier_ref: TierRef, key: &StoreKey) -> bool {
         let others = self.others.lock().ok();
-        others.is_some_and(|mut others| others.remove(&(spot, key.clone())).is_some())
+        others.is_some_and(|mut others| others.remove(&(tier_ref, key.clone())).is_some())
     }
 
     pub(crate) fn know(&self, part: PartRef, class: PartClass, key: StoreKey) {
@@ -247,30 +250,31 @@ impl DataContext {
     /// Claims space on a tier; what earlier runs have left there and nobody asks to keep makes way for it.
     pub(crate) fn reserve(
         &self,
-        spot: TierRef,
+        tier_ref: TierRef,
         bytes: u64,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Reservation<'_>, Failure> {
-        self.ledgers.make_way(spot, bytes, &*self.mover);
-        if self.report_kept(spot, bytes) {
+        self.ledgers.make_way(tier_ref, bytes, &*self.mover);
+        if self.report_kept(tier_ref, bytes) {
             return Err(failure(
                 FailureKind::Cancelled,
                 "data that is kept from earlier runs takes the space that was planned for it; tarn looks for a node again",
             ));
         }
-        self.clear_cache(spot, bytes);
+        self.clear_cache(tier_ref, bytes);
         // Asked before each pause: what has been cached meanwhile makes way, too.
         let cancelled = || {
-            self.clear_cache(spot, bytes);
+            self.clear_cache(tier_ref, bytes);
             cancelled()
         };
-        self.ledgers.reserve(spot, bytes, &cancelled)
+        self.ledgers.reserve(tier_ref, bytes, &cancelled)
     }
 
     /// Removes cached data that is in the way of `bytes` more on a tier: first what ended runs have left, then this run's own.
-    fn clear_cache(&self, spot: TierRef, bytes: u64) {
-        self.ledgers.clear_others_cache(spot, bytes, &*self.mover);
-        while let Some((at, part, key)) = self.ledgers.in_the_way_of(spot, bytes) {
+    fn clear_cache(&self, tier_ref: TierRef, bytes: u64) {
+        self.ledgers
+            .clear_others_cache(tier_ref, bytes, &*self.mover);
+        while let Some((at, part, key)) = self.ledgers.in_the_way_of(tier_ref, bytes) {
             let at = Place::Node(at);
             let gone = self.evict(part, &key, &at);
             self.deliver(NodeLoopEvent::News(gone));
@@ -278,12 +282,15 @@ impl DataContext {
     }
 
     /// Tells the engine of what is kept from earlier runs, if it is in the way of `bytes` more and that was not told before.
-    fn report_kept(&self, spot: TierRef, bytes: u64) -> bool {
-        let Some(news) = self.ledgers.kept_in_the_way(spot, bytes) else {
+    fn report_kept(&self, tier_ref: TierRef, bytes: u64) -> bool {
+        let Some(news) = self.ledgers.kept_in_the_way(tier_ref, bytes) else {
             return false;
         };
-        for (spot, bytes) in news {
-            self.deliver(NodeLoopEvent::News(Event::Capacity { spot, bytes }));
+        for (tier_ref, bytes) in news {
+            self.deliver(NodeLoopEvent::News(Event::Capacity {
+                spot: tier_ref,
+                bytes,
+            }));
         }
         true
     }
@@ -291,16 +298,16 @@ impl DataContext {
     /// Claims `bytes` in all instead of what was claimed, for what is on the tier already; else what is in the way there.
     pub(crate) fn grow(
         &self,
-        spot: TierRef,
+        tier_ref: TierRef,
         reserved: &mut Reservation<'_>,
         bytes: u64,
     ) -> Result<(), u64> {
         let more = bytes.saturating_sub(reserved.bytes());
-        self.ledgers.make_way(spot, more, &*self.mover);
-        self.clear_cache(spot, more);
+        self.ledgers.make_way(tier_ref, more, &*self.mover);
+        self.clear_cache(tier_ref, more);
         let grown = reserved.grow(bytes);
         if grown.is_err() {
-            self.report_kept(spot, more);
+            self.report_kept(tier_ref, more);
         }
         grown
     }
@@ -326,10 +333,10 @@ impl DataContext {
     /// What cannot be removed stays counted, and is told of on stderr.
     pub(crate) fn take_back(&self, at: &Place, key: &StoreKey) {
         let removed = match at {
-            Place::Node(spot) if self.leave_to_others(*spot, key) => return,
-            Place::Node(spot) => self.replica(*spot, key).and_then(|path| {
+            Place::Node(tier_ref) if self.leave_to_others(*tier_ref, key) => return,
+            Place::Node(tier_ref) => self.replica(*tier_ref, key).and_then(|path| {
                 self.mover.remove(&path)?;
-                self.ledgers.left(*spot, key);
+                self.ledgers.left(*tier_ref, key);
                 Ok(())
             }),
             Place::Drained => self

@@ -346,7 +346,7 @@ impl TierAccount {
 pub(crate) struct Ledgers {
     accounts: Vec<TierAccount>,
     /// TierRef, its account, its capacity at the start.
-    spots: BTreeMap<TierRef, (usize, u64)>,
+    tier_refs: BTreeMap<TierRef, (usize, u64)>,
     replicas: Mutex<BTreeMap<(TierRef, StoreKey), u64>>,
     /// Those of them that earlier runs have left, and this run has not taken over.
     leftovers: Mutex<BTreeMap<(TierRef, StoreKey), Leftover>>,
@@ -370,7 +370,7 @@ struct TierBudget {
 pub(crate) struct Reservation<'a> {
     ledgers: &'a Ledgers,
     account: usize,
-    spot: TierRef,
+    tier_ref: TierRef,
     bytes: u64,
 }
 
@@ -386,7 +386,7 @@ impl Reservation<'_> {
         let more = bytes.max(self.bytes) - self.bytes;
         let mut others = 0;
         let mut fits = true;
-        self.ledgers.on(self.spot, |budget| {
+        self.ledgers.on(self.tier_ref, |budget| {
             let all = budget.space.total();
             assert!(self.bytes <= all, "a claim is larger than all claims");
             others = all - self.bytes;
@@ -410,7 +410,7 @@ impl Reservation<'_> {
             return Ok(());
         }
         self.ledgers
-            .on(self.spot, |budget| budget.space.release(more));
+            .on(self.tier_ref, |budget| budget.space.release(more));
         Err(others.saturating_add(foreign))
     }
 
@@ -418,7 +418,7 @@ impl Reservation<'_> {
     /// nothing is ever counted twice.
     pub(crate) fn arrived(&mut self, key: &StoreKey, stored: u64) {
         self.ledgers
-            .change(self.spot, key, Some(stored), &mut self.bytes);
+            .change(self.tier_ref, key, Some(stored), &mut self.bytes);
     }
 }
 
@@ -426,7 +426,7 @@ impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.ledgers
-                .on(self.spot, |budget| budget.space.release(self.bytes));
+                .on(self.tier_ref, |budget| budget.space.release(self.bytes));
             // A ledger that cannot be written now is written with the next change, or counts as a dead run's.
             let account = &self.ledgers.accounts[self.account];
             let _ = account.update(|m| m.space.release(self.bytes), |_| true);
@@ -442,7 +442,7 @@ impl Ledgers {
         workspace: &str,
     ) -> Result<Self, Failure> {
         let mut accounts: Vec<TierAccount> = Vec::new();
-        let mut spots = BTreeMap::new();
+        let mut tier_refs = BTreeMap::new();
         let mut budgets = BTreeMap::new();
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let start = tarn_sys::process::start_time(pid)
@@ -469,14 +469,14 @@ impl Ledgers {
                 if let Ok(mine) = accounts[at].state.get_mut() {
                     mine.claim.limit = mine.claim.limit.saturating_add(tier.capacity);
                 }
-                let spot = TierRef {
+                let tier_ref = TierRef {
                     node: NodeId(n),
                     tier: TierId(t),
                 };
-                spots.insert(spot, (at, tier.capacity));
+                tier_refs.insert(tier_ref, (at, tier.capacity));
                 let limit = tier.capacity;
                 budgets.insert(
-                    spot,
+                    tier_ref,
                     TierBudget {
                         limit,
                         ..TierBudget::default()
@@ -486,7 +486,7 @@ impl Ledgers {
         }
         let ledgers = Self {
             accounts,
-            spots,
+            tier_refs,
             replicas: Mutex::default(),
             leftovers: Mutex::default(),
             aside: Mutex::default(),
@@ -501,23 +501,26 @@ impl Ledgers {
         Ok(ledgers)
     }
 
-    fn on(&self, spot: TierRef, change: impl FnOnce(&mut TierBudget)) {
+    fn on(&self, tier_ref: TierRef, change: impl FnOnce(&mut TierBudget)) {
         if let Ok(mut budgets) = self.budgets.lock() {
-            change(budgets.entry(spot).or_default());
+            change(budgets.entry(tier_ref).or_default());
         }
     }
 
     /// Claims space before something is written. Waits for other runs, up to a bound.
     pub(crate) fn reserve(
         &self,
-        spot: TierRef,
+        tier_ref: TierRef,
         bytes: u64,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Reservation<'_>, Failure> {
-        let Some(&(at, _)) = self.spots.get(&spot) else {
+        let Some(&(at, _)) = self.tier_refs.get(&tier_ref) else {
             return Err(failure(
                 FailureKind::Io,
-                format!("there is no tier {} of node {}", spot.tier, spot.node),
+                format!(
+                    "there is no tier {} of node {}",
+                    tier_ref.tier, tier_ref.node
+                ),
             ));
         };
         let account = &self.accounts[at];
@@ -546,7 +549,7 @@ impl Ledgers {
                 return Err(too_large());
             }
             if allowed {
-                self.on(spot, |budget| claimed.set(budget.space.claim(bytes)));
+                self.on(tier_ref, |budget| claimed.set(budget.space.claim(bytes)));
                 if !claimed.get() {
                     account.adjust(|m| m.space.release(bytes));
                     return Err(too_large());
@@ -554,7 +557,7 @@ impl Ledgers {
                 return Ok(Reservation {
                     ledgers: self,
                     account: at,
-                    spot,
+                    tier_ref,
                     bytes,
                 });
             }
@@ -621,45 +624,50 @@ impl Ledgers {
         let Ok(replicas) = self.replicas.lock() else {
             return Vec::new();
         };
-        let on = |spot: &TierRef| self.spots.get(spot).is_some_and(|(at, _)| accounts[*at]);
-        let all = replicas.keys().filter(|(spot, _)| on(spot));
+        let on = |tier_ref: &TierRef| {
+            self.tier_refs
+                .get(tier_ref)
+                .is_some_and(|(at, _)| accounts[*at])
+        };
+        let all = replicas.keys().filter(|(tier_ref, _)| on(tier_ref));
         all.cloned().collect()
     }
 
     /// A replica was found, with the space it takes.
-    pub(crate) fn found(&self, spot: TierRef, key: &StoreKey, stored: u64) {
-        self.change(spot, key, Some(stored), &mut 0);
+    pub(crate) fn found(&self, tier_ref: TierRef, key: &StoreKey, stored: u64) {
+        self.change(tier_ref, key, Some(stored), &mut 0);
     }
 
     /// A replica has gone.
-    pub(crate) fn left(&self, spot: TierRef, key: &StoreKey) {
-        self.change(spot, key, None, &mut 0);
+    pub(crate) fn left(&self, tier_ref: TierRef, key: &StoreKey) {
+        self.change(tier_ref, key, None, &mut 0);
     }
 
     /// What was found under one name has another.
-    pub(crate) fn renamed(&self, spot: TierRef, from: &StoreKey, to: &StoreKey) {
+    pub(crate) fn renamed(&self, tier_ref: TierRef, from: &StoreKey, to: &StoreKey) {
         if let Ok(mut replicas) = self.replicas.lock()
-            && let Some(stored) = replicas.remove(&(spot, from.clone()))
+            && let Some(stored) = replicas.remove(&(tier_ref, from.clone()))
         {
-            let before = replicas.insert((spot, to.clone()), stored);
+            let before = replicas.insert((tier_ref, to.clone()), stored);
             debug_assert_eq!(before, None, "two replicas have one name");
         }
     }
 
     /// What grows is taken from the reservation, as far as that goes.
-    fn change(&self, spot: TierRef, key: &StoreKey, stored: Option<u64>, reserved: &mut u64) {
-        let (Some(&(at, _)), Ok(mut replicas)) = (self.spots.get(&spot), self.replicas.lock())
+    fn change(&self, tier_ref: TierRef, key: &StoreKey, stored: Option<u64>, reserved: &mut u64) {
+        let (Some(&(at, _)), Ok(mut replicas)) =
+            (self.tier_refs.get(&tier_ref), self.replicas.lock())
         else {
             return;
         };
-        let id = (spot, key.clone());
+        let id = (tier_ref, key.clone());
         let before = match stored {
             Some(bytes) => replicas.insert(id, bytes),
             None => replicas.remove(&id),
         };
         let cached = match stored {
             Some(_) => 0,
-            None => self.unmark(&(spot, key.clone())),
+            None => self.unmark(&(tier_ref, key.clone())),
         };
         let (plus, minus) = (stored.unwrap_or(0), before.unwrap_or(0));
         if plus == minus {
@@ -667,7 +675,7 @@ impl Ledgers {
         }
         let settled = (plus.max(minus) - minus).min(*reserved);
         *reserved -= settled;
-        self.on(spot, |budget| budget.space.settle(minus, plus, settled));
+        self.on(tier_ref, |budget| budget.space.settle(minus, plus, settled));
         let change = |m: &mut Mine| {
             m.space.settle(minus, plus, settled);
             m.uncache(cached);
@@ -683,12 +691,15 @@ impl Ledgers {
         else {
             return true;
         };
-        let spots = self.spots.iter().filter(|(_, (at, _))| *at == account);
+        let tier_refs = self.tier_refs.iter().filter(|(_, (at, _))| *at == account);
         let mut used = 0;
-        for (spot, _) in spots {
-            let there = replicas.iter().filter(|((s, _), _)| s == spot);
+        for (tier_ref, _) in tier_refs {
+            let there = replicas.iter().filter(|((s, _), _)| s == tier_ref);
             let stored: u64 = there.map(|(_, bytes)| *bytes).sum();
-            if budgets.get(spot).is_some_and(|b| b.space.used() != stored) {
+            if budgets
+                .get(tier_ref)
+                .is_some_and(|b| b.space.used() != stored)
+            {
                 return false;
             }
             used += stored;
@@ -728,11 +739,14 @@ impl Ledgers {
             mine.reported = lacking;
             drop(mine);
             let left = u128::from(own.saturating_sub(taken));
-            for (spot, (_, capacity)) in self.spots.iter().filter(|(_, (a, _))| *a == at) {
-                let whole = capacity.saturating_sub(self.aside(*spot));
+            for (tier_ref, (_, capacity)) in self.tier_refs.iter().filter(|(_, (a, _))| *a == at) {
+                let whole = capacity.saturating_sub(self.aside(*tier_ref));
                 let share = u128::from(whole) * left / u128::from(own);
                 let share = u64::try_from(share).unwrap_or(whole);
-                news.push((*spot, share.saturating_sub(self.counted_on(at, *spot))));
+                news.push((
+                    *tier_ref,
+                    share.saturating_sub(self.counted_on(at, *tier_ref)),
+                ));
             }
         }
         news

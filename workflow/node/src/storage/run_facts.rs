@@ -42,9 +42,9 @@ impl RunFacts {
         }
     }
 
-    pub(crate) fn tier_name(&self, spot: TierRef) -> Option<&str> {
-        let node = self.cluster.nodes.get(spot.node.at())?;
-        Some(&node.tiers.get(spot.tier.at())?.name)
+    pub(crate) fn tier_name(&self, tier_ref: TierRef) -> Option<&str> {
+        let node = self.cluster.nodes.get(tier_ref.node.at())?;
+        Some(&node.tiers.get(tier_ref.tier.at())?.name)
     }
 
     /// What a node is called.
@@ -54,15 +54,15 @@ impl RunFacts {
     }
 
     /// The folder of this workflow on a tier of a node.
-    pub(crate) fn tier_dir(&self, spot: TierRef) -> Result<TierDir, Failure> {
-        let node = self.cluster.nodes.get(spot.node.at());
-        let found = node.and_then(|n| Some((n, n.tiers.get(spot.tier.at())?)));
+    pub(crate) fn tier_dir(&self, tier_ref: TierRef) -> Result<TierDir, Failure> {
+        let node = self.cluster.nodes.get(tier_ref.node.at());
+        let found = node.and_then(|n| Some((n, n.tiers.get(tier_ref.tier.at())?)));
         let (node, tier) = found.ok_or_else(|| {
             failure(
                 FailureKind::Io,
                 format!(
                     "there is no tier {} of node {} in this cluster",
-                    spot.tier, spot.node
+                    tier_ref.tier, tier_ref.node
                 ),
             )
         })?;
@@ -70,9 +70,13 @@ impl RunFacts {
     }
 
     /// The work folder of an attempt on a node.
-    pub(crate) fn work_folder(&self, run: &AttemptSpec, spot: TierRef) -> Result<PathBuf, Failure> {
+    pub(crate) fn work_folder(
+        &self,
+        run: &AttemptSpec,
+        tier_ref: TierRef,
+    ) -> Result<PathBuf, Failure> {
         Ok(self
-            .tier_dir(spot)?
+            .tier_dir(tier_ref)?
             .work()
             .join(format!("{}.{}", run.instance, run.attempt)))
     }
@@ -136,11 +140,10 @@ impl RunFacts {
 
     pub(crate) fn place_name(&self, place: &Place) -> String {
         match place {
-            Place::Node(spot) => self
-                .cluster
-                .nodes
-                .get(spot.node.at())
-                .map_or_else(|| spot.node.to_string(), |n| format!("node `{}`", n.name)),
+            Place::Node(tier_ref) => self.cluster.nodes.get(tier_ref.node.at()).map_or_else(
+                || tier_ref.node.to_string(),
+                |n| format!("node `{}`", n.name),
+            ),
             Place::Source => "the source".into(),
             Place::External(path) => path.display().to_string(),
             Place::Drained => "the drained area".into(),

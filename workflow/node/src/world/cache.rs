@@ -19,10 +19,11 @@ impl Local {
         if self.looked.is_none_or(|at| at.elapsed() >= pause) {
             self.looked = Some(Instant::now());
             let news = self.shared.ledgers.news();
-            self.ahead.extend(
-                news.into_iter()
-                    .map(|(spot, bytes)| Event::Capacity { spot, bytes }),
-            );
+            self.ahead
+                .extend(news.into_iter().map(|(tier_ref, bytes)| Event::Capacity {
+                    spot: tier_ref,
+                    bytes,
+                }));
             self.give_way();
             self.give_cache_up();
         }
@@ -36,14 +37,16 @@ impl Local {
         if steps > 0 || self.owed > self.shared.ledgers.waiters() + queued {
             return;
         }
-        for (spot, key) in self.shared.ledgers.in_the_way() {
+        for (tier_ref, key) in self.shared.ledgers.in_the_way() {
             let Some(part) = self.shared.part_of(&key) else {
-                self.shared.ledgers.discard(spot, &key, &*self.shared.mover);
+                self.shared
+                    .ledgers
+                    .discard(tier_ref, &key, &*self.shared.mover);
                 continue;
             };
             let keep = self.shared.dataset(part.data).map(|d| d.keep);
             if let Ok(Keep::UntilConsumed | Keep::Workflow) = keep {
-                let at = Place::Node(spot);
+                let at = Place::Node(tier_ref);
                 self.add_job(DataJob::Evict { part, key, at });
             }
         }
@@ -51,16 +54,16 @@ impl Local {
 
     /// What is cached goes where another run waits for space.
     fn give_cache_up(&mut self) {
-        for (spot, part, key) in self.shared.ledgers.wanted_by_others() {
-            let at = Place::Node(spot);
+        for (tier_ref, part, key) in self.shared.ledgers.wanted_by_others() {
+            let at = Place::Node(tier_ref);
             self.add_job(DataJob::Evict { part, key, at });
         }
     }
 
     /// The engine has no use for a replica any more.
     pub(super) fn evict(&mut self, part: PartRef, key: &StoreKey, at: &Place, why: &Reason) {
-        if let Place::Node(spot) = at
-            && !self.shared.ledgers.evicts(*spot, key)
+        if let Place::Node(tier_ref) = at
+            && !self.shared.ledgers.evicts(*tier_ref, key)
         {
             return;
         }
@@ -79,14 +82,13 @@ impl Local {
         if !self.pinned.contains(key) {
             return false;
         }
-        let is_last =
-            matches!(at, Place::Node(spot) if self.last_pinned.remove(&(*spot, key.clone())));
+        let is_last = matches!(at, Place::Node(tier_ref) if self.last_pinned.remove(&(*tier_ref, key.clone())));
         let has_other = match why {
             Reason::MovedAway { .. } | Reason::EvictForRoom { .. } | Reason::StagedOut => !is_last,
             why => *why == Reason::Damaged,
         };
         let replica = match at {
-            Place::Node(spot) => self.shared.replica(*spot, key),
+            Place::Node(tier_ref) => self.shared.replica(*tier_ref, key),
             Place::Drained => self.shared.drained(key),
             Place::Source | Place::External(_) => return false,
         };
@@ -97,9 +99,9 @@ impl Local {
             "{} stays, as it is pinned: new versions are stored beside it",
             replica.display()
         ));
-        if let Place::Node(spot) = at {
+        if let Place::Node(tier_ref) = at {
             let ledgers = &self.shared.ledgers;
-            ledgers.leave(*spot, key.clone(), replica, true);
+            ledgers.leave(*tier_ref, key.clone(), replica, true);
         }
         true
     }
@@ -110,31 +112,31 @@ impl Local {
             return;
         }
         for m in &t.parts {
-            if let (Place::Node(spot), Ok((_, key))) = (&m.from, self.shared.known(&m.part)) {
-                self.shared.ledgers.hold(*spot, &key);
+            if let (Place::Node(tier_ref), Ok((_, key))) = (&m.from, self.shared.known(&m.part)) {
+                self.shared.ledgers.hold(*tier_ref, &key);
             }
         }
     }
 
     /// A replica stays as cache. What cannot be marked as such goes. A replica that somebody has pinned gets no mark: it stays, and no
     /// other workflow removes it for space.
-    pub(super) fn cache(&mut self, part: PartRef, key: &StoreKey, spot: TierRef, share: u64) {
+    pub(super) fn cache(&mut self, part: PartRef, key: &StoreKey, tier_ref: TierRef, share: u64) {
         if self.pinned.contains(key) {
-            self.last_pinned.insert((spot, key.clone()));
+            self.last_pinned.insert((tier_ref, key.clone()));
             return;
         }
         let shared = &self.shared;
-        let replica = shared.replica(spot, key);
+        let replica = shared.replica(tier_ref, key);
         if replica.is_ok_and(|r| is_protected(&self.protected, &r)) {
             return;
         }
-        let dir = shared.tier_dir(spot);
+        let dir = shared.tier_dir(tier_ref);
         let marks = |dir: &TierDir| {
-            let replica = (spot, part, key);
+            let replica = (tier_ref, part, key);
             shared.ledgers.cache(replica, dir, share, &*shared.mover)
         };
         if !dir.is_ok_and(|dir| marks(&dir)) {
-            let (key, at) = (key.clone(), Place::Node(spot));
+            let (key, at) = (key.clone(), Place::Node(tier_ref));
             self.add_job(DataJob::Evict { part, key, at });
         }
     }

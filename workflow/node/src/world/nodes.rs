@@ -57,12 +57,12 @@ impl NodeWorld for Local {
         shared.reusable.store(!prior.is_empty(), Ordering::Relaxed);
         self.prior = prior;
         for (key, place) in there {
-            if let Place::Node(spot) = place
-                && shared.own.has(spot.node)
-                && let Ok(path) = shared.replica(*spot, key)
+            if let Place::Node(tier_ref) = place
+                && shared.own.has(tier_ref.node)
+                && let Ok(path) = shared.replica(*tier_ref, key)
             {
                 let kept = protected.contains(&path);
-                shared.ledgers.leave(*spot, key.clone(), path, kept);
+                shared.ledgers.leave(*tier_ref, key.clone(), path, kept);
             }
         }
         Ok(())
@@ -132,24 +132,24 @@ impl NodeWorld for Local {
 
     fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError> {
         let shared = &self.shared;
-        let spots = shared.own_tiers().map(|(spot, node, tier)| {
+        let tier_refs = shared.own_tiers().map(|(tier_ref, node, tier)| {
             let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
-            (dir.parts(), spot)
+            (dir.parts(), tier_ref)
         });
-        let spots: BTreeMap<PathBuf, TierRef> = spots.collect();
+        let tier_refs: BTreeMap<PathBuf, TierRef> = tier_refs.collect();
         let mut left = Vec::new();
         for folder in folders {
             let Some((parent, name)) = folder.parent().zip(folder.file_name()) else {
                 continue;
             };
-            let removed = match spots.get(parent) {
-                Some(spot) => shared
+            let removed = match tier_refs.get(parent) {
+                Some(tier_ref) => shared
                     .mover
                     .remove(folder)
                     .map_err(Failure::from)
                     .map(|()| {
                         let key = StoreKey(name.to_string_lossy().into_owned());
-                        shared.ledgers.left(*spot, &key);
+                        shared.ledgers.left(*tier_ref, &key);
                     }),
                 None => remove_drained(folder, &shared.workspace, &*shared.mover),
             };

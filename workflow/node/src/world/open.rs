@@ -124,8 +124,9 @@ fn check_encryption(
 fn folders_of_others(prior: &[PriorData]) -> BTreeMap<(TierRef, StoreKey), PathBuf> {
     let parts = prior.iter().flat_map(|data| &data.parts);
     let folders = parts.flat_map(|part| {
-        let folder =
-            |(spot, path): &(TierRef, PathBuf)| ((*spot, part.info.key.clone()), path.clone());
+        let folder = |(tier_ref, path): &(TierRef, PathBuf)| {
+            ((*tier_ref, part.info.key.clone()), path.clone())
+        };
         part.at.iter().map(folder)
     });
     folders.collect()

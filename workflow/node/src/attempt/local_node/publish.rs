@@ -59,7 +59,7 @@ impl LocalNode<'_> {
         let (Some(folder), Some(tree)) = (folder, self.trees.get(&data)) else {
             return Ok(Vec::new());
         };
-        let dir = shared.tier_dir(self.spot)?;
+        let dir = shared.tier_dir(self.tier_ref)?;
         make_folder(&dir.parts())?;
         if shared.dataset(data)?.encrypt {
             return self.publish_sealed(data, &folder, parts);
@@ -95,7 +95,7 @@ impl LocalNode<'_> {
         parts: &[PublishedPart],
     ) -> Result<Vec<u64>, Failure> {
         let shared = self.of.shared;
-        let dir = shared.tier_dir(self.spot)?;
+        let dir = shared.tier_dir(self.tier_ref)?;
         make_folder(&dir.incoming())?;
         let mut all = Vec::with_capacity(parts.len());
         for part in parts {

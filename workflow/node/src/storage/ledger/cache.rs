@@ -204,14 +204,14 @@ impl Ledgers {
     /// have cached goes first. Whether it could be marked.
     pub(crate) fn cache(
         &self,
-        (spot, part, key): (TierRef, PartRef, &StoreKey),
+        (tier_ref, part, key): (TierRef, PartRef, &StoreKey),
         dir: &TierDir,
         share: u64,
         mover: &dyn Mover,
     ) -> bool {
-        let id = (spot, key.clone());
+        let id = (tier_ref, key.clone());
         let stored = self.replicas.lock().ok().and_then(|r| r.get(&id).copied());
-        let (Some(&(at, _)), Some(stored)) = (self.spots.get(&spot), stored) else {
+        let (Some(&(at, _)), Some(stored)) = (self.tier_refs.get(&tier_ref), stored) else {
             return false;
         };
         let mark = dir.cached().join(format!("{stored}.{}", key.0));
@@ -236,7 +236,7 @@ impl Ledgers {
         // Only now may another thread remove it, which takes the bytes off again.
         self.with_cached(|c| {
             c.marks.insert(id, (mark, stored));
-            c.candidates.push_back((spot, part, key.clone()));
+            c.candidates.push_back((tier_ref, part, key.clone()));
         });
         if surplus > 0 {
             self.reclaim(account, surplus, mover);
@@ -257,8 +257,8 @@ impl Ledgers {
     }
 
     /// The engine has a replica removed. False if that has been done already.
-    pub(crate) fn evicts(&self, spot: TierRef, key: &StoreKey) -> bool {
-        let id = (spot, key.clone());
+    pub(crate) fn evicts(&self, tier_ref: TierRef, key: &StoreKey) -> bool {
+        let id = (tier_ref, key.clone());
         self.with_cached(|c| {
             c.candidates.retain(|(s, _, k)| (s, k) != (&id.0, &id.1));
             Some(!c.dropped.remove(&id))
@@ -267,8 +267,8 @@ impl Ledgers {
     }
 
     /// A transfer reads a replica: if it is cached, it stays while the run lives.
-    pub(crate) fn hold(&self, spot: TierRef, key: &StoreKey) {
-        self.with_cached(|c| c.candidates.retain(|(s, _, k)| (*s, k) != (spot, key)));
+    pub(crate) fn hold(&self, tier_ref: TierRef, key: &StoreKey) {
+        self.with_cached(|c| c.candidates.retain(|(s, _, k)| (*s, k) != (tier_ref, key)));
     }
 
     /// A replica has gone, and its mark goes. Bytes that were cached.
@@ -288,12 +288,16 @@ impl Ledgers {
         if !accounts.contains(&true) {
             return Vec::new();
         }
-        let wanted = |spot: &TierRef| self.spots.get(spot).is_some_and(|(at, _)| accounts[*at]);
+        let wanted = |tier_ref: &TierRef| {
+            self.tier_refs
+                .get(tier_ref)
+                .is_some_and(|(at, _)| accounts[*at])
+        };
         self.with_cached(|c| {
             let all = std::mem::take(&mut c.candidates);
             let (go, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|(s, ..)| wanted(s));
             c.candidates = stay.into();
-            let ids = go.iter().map(|(spot, _, key)| (*spot, key.clone()));
+            let ids = go.iter().map(|(tier_ref, _, key)| (*tier_ref, key.clone()));
             c.dropped.extend(ids);
             go
         })
@@ -303,28 +307,28 @@ impl Ledgers {
     /// asks removes it.
     pub(crate) fn in_the_way_of(
         &self,
-        spot: TierRef,
+        tier_ref: TierRef,
         bytes: u64,
     ) -> Option<(TierRef, PartRef, StoreKey)> {
-        let &(at, _) = self.spots.get(&spot)?;
+        let &(at, _) = self.tier_refs.get(&tier_ref)?;
         let of_account = self.accounts[at].lack(bytes) > 0;
-        if !of_account && !self.lacks(spot, bytes) {
+        if !of_account && !self.lacks(tier_ref, bytes) {
             return None;
         }
         let helps = |s: &TierRef| {
-            *s == spot || of_account && self.spots.get(s).is_some_and(|(a, _)| *a == at)
+            *s == tier_ref || of_account && self.tier_refs.get(s).is_some_and(|(a, _)| *a == at)
         };
         self.with_cached(|c| {
             let found = c.candidates.iter().position(|(s, ..)| helps(s))?;
-            let (spot, part, key) = c.candidates.remove(found)?;
-            c.dropped.insert((spot, key.clone()));
-            Some((spot, part, key))
+            let (tier_ref, part, key) = c.candidates.remove(found)?;
+            c.dropped.insert((tier_ref, key.clone()));
+            Some((tier_ref, part, key))
         })
     }
 
     /// Removes what ended runs of other workspaces have cached, as far as it is in the way of `bytes` more on a tier.
-    pub(crate) fn clear_others_cache(&self, spot: TierRef, bytes: u64, mover: &dyn Mover) {
-        let Some(&(at, _)) = self.spots.get(&spot) else {
+    pub(crate) fn clear_others_cache(&self, tier_ref: TierRef, bytes: u64, mover: &dyn Mover) {
+        let Some(&(at, _)) = self.tier_refs.get(&tier_ref) else {
             return;
         };
         let account = &self.accounts[at];

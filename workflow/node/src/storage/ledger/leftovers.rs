@@ -25,33 +25,33 @@ pub(super) struct Leftover {
 
 impl Ledgers {
     /// A replica that was found, and that this run has not taken over.
-    pub(crate) fn leave(&self, spot: TierRef, key: StoreKey, path: PathBuf, kept: bool) {
+    pub(crate) fn leave(&self, tier_ref: TierRef, key: StoreKey, path: PathBuf, kept: bool) {
         if let Ok(mut leftovers) = self.leftovers.lock() {
-            leftovers.insert((spot, key), Leftover { path, kept });
+            leftovers.insert((tier_ref, key), Leftover { path, kept });
         }
     }
 
     /// The run takes it over: from now on it is the engine's. Whether its space was kept from the engine.
-    pub(crate) fn take_over(&self, spot: TierRef, key: &StoreKey) -> bool {
+    pub(crate) fn take_over(&self, tier_ref: TierRef, key: &StoreKey) -> bool {
         let leftovers = self.leftovers.lock().ok();
-        let found = leftovers.and_then(|mut l| l.remove(&(spot, key.clone())));
+        let found = leftovers.and_then(|mut l| l.remove(&(tier_ref, key.clone())));
         found.is_some_and(|l| l.kept)
     }
 
     /// Something is on a tier that is not this run's, and is no space for it.
-    pub(crate) fn set_aside(&self, spot: TierRef, bytes: u64) {
+    pub(crate) fn set_aside(&self, tier_ref: TierRef, bytes: u64) {
         if let Ok(mut aside) = self.aside.lock() {
-            *aside.entry(spot).or_default() += bytes;
+            *aside.entry(tier_ref).or_default() += bytes;
         }
     }
 
     /// The same where the tier's capacity is without it already: its bytes count as used, so the limit must hold them.
-    pub(crate) fn enlarge(&self, spot: TierRef, bytes: u64) {
+    pub(crate) fn enlarge(&self, tier_ref: TierRef, bytes: u64) {
         // As the capacities that it is made of, which somebody has written down, it may be any number.
-        self.on(spot, |budget| {
+        self.on(tier_ref, |budget| {
             budget.limit = budget.limit.saturating_add(bytes);
         });
-        if let Some(at) = self.account_of(spot) {
+        if let Some(at) = self.account_of(tier_ref) {
             // As for reservations: the next change writes it.
             let _ = self.accounts[at].update(
                 |m| m.claim.limit = m.claim.limit.saturating_add(bytes),
@@ -61,14 +61,14 @@ impl Ledgers {
     }
 
     /// Bytes that are set aside on a tier.
-    pub(super) fn aside(&self, spot: TierRef) -> u64 {
+    pub(super) fn aside(&self, tier_ref: TierRef) -> u64 {
         let aside = self.aside.lock();
-        aside.map_or(0, |a| a.get(&spot).copied().unwrap_or(0))
+        aside.map_or(0, |a| a.get(&tier_ref).copied().unwrap_or(0))
     }
 
     /// Bytes of a tier that the run cannot have, whatever other runs hold.
-    pub(crate) fn not_ours(&self, spot: TierRef) -> u64 {
-        self.aside(spot) + self.kept(|s| s == spot)
+    pub(crate) fn not_ours(&self, tier_ref: TierRef) -> u64 {
+        self.aside(tier_ref) + self.kept(|s| s == tier_ref)
     }
 
     /// Bytes at a root that are kept and may still be taken over.
@@ -85,15 +85,15 @@ impl Ledgers {
     }
 
     /// The same of one tier there.
-    pub(super) fn counted_on(&self, account: usize, spot: TierRef) -> u64 {
+    pub(super) fn counted_on(&self, account: usize, tier_ref: TierRef) -> u64 {
         match self.accounts[account].counts_kept.load(Ordering::Relaxed) {
-            true => self.kept(|s| s == spot),
+            true => self.kept(|s| s == tier_ref),
             false => 0,
         }
     }
 
-    fn account_of(&self, spot: TierRef) -> Option<usize> {
-        self.spots.get(&spot).map(|(at, _)| *at)
+    fn account_of(&self, tier_ref: TierRef) -> Option<usize> {
+        self.tier_refs.get(&tier_ref).map(|(at, _)| *at)
     }
 
     fn kept(&self, there: impl Fn(TierRef) -> bool) -> u64 {
@@ -106,8 +106,12 @@ impl Ledgers {
 
     /// Whether what is kept is in the way of `bytes` more on a tier, and the engine does not know it yet. From now on
     /// it does: by the returned news. Said once: after that, the engine's account decides.
-    pub(crate) fn kept_in_the_way(&self, spot: TierRef, bytes: u64) -> Option<Vec<(TierRef, u64)>> {
-        let at = self.account_of(spot)?;
+    pub(crate) fn kept_in_the_way(
+        &self,
+        tier_ref: TierRef,
+        bytes: u64,
+    ) -> Option<Vec<(TierRef, u64)>> {
+        let at = self.account_of(tier_ref)?;
         let account = &self.accounts[at];
         let new = self.kept_at(at) > 0
             && account.lacks(bytes)
@@ -116,17 +120,17 @@ impl Ledgers {
     }
 
     /// Whether `bytes` more would exceed one node's tier.
-    pub(super) fn lacks(&self, spot: TierRef, bytes: u64) -> bool {
+    pub(super) fn lacks(&self, tier_ref: TierRef, bytes: u64) -> bool {
         let mut lacks = false;
-        self.on(spot, |budget| {
+        self.on(tier_ref, |budget| {
             lacks = budget.space.total().saturating_add(bytes) > budget.limit;
         });
         lacks
     }
 
     /// Removes what nobody asks to keep until `bytes` more fit onto a tier, as far as that goes.
-    pub(crate) fn make_way(&self, spot: TierRef, bytes: u64, mover: &dyn Mover) {
-        let Some(at) = self.account_of(spot) else {
+    pub(crate) fn make_way(&self, tier_ref: TierRef, bytes: u64, mover: &dyn Mover) {
+        let Some(at) = self.account_of(tier_ref) else {
             return;
         };
         let spare: BTreeSet<(TierRef, StoreKey)> = match self.leftovers.lock() {
@@ -144,15 +148,15 @@ impl Ledgers {
             return;
         }
         for (at, key) in spare {
-            if account.lacks(bytes) || (at == spot && self.lacks(spot, bytes)) {
+            if account.lacks(bytes) || (at == tier_ref && self.lacks(tier_ref, bytes)) {
                 self.discard(at, &key, mover);
             }
         }
     }
 
     /// Removes a replica that nobody has taken over and nobody asks to keep.
-    pub(crate) fn discard(&self, spot: TierRef, key: &StoreKey, mover: &dyn Mover) {
-        let id = (spot, key.clone());
+    pub(crate) fn discard(&self, tier_ref: TierRef, key: &StoreKey, mover: &dyn Mover) {
+        let id = (tier_ref, key.clone());
         // Held all the time: nobody takes over what is half removed.
         let Ok(mut leftovers) = self.leftovers.lock() else {
             return;
@@ -163,7 +167,7 @@ impl Ledgers {
         match mover.remove(&leftover.path) {
             Ok(()) => {
                 leftovers.remove(&id);
-                self.left(spot, key);
+                self.left(tier_ref, key);
             }
             Err(e) => warn(&format!(
                 "the leftovers of an earlier run cannot be removed: {e}"

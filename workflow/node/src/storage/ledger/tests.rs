@@ -39,7 +39,7 @@ fn cluster(root: &Path, nodes: u32, capacity: u64) -> Cluster {
     }
 }
 
-const SPOT: TierRef = TierRef {
+const TIER: TierRef = TierRef {
     node: NodeId(0),
     tier: TierId(0),
 };
@@ -49,23 +49,23 @@ fn two_runs_never_exceed_one_tier() {
     let root = tempfile::tempdir().unwrap();
     let a = Ledgers::open(&cluster(root.path(), 2, 1000), &OwnedNodes::All, "a").unwrap();
     let b = Ledgers::open(&cluster(root.path(), 2, 1000), &OwnedNodes::All, "b").unwrap();
-    let mut held = a.reserve(SPOT, 1500, &|| false).unwrap();
+    let mut held = a.reserve(TIER, 1500, &|| false).unwrap();
     assert_eq!(
         b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
         [250, 250]
     );
     assert!(b.news().is_empty());
-    assert!(b.reserve(SPOT, 400, &|| true).is_ok());
-    let refused = b.reserve(SPOT, 600, &|| true).unwrap_err();
+    assert!(b.reserve(TIER, 400, &|| true).is_ok());
+    let refused = b.reserve(TIER, 600, &|| true).unwrap_err();
     assert_eq!(refused.kind, FailureKind::Cancelled);
     // What is committed turns from reserved to used, and is never both.
     held.arrived(&StoreKey("k".into()), 700);
     assert_eq!(held_by_others(root.path(), "b"), 1500);
     drop(held);
     assert_eq!(held_by_others(root.path(), "b"), 700);
-    assert!(b.reserve(SPOT, 1300, &|| true).is_ok());
-    assert!(b.reserve(SPOT, 1301, &|| true).is_err());
-    a.left(SPOT, &StoreKey("k".into()));
+    assert!(b.reserve(TIER, 1300, &|| true).is_ok());
+    assert!(b.reserve(TIER, 1301, &|| true).is_err());
+    a.left(TIER, &StoreKey("k".into()));
     assert_eq!(
         b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
         [1000, 1000]
@@ -76,32 +76,32 @@ fn two_runs_never_exceed_one_tier() {
 fn a_claim_grows_into_what_the_others_leave() {
     let root = tempfile::tempdir().unwrap();
     let a = Ledgers::open(&cluster(root.path(), 2, 1000), &OwnedNodes::All, "a").unwrap();
-    a.found(SPOT, &StoreKey("old".into()), 100);
-    let mut one = a.reserve(SPOT, 10, &|| false).unwrap();
-    let mut two = a.reserve(SPOT, 10, &|| false).unwrap();
+    a.found(TIER, &StoreKey("old".into()), 100);
+    let mut one = a.reserve(TIER, 10, &|| false).unwrap();
+    let mut two = a.reserve(TIER, 10, &|| false).unwrap();
     one.grow(520).unwrap();
     assert_eq!(two.grow(520), Err(620));
     two.grow(380).unwrap();
     // What has arrived is not claimed as well, and another node's tier is its own.
     one.arrived(&StoreKey("new".into()), 500);
     let node = NodeId(1);
-    let elsewhere = a.reserve(TierRef { node, ..SPOT }, 0, &|| false);
+    let elsewhere = a.reserve(TierRef { node, ..TIER }, 0, &|| false);
     elsewhere.unwrap().grow(1000).unwrap();
     assert_eq!(two.grow(381), Err(620));
     drop(one);
     two.grow(400).unwrap();
     assert_eq!(two.grow(401), Err(600));
     // What is no room of this run's counts, where the tier's size is with it and where it is without.
-    a.found(TierRef { node, ..SPOT }, &StoreKey("kept".into()), 300);
-    let mut three = a.reserve(TierRef { node, ..SPOT }, 0, &|| false).unwrap();
+    a.found(TierRef { node, ..TIER }, &StoreKey("kept".into()), 300);
+    let mut three = a.reserve(TierRef { node, ..TIER }, 0, &|| false).unwrap();
     assert_eq!(three.grow(701), Err(300));
-    a.enlarge(TierRef { node, ..SPOT }, 300);
+    a.enlarge(TierRef { node, ..TIER }, 300);
     three.grow(1000).unwrap();
     drop((two, three));
     // Another run's claim is in the way too.
     let b = Ledgers::open(&cluster(root.path(), 2, 1000), &OwnedNodes::All, "b").unwrap();
-    let held = b.reserve(SPOT, 900, &|| true).unwrap();
-    let mut four = a.reserve(SPOT, 100, &|| true).unwrap();
+    let held = b.reserve(TIER, 900, &|| true).unwrap();
+    let mut four = a.reserve(TIER, 100, &|| true).unwrap();
     assert_eq!(four.grow(300), Err(1500));
     drop(held);
     four.grow(300).unwrap();
@@ -112,31 +112,31 @@ fn what_is_kept_counts_once_it_is_in_the_way_and_what_is_aside_always() {
     let root = tempfile::tempdir().unwrap();
     let a = Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "a").unwrap();
     let key = StoreKey("k".into());
-    a.found(SPOT, &key, 300);
-    a.leave(SPOT, key.clone(), root.path().join("k"), true);
-    assert_eq!(a.kept_in_the_way(SPOT, 700), None);
+    a.found(TIER, &key, 300);
+    a.leave(TIER, key.clone(), root.path().join("k"), true);
+    assert_eq!(a.kept_in_the_way(TIER, 700), None);
     assert!(a.news().is_empty());
-    assert_eq!(a.kept_in_the_way(SPOT, 701), Some(vec![(SPOT, 700)]));
-    assert_eq!(a.kept_in_the_way(SPOT, 701), None, "it is said once");
-    assert!(a.take_over(SPOT, &key));
-    assert_eq!(a.news(), [(SPOT, 1000)]);
+    assert_eq!(a.kept_in_the_way(TIER, 701), Some(vec![(TIER, 700)]));
+    assert_eq!(a.kept_in_the_way(TIER, 701), None, "it is said once");
+    assert!(a.take_over(TIER, &key));
+    assert_eq!(a.news(), [(TIER, 1000)]);
     // Of 1000, 200 are not this run's; of a resumed run the capacity is without them.
     for (capacity, resumed) in [(1000, false), (800, true)] {
         let root = tempfile::tempdir().unwrap();
         let a = Ledgers::open(&cluster(root.path(), 1, capacity), &OwnedNodes::All, "a").unwrap();
-        a.found(SPOT, &key, 200);
+        a.found(TIER, &key, 200);
         match resumed {
-            true => a.enlarge(SPOT, 200),
-            false => a.set_aside(SPOT, 200),
+            true => a.enlarge(TIER, 200),
+            false => a.set_aside(TIER, 200),
         }
         assert!(a.news().is_empty());
         let b = Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "b").unwrap();
-        let held = b.reserve(SPOT, 500, &|| true).unwrap();
-        assert_eq!(a.news(), [(SPOT, 400)]);
-        assert!(a.reserve(SPOT, 300, &|| true).is_ok());
-        assert!(a.reserve(SPOT, 301, &|| true).is_err());
+        let held = b.reserve(TIER, 500, &|| true).unwrap();
+        assert_eq!(a.news(), [(TIER, 400)]);
+        assert!(a.reserve(TIER, 300, &|| true).is_ok());
+        assert!(a.reserve(TIER, 301, &|| true).is_err());
         drop(held);
-        assert_eq!(a.news(), [(SPOT, 800)]);
+        assert_eq!(a.news(), [(TIER, 800)]);
     }
 }
 
@@ -163,10 +163,10 @@ fn the_dead_keep_what_they_use_as_long_as_their_folder_is_there() {
     .unwrap();
     std::fs::create_dir(root.path().join("gone")).unwrap();
     let b = Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "b").unwrap();
-    assert!(b.reserve(SPOT, 701, &|| true).is_err());
-    assert!(b.reserve(SPOT, 700, &|| true).is_ok());
+    assert!(b.reserve(TIER, 701, &|| true).is_err());
+    assert!(b.reserve(TIER, 700, &|| true).is_ok());
     std::fs::remove_dir(root.path().join("gone")).unwrap();
-    assert!(b.reserve(SPOT, 1000, &|| true).is_ok());
+    assert!(b.reserve(TIER, 1000, &|| true).is_ok());
 }
 
 #[test]
@@ -188,29 +188,29 @@ fn an_older_run_that_waits_goes_first() {
     let begun = Instant::now();
     let late = || begun.elapsed() > Duration::from_secs(20);
     let key = StoreKey("k".into());
-    elder.found(SPOT, &key, 400);
-    younger.found(SPOT, &key, 400);
+    elder.found(TIER, &key, 400);
+    younger.found(TIER, &key, 400);
     std::thread::scope(|s| {
-        let waiting = s.spawn(|| elder.reserve(SPOT, 500, &late).is_ok());
+        let waiting = s.spawn(|| elder.reserve(TIER, 500, &late).is_ok());
         let since = Instant::now();
-        let refused = younger.reserve(SPOT, 500, &late).unwrap_err();
+        let refused = younger.reserve(TIER, 500, &late).unwrap_err();
         assert_eq!(refused.kind, FailureKind::Cancelled, "{}", refused.message);
         assert!(since.elapsed() >= GIVE_WAY, "{:?}", since.elapsed());
         assert!(
             younger.in_the_way().is_empty(),
             "it waits no longer, so it may go on"
         );
-        assert_eq!(younger.news(), [(SPOT, 400)], "nothing new for it");
+        assert_eq!(younger.news(), [(TIER, 400)], "nothing new for it");
         younger.idle(Some(Instant::now()));
         younger.news();
-        assert_eq!(younger.in_the_way(), [(SPOT, key.clone())]);
+        assert_eq!(younger.in_the_way(), [(TIER, key.clone())]);
         assert_eq!(elder.in_the_way(), []);
-        younger.left(SPOT, &key);
+        younger.left(TIER, &key);
         assert!(waiting.join().unwrap());
     });
     younger.idle(None);
     younger.news();
-    assert!(younger.reserve(SPOT, 500, &|| true).is_ok());
+    assert!(younger.reserve(TIER, 500, &|| true).is_ok());
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
 }
@@ -225,7 +225,7 @@ fn threads_of_two_runs_race_for_the_last_bytes() {
     // So that each has a claim that the other sees.
     let base: Vec<_> = runs
         .iter()
-        .map(|r| r.reserve(SPOT, 1, &|| true).unwrap())
+        .map(|r| r.reserve(TIER, 1, &|| true).unwrap())
         .collect();
     let held = std::sync::atomic::AtomicU64::new(2);
     std::thread::scope(|s| {
@@ -233,7 +233,7 @@ fn threads_of_two_runs_race_for_the_last_bytes() {
             for _ in 0..2 {
                 s.spawn(|| {
                     for _ in 0..50 {
-                        if let Ok(r) = run.reserve(SPOT, 400, &|| true) {
+                        if let Ok(r) = run.reserve(TIER, 400, &|| true) {
                             let sum =
                                 held.fetch_add(400, std::sync::atomic::Ordering::SeqCst) + 400;
                             assert!(sum <= 1000, "{sum}");
@@ -258,13 +258,13 @@ fn what_is_lent_is_nobodys_twice() {
     let a = Ledgers::open(&cluster(root.path(), 1, 600), &OwnedNodes::All, "a").unwrap();
     let b = Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "b").unwrap();
     assert_eq!(a.news(), []);
-    assert_eq!(b.news(), [(SPOT, 600)]);
-    let held = a.reserve(SPOT, 600, &|| true).unwrap();
-    assert!(b.reserve(SPOT, 1, &|| true).is_err());
+    assert_eq!(b.news(), [(TIER, 600)]);
+    let held = a.reserve(TIER, 600, &|| true).unwrap();
+    assert!(b.reserve(TIER, 1, &|| true).is_err());
     drop(held);
-    assert!(b.reserve(SPOT, 600, &|| true).is_ok() && b.reserve(SPOT, 601, &|| true).is_err());
+    assert!(b.reserve(TIER, 600, &|| true).is_ok() && b.reserve(TIER, 601, &|| true).is_err());
     record_export(root.path(), loan, 0, 0).unwrap();
-    assert!(b.reserve(SPOT, 1000, &|| true).is_ok());
+    assert!(b.reserve(TIER, 1000, &|| true).is_ok());
 }
 
 #[test]
@@ -305,12 +305,12 @@ fn what_ended_runs_have_cached_goes_oldest_first_and_no_more_than_is_wanted() {
         gone.map(|c| (c.used, c.cached)).unwrap_or_default()
     };
     let mover = tarn_mover::Trees::new();
-    ledgers.clear_others_cache(SPOT, 100, &mover);
+    ledgers.clear_others_cache(TIER, 100, &mover);
     assert_eq!(left(), (300, 250), "there is room");
-    ledgers.clear_others_cache(SPOT, 150, &mover);
+    ledgers.clear_others_cache(TIER, 150, &mover);
     assert_eq!(left(), (200, 150), "the oldest is enough");
     assert!(!node.join("parts/a").exists() && node.join("parts/b").exists());
-    ledgers.clear_others_cache(SPOT, 1000, &mover);
+    ledgers.clear_others_cache(TIER, 1000, &mover);
     assert_eq!(left(), (50, 0));
     assert!(!node.join("parts/b").exists() && node.join("parts/kept").exists());
     assert!(!node.join("cached/70.c").exists());
