@@ -252,7 +252,7 @@ impl Local {
     }
 
     /// A node is lost. Attempts that it takes part in end with kind `NodeLost`; what it leads here is ended and taken back.
-    pub fn mate_lost(&mut self, node: NodeId) {
+    pub fn lose_node(&mut self, node: NodeId) {
         self.router.node_lost(node);
     }
 

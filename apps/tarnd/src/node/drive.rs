@@ -370,7 +370,7 @@ impl Driving {
                 Ok(())
             }
             NodeCommand::NodeLost(node) => {
-                world.mate_lost(node);
+                world.lose_node(node);
                 Ok(())
             }
             NodeCommand::NodeBack(..) | NodeCommand::Mark(_) | NodeCommand::Lead { .. } => Ok(()),

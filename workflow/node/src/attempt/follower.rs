@@ -98,13 +98,13 @@ impl StepRouter {
 
     /// Tells the leader that there is nobody.
     fn lost(&self, leader: NodeId, (step, at): AttemptPosition) {
-        let line = AttemptPeer {
+        let peer = AttemptPeer {
             shared: &self.shared,
             to: leader,
             step,
             at,
         };
-        line.send_message(AttemptMessage::Lost);
+        peer.send_message(AttemptMessage::Lost);
     }
 
     fn begin(&mut self, leader: NodeId, part: AttemptPosition, run: Box<AttemptSpec>) {
@@ -139,18 +139,18 @@ impl StepRouter {
         let thread = std::thread::Builder::new()
             .name(format!("tarn-{}", run.instance))
             .spawn(move || {
-                let line = AttemptPeer {
+                let peer = AttemptPeer {
                     shared: &shared,
                     to: leader,
                     step: part.0,
                     at: part.1,
                 };
-                let done = catch_unwind(AssertUnwindSafe(|| attend(line, &run, &handle)));
+                let done = catch_unwind(AssertUnwindSafe(|| attend(peer, &run, &handle)));
                 if let Ok(mut all) = all.lock() {
                     all.remove(&part);
                 }
                 if done.is_err() {
-                    line.send_message(AttemptMessage::Lost);
+                    peer.send_message(AttemptMessage::Lost);
                 }
             });
         if thread.is_err()
@@ -221,9 +221,9 @@ impl StepRouter {
 }
 
 /// Does what the leader says until the attempt is over, or the leader is lost.
-fn attend(line: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
-    let shared = line.shared;
-    let (Some(envelopes), Some(tier_ref)) = (&handle.envelopes, run.nodes.get(line.at)) else {
+fn attend(peer: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
+    let shared = peer.shared;
+    let (Some(envelopes), Some(tier_ref)) = (&handle.envelopes, run.nodes.get(peer.at)) else {
         return;
     };
     let step = shared.workflow.steps.get(run.instance.step.at());
@@ -242,7 +242,7 @@ fn attend(line: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
         });
     let (step, needs) = match prepared {
         Ok(found) => found,
-        Err(why) => return refuse(line, envelopes, handle, why),
+        Err(why) => return refuse(peer, envelopes, handle, why),
     };
     let log = shared.log_path(run);
     let of = Attempted {
@@ -254,12 +254,12 @@ fn attend(line: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
         log: &log,
         home: *tier_ref,
     };
-    let relay = Relay::of_follower(line, run, *tier_ref, envelopes);
+    let relay = Relay::of_follower(peer, run, *tier_ref, envelopes);
     let follower = Follower {
-        line,
+        peer,
         envelopes,
         handle,
-        here: LocalNode::new(of, line.at, *tier_ref),
+        local: LocalNode::new(of, peer.at, *tier_ref),
         listens: false,
     };
     std::thread::scope(|scope| {
@@ -276,16 +276,16 @@ fn refusal(text: impl Into<String>) -> Failure {
 }
 
 /// Answers until the leader has understood.
-fn refuse(line: AttemptPeer<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why: Failure) {
+fn refuse(peer: AttemptPeer<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why: Failure) {
     let refused: Result<_, Failure> = Err(why);
     let mut over = false;
-    while !over && !envelopes.lost(line.at) {
-        if let Some(envelope) = envelopes.take(line.at) {
+    while !over && !envelopes.lost(peer.at) {
+        if let Some(envelope) = envelopes.take(peer.at) {
             over = matches!(
                 envelope.message,
                 AttemptMessage::Do(StepNodeTask::Over { .. })
             );
-            line.send_message(AttemptMessage::Done {
+            peer.send_message(AttemptMessage::Done {
                 result: refused.clone(),
                 evicted: Vec::new(),
             });
@@ -298,10 +298,10 @@ fn refuse(line: AttemptPeer<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why
 }
 
 struct Follower<'a> {
-    line: AttemptPeer<'a>,
+    peer: AttemptPeer<'a>,
     envelopes: &'a EnvelopeQueue,
     handle: &'a Handle,
-    here: LocalNode<'a>,
+    local: LocalNode<'a>,
     /// Whether the helper was told to set everything up, and has not report yet how the step ended here.
     listens: bool,
 }
@@ -309,7 +309,7 @@ struct Follower<'a> {
 impl Follower<'_> {
     fn serve(mut self) {
         loop {
-            while let Some(envelope) = self.envelopes.take(self.line.at) {
+            while let Some(envelope) = self.envelopes.take(self.peer.at) {
                 let Ok(message) = envelope.open() else {
                     continue;
                 };
@@ -317,14 +317,14 @@ impl Follower<'_> {
                     return;
                 }
             }
-            if self.envelopes.lost(self.line.at) {
+            if self.envelopes.lost(self.peer.at) {
                 break;
             }
             self.wait();
             self.listen();
         }
         // Nobody will tell any more that it was committed.
-        let _ = self.here.run(&StepNodeTask::Over { committed: false });
+        let _ = self.local.run(&StepNodeTask::Over { committed: false });
     }
 
     fn wait(&mut self) {
@@ -332,31 +332,31 @@ impl Follower<'_> {
             self.handle.stop.fd(),
             PollFlags::IN,
         )];
-        let helper = self.here.helper().filter(|_| self.listens);
+        let helper = self.local.helper().filter(|_| self.listens);
         let socket = helper.as_ref().and_then(|h| h.fd());
         fds.extend(socket.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let _ = poll(&mut fds, None);
         self.handle.stop.take();
         if self.handle.stop.overran().is_some() {
             // The leader hears that it is gone, and asks why.
-            self.here.helper().into_iter().for_each(Launcher::kill);
+            self.local.helper().into_iter().for_each(Launcher::kill);
         }
     }
 
     /// Passes the reports of the helper on.
     fn listen(&mut self) {
-        let helper = self.here.helper().filter(|_| self.listens);
+        let helper = self.local.helper().filter(|_| self.listens);
         let Some(report) = helper.and_then(Launcher::next_report) else {
             return;
         };
         self.listens = !matches!(report, None | Some(HelperReport::Ended { .. }));
         if let (Some(HelperReport::Ended { used, .. }), Some(helper)) =
-            (&report, self.here.helper())
+            (&report, self.local.helper())
         {
             *helper.used() = Some(*used);
             helper.leave();
         }
-        self.line
+        self.peer
             .send_message(report.map_or(AttemptMessage::Gone, AttemptMessage::Report));
     }
 
@@ -366,30 +366,30 @@ impl Follower<'_> {
             AttemptMessage::Do(task) => {
                 let over = matches!(task, StepNodeTask::Over { .. });
                 // Waiting for the kernel to take its namespaces down is not the leader's to do.
-                let leaving = over.then(|| self.here.leaving());
-                let result = self.here.run(&task);
-                let evicted = self.here.evicted();
-                self.line
+                let leaving = over.then(|| self.local.leaving());
+                let result = self.local.run(&task);
+                let evicted = self.local.evicted();
+                self.peer
                     .send_message(AttemptMessage::Done { result, evicted });
                 drop(leaving);
                 return over;
             }
             AttemptMessage::Enter => {
-                let entered = match self.here.helper() {
+                let entered = match self.local.helper() {
                     Some(helper) => helper.prepare().and_then(|()| helper.ready()),
                     None => Err(LaunchError::NoHelper),
                 };
                 self.listens = entered.is_ok();
                 let entered = entered.map_err(|why| HelperSetupError(why.to_string()));
-                self.line.send_message(AttemptMessage::Entered(entered));
+                self.peer.send_message(AttemptMessage::Entered(entered));
             }
             AttemptMessage::Order(order) => {
-                if let Some(helper) = self.here.helper() {
+                if let Some(helper) = self.local.helper() {
                     // A helper that is gone shows as the end of its socket.
                     let _ = helper.order(&order);
                 }
             }
-            AttemptMessage::Kill => self.here.helper().into_iter().for_each(Launcher::kill),
+            AttemptMessage::Kill => self.local.helper().into_iter().for_each(Launcher::kill),
             // A leader does not send the others, or they came before.
             _ => {}
         }

@@ -39,12 +39,12 @@ pub(crate) struct Relay<'a> {
 
 enum RelaySide<'a> {
     Leader {
-        provider_addresses: Vec<(AttemptPeer<'a>, ExecListener)>,
+        listeners: Vec<(AttemptPeer<'a>, ExecListener)>,
         /// Sessions so far.
         opened: u32,
     },
     Follower {
-        line: AttemptPeer<'a>,
+        peer: AttemptPeer<'a>,
         /// The node's own folder of sockets, and its name there.
         folder: PathBuf,
         name: String,
@@ -55,7 +55,7 @@ enum RelaySide<'a> {
 
 /// A command.
 struct ExecSession<'a> {
-    line: AttemptPeer<'a>,
+    peer: AttemptPeer<'a>,
     /// Whether this is the side of `tarn exec`.
     leads: bool,
     /// To `tarn exec`, or to the helper; gone with whom it leads to.
@@ -78,25 +78,25 @@ impl<'a> Relay<'a> {
         let home = home.ok_or_else(|| io::Error::other("the step has no node"))?;
         let folder = exec_folder(shared, run, home)?;
         let folder = File::open(folder)?;
-        let mut provider_addresses = Vec::new();
+        let mut listeners = Vec::new();
         for (at, tier_ref) in run.nodes.iter().enumerate() {
             if shared.own.has(tier_ref.node) {
                 continue;
             }
             let name = shared.node_name(tier_ref.node);
             let listener = ExecListener::bind(&folder, &name)?;
-            let line = AttemptPeer {
+            let peer = AttemptPeer {
                 shared,
                 to: tier_ref.node,
                 step: (run.instance, run.attempt),
                 at,
             };
-            provider_addresses.push((line, listener));
+            listeners.push((peer, listener));
         }
         Ok(Self {
             exec: &envelopes.exec,
             side: RelaySide::Leader {
-                provider_addresses,
+                listeners,
                 opened: 0,
             },
             sessions: BTreeMap::new(),
@@ -105,16 +105,16 @@ impl<'a> Relay<'a> {
 
     /// Starts commands that the leader asks for.
     pub(crate) fn of_follower(
-        line: AttemptPeer<'a>,
+        peer: AttemptPeer<'a>,
         run: &AttemptSpec,
         own: TierRef,
         envelopes: &'a EnvelopeQueue,
     ) -> Self {
-        let work = line.shared.work_folder(run, own).unwrap_or_default();
+        let work = peer.shared.work_folder(run, own).unwrap_or_default();
         let (hosts, folder) = (work.join("hosts"), work.join("exec"));
         let side = RelaySide::Follower {
-            line,
-            name: line.shared.node_name(own.node),
+            peer,
+            name: peer.shared.node_name(own.node),
             env: own_paths(&hosts, &folder).to_vec(),
             folder,
         };
@@ -128,8 +128,8 @@ impl<'a> Relay<'a> {
     /// Until the step is over.
     pub(crate) fn run(mut self) {
         while !self.exec.closed() {
-            for post in self.exec.take() {
-                self.receive(post);
+            for message in self.exec.take() {
+                self.receive(message);
             }
             self.admit();
             self.sessions.retain(|id, session| !session.turn(*id));
@@ -142,13 +142,10 @@ impl<'a> Relay<'a> {
     fn wait(&self) -> io::Result<()> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.exec.fd(), PollFlags::IN)];
         let mut due = None;
-        if let RelaySide::Leader {
-            provider_addresses, ..
-        } = &self.side
-        {
-            let waiting = provider_addresses.iter().flat_map(|(_, l)| l.fds());
+        if let RelaySide::Leader { listeners, .. } = &self.side {
+            let waiting = listeners.iter().flat_map(|(_, l)| l.fds());
             fds.extend(waiting.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            due = provider_addresses.iter().filter_map(|(_, l)| l.due()).min();
+            due = listeners.iter().filter_map(|(_, l)| l.due()).min();
         }
         for session in self.sessions.values() {
             let channel = session.channel.iter();
@@ -163,25 +160,25 @@ impl<'a> Relay<'a> {
         }
     }
 
-    fn receive(&mut self, post: ExecMessage) {
+    fn receive(&mut self, message: ExecMessage) {
         let ExecMessage {
             at,
             session: id,
             about,
             bytes,
-        } = post;
-        if let (Exec::Open(request), RelaySide::Follower { line, .. }) = (&about, &self.side) {
-            let line = *line;
+        } = message;
+        if let (Exec::Open(request), RelaySide::Follower { peer, .. }) = (&about, &self.side) {
+            let peer = *peer;
             return match self.open(request) {
                 Ok(session) => drop(self.sessions.insert(id, session)),
                 Err(e) => {
                     let answer = ExecReply::Refused(e.to_string());
-                    line.exec(id, Exec::End(answer), None);
+                    peer.exec(id, Exec::End(answer), None);
                 }
             };
         }
         // One that has been over here may still be told of.
-        if let Some(session) = self.sessions.get_mut(&id).filter(|s| s.line.at == at) {
+        if let Some(session) = self.sessions.get_mut(&id).filter(|s| s.peer.at == at) {
             session.receive(about, bytes);
         }
     }
@@ -189,7 +186,7 @@ impl<'a> Relay<'a> {
     /// Asks the helper of this node for a command.
     fn open(&self, request: &ExecRequest) -> io::Result<ExecSession<'a>> {
         let RelaySide::Follower {
-            line,
+            peer,
             folder,
             name,
             env,
@@ -213,7 +210,7 @@ impl<'a> Relay<'a> {
         let mut channel = Channel::new(socket);
         channel.send_line(&request)?;
         Ok(ExecSession {
-            line: *line,
+            peer: *peer,
             leads: false,
             channel: Some(channel),
             sources: vec![
@@ -229,24 +226,20 @@ impl<'a> Relay<'a> {
     /// Takes new requests.
     fn admit(&mut self) {
         let Self { side, sessions, .. } = self;
-        let RelaySide::Leader {
-            provider_addresses,
-            opened,
-        } = side
-        else {
+        let RelaySide::Leader { listeners, opened } = side else {
             return;
         };
-        for (line, listener) in provider_addresses {
+        for (peer, listener) in listeners {
             listener.take(|mut arrived| {
-                let there = sessions.values().filter(|s| s.line.at == line.at);
+                let there = sessions.values().filter(|s| s.peer.at == peer.at);
                 let full = there.count() >= MAX_GUESTS;
                 match streams(&mut arrived, full) {
                     Ok([input, output, error]) => {
                         let id = *opened;
                         *opened = opened.wrapping_add(1);
-                        line.exec(id, Exec::Open(Box::new(arrived.request)), None);
+                        peer.exec(id, Exec::Open(Box::new(arrived.request)), None);
                         let session = ExecSession {
-                            line: *line,
+                            peer: *peer,
                             leads: true,
                             channel: Some(arrived.client),
                             sources: vec![ExecStreamSource::new(0, input)],
@@ -328,17 +321,17 @@ impl ExecSession<'_> {
 
     /// Passes on what can be; whether there is nothing left to do.
     fn turn(&mut self, id: u32) -> bool {
-        let line = self.line;
+        let peer = self.peer;
         let mut reached = true;
         self.sources.retain_mut(|source| {
             let stream = source.stream;
             loop {
                 match source.read() {
                     Some(bytes) if bytes.is_empty() => {
-                        reached &= line.exec(id, Exec::Close { stream }, None);
+                        reached &= peer.exec(id, Exec::Close { stream }, None);
                         return false;
                     }
-                    Some(bytes) => reached &= line.exec(id, Exec::Data { stream }, Some(&bytes)),
+                    Some(bytes) => reached &= peer.exec(id, Exec::Data { stream }, Some(&bytes)),
                     None => return true,
                 }
             }
@@ -347,10 +340,10 @@ impl ExecSession<'_> {
             let stream = sink.stream;
             let written = sink.write();
             for _ in 0..sink.taken() {
-                reached &= line.exec(id, Exec::Taken { stream }, None);
+                reached &= peer.exec(id, Exec::Taken { stream }, None);
             }
             if written.is_err() {
-                reached &= line.exec(id, Exec::Close { stream }, None);
+                reached &= peer.exec(id, Exec::Close { stream }, None);
             }
             written.is_ok() && !sink.over()
         });
@@ -362,7 +355,7 @@ impl ExecSession<'_> {
             (None, _) => {}
             // A client sends nothing after its request: readable means gone.
             (Some(_), true) => {
-                reached &= self.answer.is_some() || line.exec(id, Exec::Gone, None);
+                reached &= self.answer.is_some() || peer.exec(id, Exec::Gone, None);
                 self.channel = None;
                 self.sources.clear();
             }
@@ -393,7 +386,7 @@ impl ExecSession<'_> {
                 (true, None) => {}
                 (false, _) => {
                     self.sinks.clear();
-                    self.line.exec(id, Exec::End(answer.clone()), None);
+                    self.peer.exec(id, Exec::End(answer.clone()), None);
                 }
             }
         }

@@ -95,7 +95,7 @@ pub(crate) struct RemoteNode<'a> {
 
 impl<'a> RemoteNode<'a> {
     pub(crate) fn new(remote: Rc<RemoteNodes<'a>>, at: usize, tier_ref: TierRef) -> Self {
-        let mut far = Self {
+        let mut node = Self {
             peer: remote.peer(at, tier_ref),
             name: remote.shared.node_name(tier_ref.node),
             tier_ref,
@@ -107,9 +107,9 @@ impl<'a> RemoteNode<'a> {
             over: false,
             remote,
         };
-        let run = Box::new(far.remote.run.clone());
-        far.send_message(AttemptMessage::Begin(run));
-        far
+        let run = Box::new(node.remote.run.clone());
+        node.send_message(AttemptMessage::Begin(run));
+        node
     }
 
     /// Sent even to who is lost for this world: when this world ends, the others do not.

@@ -84,11 +84,11 @@ fn run(mover: fn() -> Box<dyn Mover>) -> io::Result<()> {
         },
         // The step was not to be after all.
         None => Ok(()),
-        Some(_) => Err(stranger()),
+        Some(_) => Err(unexpected_command()),
     }
 }
 
-fn stranger() -> io::Error {
+fn unexpected_command() -> io::Error {
     io::Error::other("`tarn __step` is started by tarn only")
 }
 
@@ -115,7 +115,7 @@ fn run_with_tmpfs(
             serve(control, &spec, mover)
         }
         None => Ok(()),
-        Some(_) => Err(stranger()),
+        Some(_) => Err(unexpected_command()),
     }
 }
 

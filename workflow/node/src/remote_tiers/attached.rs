@@ -257,7 +257,7 @@ fn watch(root: &Path, client: Pid, stop: &UnixStream, gone: &dyn Fn(String)) {
     let Ok(ends) = pidfd_open(client, PidfdFlags::empty()) else {
         return gone("the end of its client cannot be seen".into());
     };
-    let (request, answers) = looker(root);
+    let (request, answers) = start_looking(root);
     loop {
         let mut fds =
             [stop.as_fd(), ends.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -285,7 +285,7 @@ fn watch(root: &Path, client: Pid, stop: &UnixStream, gone: &dyn Fn(String)) {
 }
 
 /// A thread that looks at each request: a look may hang.
-fn looker(root: &Path) -> (SyncSender<()>, Receiver<io::Result<()>>) {
+fn start_looking(root: &Path) -> (SyncSender<()>, Receiver<io::Result<()>>) {
     let (request, requests) = sync_channel::<()>(1);
     let (sender, answers): (Sender<io::Result<()>>, _) = channel();
     let root = root.to_owned();

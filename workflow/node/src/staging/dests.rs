@@ -131,7 +131,7 @@ impl DestRecord {
             .into_iter()
             .chain(self.manifests(folder).into_iter().rev())
         {
-            match stranger(&listed, &allowed) {
+            match first_foreign(&listed, &allowed) {
                 None => return Ok(Some(allowed)),
                 Some(path) => why = path,
             }
@@ -153,7 +153,7 @@ impl DestRecord {
 }
 
 /// Finds what is in a tree and not recorded. What is recorded and gone, somebody has removed: it may be put there again.
-fn stranger(listed: &Manifest, recorded: &Manifest) -> Option<String> {
+fn first_foreign(listed: &Manifest, recorded: &Manifest) -> Option<String> {
     let within = |tree: &Manifest, e: &&Entry| tree.find(&e.path).is_some_and(|o| alike(e, o));
     let strange = listed.entries.iter().find(|e| !within(recorded, e))?;
     Some(format!("`{}`", String::from_utf8_lossy(&strange.path)))
@@ -539,11 +539,11 @@ impl Intent {
         };
         swap(&self.ready, folder)?;
         let taken = mover.list(&self.ready, &Control::default());
-        let stranger = match &taken {
-            Ok(taken) => stranger(taken, &old).map(ForeignContentError::Path),
+        let foreign = match &taken {
+            Ok(taken) => first_foreign(taken, &old).map(ForeignContentError::Path),
             Err(e) => Some(ForeignContentError::NotListed(e.failure.message.clone())),
         };
-        if let Some(why) = stranger {
+        if let Some(why) = foreign {
             swap(&self.ready, folder)?;
             return Err(refused(why));
         }

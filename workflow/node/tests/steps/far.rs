@@ -502,7 +502,7 @@ fn leader_lost() {
     pair.there(&bench.path("beat"));
     // As a machine that loses its power: nothing more is heard of it.
     pair.cut.store(true, Ordering::SeqCst);
-    pair.follower().local.mate_lost(NodeId(0));
+    pair.follower().local.lose_node(NodeId(0));
     let work = TierDir::new(&bench.path("tier"), "ws", "n1").work();
     pair.until(|_| entries(&work).is_empty().then_some(()));
     silent(&bench);

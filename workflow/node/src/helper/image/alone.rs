@@ -79,8 +79,8 @@ fn folders() -> io::Result<Vec<(std::ffi::OsString, OwnedFd)>> {
 pub(super) fn holds_all(root: Pid, alone: bool) -> Result<(), Failure> {
     let io = |e: io::Error| io_failure("look at", Path::new("/proc"), &e);
     let refuse = |why: String| Err(failure(FailureKind::Io, why));
-    let stranger = stranger(root).map_err(io)?;
-    if let Some(pid) = stranger {
+    let foreign = find_foreign_process(root).map_err(io)?;
+    if let Some(pid) = foreign {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         return refuse(format!(
             "process {pid} (`{}`) is not below the step's first process, as what started it has ended: an image would be without it",
@@ -100,7 +100,7 @@ pub(super) fn holds_all(root: Pid, alone: bool) -> Result<(), Failure> {
 }
 
 /// A process of this PID namespace that is neither the helper, nor of the step below its first one, nor of what takes the image.
-fn stranger(root: Pid) -> io::Result<Option<i32>> {
+fn find_foreign_process(root: Pid) -> io::Result<Option<i32>> {
     let mut taker = rustix::process::getpid();
     while let Some(above) = process::parent(taker.as_raw_nonzero().get()).and_then(Pid::from_raw)
         && above != Pid::INIT

@@ -133,8 +133,8 @@ impl Pair {
     /// The two nodes do not hear of each other any more.
     pub(super) fn part(&mut self) {
         self.cut.store(true, Ordering::SeqCst);
-        self.leader().local.mate_lost(NodeId(1));
-        self.follower().local.mate_lost(NodeId(0));
+        self.leader().local.lose_node(NodeId(1));
+        self.follower().local.lose_node(NodeId(0));
     }
 
     /// Waits until a file is there.
