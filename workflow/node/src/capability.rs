@@ -1,4 +1,4 @@
-//! Reasons why this machine cannot do something.
+//! Why this machine cannot do something.
 
 use std::fmt::Display;
 

@@ -30,7 +30,8 @@ pub use host::machine::MAX_MOVING;
 pub use host::tiers::{TiersError, apart};
 pub use host::{machine, sight};
 pub use remote_tiers::sweep::{sweep, sweep_drained};
-pub use remote_tiers::{attached, exported};
+// As tarnd calls them.
+pub use remote_tiers::{attached as borrowed, exported as lent};
 pub use staging::dests::{
     Destination, DestinationError, ForeignContentError, Intent, check_destination,
     destination_holds, destination_intact, destination_lacks, probe_destination, real_folder,

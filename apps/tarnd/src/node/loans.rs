@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tarn_node::attached::{AttachPoint, AttachedPartition, attach_points};
-use tarn_node::exported::{ExportedPartition, Terms};
+use tarn_node::borrowed::{AttachPoint, AttachedPartition, attach_points};
+use tarn_node::lent::{ExportedPartition, Terms};
 use tarn_node::machine::{MachineError, TierSpec};
 use tarn_node::{Local, ProviderAddress};
 use tarn_proto::node::{Borrow, Brick, NodeReply};

@@ -44,7 +44,7 @@ pub(super) fn measure(
     let remembered = memory(state, node)?;
     for tier in &tiers {
         // What of it is still taken counts.
-        tarn_node::exported::settle_idle(&tier.root);
+        tarn_node::lent::settle_idle(&tier.root);
     }
     let asked = tiers.clone();
     for instead in machine::stand_in(&mut tiers, &remembered.0) {

@@ -151,7 +151,7 @@ pub fn rank(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// A step's host name is its node's, where the step has several.
 fn of_this_node() -> Vec<(OsString, OsString)> {
     let node = crate::host::machine::host_name();
-    let Some((_, exec)) = provider_address(&std::env::var(EXEC_DIRS).unwrap_or_default(), &node)
+    let Some((_, exec)) = find_exec_folder(&std::env::var(EXEC_DIRS).unwrap_or_default(), &node)
     else {
         return Vec::new();
     };
@@ -166,9 +166,9 @@ fn of_this_node() -> Vec<(OsString, OsString)> {
 }
 
 /// The line of a node in `$TARN_EXEC_DIRS`.
-fn provider_address(lines: &str, node: &str) -> Option<(String, PathBuf)> {
-    let mut provider_addresses = lines.lines().filter_map(|l| l.split_once(' '));
-    let (name, folder) = provider_addresses.find(|(name, _)| *name == node)?;
+fn find_exec_folder(lines: &str, node: &str) -> Option<(String, PathBuf)> {
+    let mut folders = lines.lines().filter_map(|l| l.split_once(' '));
+    let (name, folder) = folders.find(|(name, _)| *name == node)?;
     Some((name.to_owned(), folder.into()))
 }
 
@@ -210,7 +210,7 @@ fn own_door() -> io::Result<(String, PathBuf)> {
         "SLURMD_NODENAME",
         "it is for tasks that srun starts; elsewhere use `tarn exec NODE`",
     )?;
-    provider_address(&lines, &node).ok_or_else(|| {
+    find_exec_folder(&lines, &node).ok_or_else(|| {
         io::Error::other(format!(
             "node `{node}` is not a node of the step: give srun the names in $TARN_HOSTFILE (--nodelist)"
         ))

@@ -530,7 +530,7 @@ fn read_touched(
 }
 
 /// A source has other content than is remembered: all that is remembered of it is forgotten. Where this world does not
-/// remember it, the one that does is told what was read instead ([`tarn_ports::Nodes::learned`]).
+/// remember it, the one that does is told what was read instead ([`tarn_ports::NodeWorld::learned`]).
 pub(crate) fn forget(shared: &DataContext, data: DataId) {
     if !shared.is_home() {
         return;

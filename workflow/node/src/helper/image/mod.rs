@@ -19,11 +19,11 @@ use std::path::PathBuf;
 use tarn_sys::namespace::Clocks;
 use tarn_types::checkpoint::CheckpointId;
 
-/// The versions of [`Image`] and of what is beside it: docs/reference/formats.md. The second is of steps that are alone.
+/// The versions of [`StepImage`] and of what lies beside it: docs/reference/formats.md. The second is of steps that are alone.
 const FORMATS: RangeInclusive<u32> = 1..=2;
 /// What an image consists of, and is hashed.
 const CONTENT: &str = "image";
-/// In that: what CRIU has written, the copies of the step's own folders, and [`Image`].
+/// In that: what CRIU has written, the copies of the step's own folders, and [`StepImage`].
 const PROCESSES: &str = "processes";
 const OWN: &str = "own";
 const ABOUT: &str = "about.json";
