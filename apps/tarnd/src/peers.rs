@@ -268,8 +268,7 @@ impl PeerTable {
         ask: &PeerTarndRequest,
         watch: &dyn Watch,
     ) -> Result<PeerTarndReply, RequestError> {
-        let internal = |why: String| RequestError::new(Code::Internal, why);
-        let body = pack(ask).map_err(internal)?;
+        let body = pack(ask).map_err(|e| RequestError::new(Code::Internal, e.to_string()))?;
         decode_reply(node, &self.call(node, &body, watch)?)
     }
 
@@ -392,7 +391,7 @@ pub(crate) fn open_partition_at(
     watch: &dyn Watch,
 ) -> Result<(FarPartition, OwnedFd), RequestError> {
     let internal = |why: String| RequestError::new(Code::Internal, why);
-    let body = pack(ask).map_err(internal)?;
+    let body = pack(ask).map_err(|e| internal(e.to_string()))?;
     let mut line = client.line(watch).map_err(|e| to_request_error(&e, &[]))?;
     let reply = client.call_on(&mut line, &body, watch);
     match decode_reply(&client.node, &reply.map_err(|e| to_request_error(&e, &[]))?)? {

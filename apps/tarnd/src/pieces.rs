@@ -157,8 +157,8 @@ impl ExportedPieces {
 
     /// What another node's tarnd calls.
     pub(crate) fn called(&self, body: &[u8]) -> Result<Called, NotServed> {
-        let refused = |why| Ok((PeerTarndReply::Refused(why), None));
-        let (said, make) = match unpack(body).map_err(NotServed)? {
+        let refused = |why| Ok::<_, NotServed>((PeerTarndReply::Refused(why), None));
+        let (said, make) = match unpack(body)? {
             PeerTarndRequest::Lend { space, path, write } => self
                 .serve(&space, &path.0, write)
                 .map(|(said, make)| (said, Some(make)))
@@ -168,7 +168,7 @@ impl ExportedPieces {
                 refused(RequestError::new(Code::Unsupported, text))?
             }
         };
-        let said = pack(&said).map_err(NotServed)?;
+        let said = pack(&said)?;
         Ok(match make {
             Some(make) => Called::Storage(said, make),
             None => Called::Said(said),

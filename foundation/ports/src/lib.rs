@@ -25,8 +25,8 @@ pub use mover::{
     ObjectStoreError, Over, TreeCapabilities,
 };
 pub use nodes::{
-    ChangedSince, CheckpointFinder, Followers, MakePartition, NodeWorld, Peers, Pieces,
-    STEP_SOCKET, STEP_SPACE,
+    CapabilityError, ChangedSince, CheckpointFinder, Followers, MakePartition, NodeWorld, Peers,
+    Pieces, STEP_SOCKET, STEP_SPACE,
 };
 pub use objects::{ObjectBody, ObjectMetadata, ObjectStore, Replaces, Tags, Upload};
 pub use one_sided::{ExposedExtent, KeepAliveGuard, OneSided};

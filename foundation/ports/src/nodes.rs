@@ -5,6 +5,7 @@ use crate::peer::{Arrivals, PeerTree};
 use crate::progress::Progress;
 use crate::world::{World, WorldError};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_types::checkpoint::Checkpoint;
@@ -40,25 +41,43 @@ pub struct Pieces {
     pub socket: PathBuf,
 }
 
+/// What this machine or its settings lack, as a sentence for people, who alone can change that.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CapabilityError(String);
+
+impl CapabilityError {
+    /// The error with this sentence.
+    pub fn new(why: impl Display) -> Self {
+        Self(why.to_string())
+    }
+
+    /// For what only works in namespaces, which are not to be had for this reason.
+    #[must_use]
+    pub fn needs_namespaces(why: &Self) -> Self {
+        Self(format!("it needs namespaces: {why}"))
+    }
+}
+
 /// A world of nodes that keep data between runs.
 pub trait NodeWorld: World {
     /// Whether steps of several nodes can run here, or why not.
     ///
     /// # Errors
     /// The reason.
-    fn multi_node(&self) -> Result<(), String>;
+    fn multi_node(&self) -> Result<(), CapabilityError>;
 
     /// Whether the nodes of a step can have one namespace (`shared`), or why not.
     ///
     /// # Errors
     /// The reason.
-    fn one_namespace(&self) -> Result<(), String>;
+    fn one_namespace(&self) -> Result<(), CapabilityError>;
 
     /// Whether images of a step's processes can be taken and restored here, or why not. Only looked at where a step wants it.
     ///
     /// # Errors
     /// The reason.
-    fn images(&self) -> Result<(), String>;
+    fn images(&self) -> Result<(), CapabilityError>;
 
     /// What is going on, for progress bars; outlives the world.
     fn progress(&self) -> Progress;

@@ -18,7 +18,8 @@ pub use message::{
 };
 pub use packet::{Packet, PacketError, decode, encode, versions};
 pub use peer::{
-    MAX_STEP_PIECE, PEER_VERSION, PeerTarndReply, PeerTarndRequest, StepMessage, pack, unpack,
+    MAX_STEP_PIECE, PEER_VERSION, PeerCodeError, PeerTarndReply, PeerTarndRequest, StepMessage,
+    pack, unpack,
 };
 pub use task::{
     Allocation, Checksum, CopyVerification, MAX_FIRST, RequestError, TaskEnd, TaskLocation,

@@ -215,7 +215,7 @@ proptest! {
         bytes.push(0);
         prop_assert!(unpack::<PeerTarndRequest>(&bytes).is_err());
         bytes[0] ^= 0x40;
-        prop_assert!(unpack::<PeerTarndRequest>(&bytes).unwrap_err().contains("version"));
+        prop_assert!(unpack::<PeerTarndRequest>(&bytes).unwrap_err().to_string().contains("version"));
         let _ = unpack::<PeerTarndRequest>(&garbage);
         let _ = unpack::<PeerTarndReply>(&[&PEER_VERSION.to_le_bytes()[..], &garbage].concat());
     }

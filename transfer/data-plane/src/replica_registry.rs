@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tarn_ports::Control;
 use tarn_proto::data::Tree;
+use tarn_proto::local::PeerCodeError;
 use tarn_ring::Target;
 use tarn_stream::Key;
 use tarn_sys::beneath::Root;
@@ -44,6 +45,12 @@ pub struct ServedFileExtent {
 /// Why a tree may not be read: a sentence for whoever asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryError(pub String);
+
+impl From<PeerCodeError> for RegistryError {
+    fn from(e: PeerCodeError) -> Self {
+        Self(e.to_string())
+    }
+}
 
 /// Makes what a stream is given over to, in that stream's own thread. Who keeps the socket can end the stream by it.
 pub type MakeTarget = Box<dyn FnOnce(&TcpStream) -> io::Result<Box<dyn Target>> + Send>;

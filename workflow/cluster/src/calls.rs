@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
-use tarn_ports::{NodeWorld, Progress, WorldError};
+use tarn_ports::{CapabilityError, NodeWorld, Progress, WorldError};
 use tarn_proto::node::{NodeCommand, NodeConfig, NodeReply, NodeRequest};
 use tarn_types::event::PriorInstance;
 use tarn_types::id::NodeId;
@@ -142,15 +142,15 @@ fn of(n: NodeId, all: &BTreeSet<(StoreKey, Place)>) -> BTreeSet<(StoreKey, Place
 }
 
 impl NodeWorld for AllocationWorld {
-    fn multi_node(&self) -> Result<(), String> {
+    fn multi_node(&self) -> Result<(), CapabilityError> {
         self.multi_node.clone()
     }
 
-    fn one_namespace(&self) -> Result<(), String> {
+    fn one_namespace(&self) -> Result<(), CapabilityError> {
         self.one_namespace.clone()
     }
 
-    fn images(&self) -> Result<(), String> {
+    fn images(&self) -> Result<(), CapabilityError> {
         self.images.clone()
     }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_ports::{ChangedSince, NodeWorld, Progress, World, WorldError};
+use tarn_ports::{CapabilityError, ChangedSince, NodeWorld, Progress, World, WorldError};
 use tarn_proto::node::{Address, NodeCommand, NodeConfig, NodeReply, NodeRequest};
 use tarn_types::action::Action;
 use tarn_types::event::{Event, Failure, FailureKind};
@@ -193,9 +193,9 @@ pub struct AllocationWorld {
     pub(crate) retry: Duration,
     timeout: Duration,
     file_check: FileCheck,
-    pub(crate) multi_node: Result<(), String>,
-    pub(crate) one_namespace: Result<(), String>,
-    pub(crate) images: Result<(), String>,
+    pub(crate) multi_node: Result<(), CapabilityError>,
+    pub(crate) one_namespace: Result<(), CapabilityError>,
+    pub(crate) images: Result<(), CapabilityError>,
     pub(crate) parts: RunPartTable,
     /// Replicas of earlier runs that were offered to this one, if any were.
     pub(crate) offered: Option<BTreeSet<(StoreKey, Place)>>,
@@ -290,7 +290,7 @@ impl AllocationWorld {
                     images,
                 } => {
                     let named = |why: Option<String>, name: &str| match why {
-                        Some(why) => Err(format!("{name}: {why}")),
+                        Some(why) => Err(CapabilityError::new(format_args!("{name}: {why}"))),
                         None => Ok(()),
                     };
                     let name = this.name(n).to_owned();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tarn_cluster::NodeLink;
-use tarn_ports::{NodeWorld, World};
+use tarn_ports::{CapabilityError, NodeWorld, World};
 use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest};
 use tarn_types::action::{Do, Outcome};
 use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Output, PriorInstance};
@@ -515,8 +515,14 @@ fn why_steps_of_several_nodes_cannot_run_is_told_with_the_node() {
         _ => None,
     });
     let mut p = script.open();
-    assert_eq!(p.world().multi_node(), Err("node1: no namespaces".into()));
-    assert_eq!(p.world().one_namespace(), Err("node1: no FUSE".into()));
+    assert_eq!(
+        p.world().multi_node(),
+        Err(CapabilityError::new("node1: no namespaces"))
+    );
+    assert_eq!(
+        p.world().one_namespace(),
+        Err(CapabilityError::new("node1: no FUSE"))
+    );
     let mut script = Script::new(2);
     script.answers = Arc::new(|n, call| match call {
         NodeRequest::Open(_) if n == NodeId(1) => Some(NodeReply::Failed("/tier is full".into())),

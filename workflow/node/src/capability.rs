@@ -1,20 +1,3 @@
-//! Why this machine cannot do something.
+//! Why this machine cannot do something: the ports' error, as a world says it to its run.
 
-use std::fmt::Display;
-
-/// What this machine or its settings lack, as a sentence for people, who alone can change that.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CapabilityError(String);
-
-impl CapabilityError {
-    /// The error with this sentence.
-    pub fn new(why: impl Display) -> Self {
-        Self(why.to_string())
-    }
-
-    /// For what only works in namespaces, which are not to be had for this reason.
-    pub(crate) fn needs_namespaces(why: &Self) -> Self {
-        Self(format!("it needs namespaces: {why}"))
-    }
-}
+pub use tarn_ports::CapabilityError;

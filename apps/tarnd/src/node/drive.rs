@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_chan
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_node::{Config, Local, Waker};
-use tarn_ports::{NodeWorld, Progress, World, WorldError};
+use tarn_ports::{CapabilityError, NodeWorld, Progress, World, WorldError};
 use tarn_proto::node::{self as proto, NodeCommand, NodeReply, NodeRequest, encode};
 use tarn_sessions::NotificationSender;
 use tarn_types::event::{AttemptOutcome, Event};
@@ -113,9 +113,9 @@ impl Driver {
                 Err(_) => return drop(made.send(Err(BUG.into()))),
             };
             let able = NodeReply::Opened {
-                several: world.multi_node().err(),
-                shared: world.one_namespace().err(),
-                images: world.images().err(),
+                several: as_text(world.multi_node()),
+                shared: as_text(world.one_namespace()),
+                images: as_text(world.images()),
             };
             loans.watched_by(&world);
             let give = Give {
@@ -412,6 +412,11 @@ impl Driving {
             | NodeRequest::Close => NodeReply::Failed("that is not asked of a world".into()),
         })
     }
+}
+
+/// What a world is not able to do, in its words.
+fn as_text(able: Result<(), CapabilityError>) -> Option<String> {
+    able.err().map(|why| why.to_string())
 }
 
 fn has_failed(event: &Event) -> bool {

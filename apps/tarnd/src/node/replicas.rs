@@ -353,7 +353,7 @@ impl Registry for Replicas {
         if !self.is_for_messages(run) {
             return self.lent.called(body);
         }
-        let taken = match unpack(body).map_err(RegistryError)? {
+        let taken = match unpack(body)? {
             PeerTarndRequest::Step(message) => self.receive(message, control),
             _ => {
                 let text =
@@ -362,7 +362,7 @@ impl Registry for Replicas {
             }
         };
         let said = taken.map_or_else(PeerTarndReply::Refused, |()| PeerTarndReply::Done);
-        pack(&said).map(Called::Said).map_err(RegistryError)
+        Ok(Called::Said(pack(&said)?))
     }
 }
 

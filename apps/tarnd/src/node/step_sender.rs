@@ -282,7 +282,8 @@ impl StepSenderState {
                 last: at + 1 == count,
                 piece: bytes.get(begin..end).unwrap_or_default().to_vec(),
             };
-            let call = pack(&PeerTarndRequest::Step(piece)).map_err(NotDelivered::Failed)?;
+            let call = pack(&PeerTarndRequest::Step(piece))
+                .map_err(|e| NotDelivered::Failed(e.to_string()))?;
             self.deliver_piece(to, &call, stream)?;
         }
         Ok(())
@@ -333,7 +334,7 @@ impl StepSenderState {
             }
         };
         let reply = client.call_on(line, call, &stop)?;
-        match unpack(&reply).map_err(TryError::Refused)? {
+        match unpack(&reply).map_err(|e| TryError::Refused(e.to_string()))? {
             PeerTarndReply::Done => Ok(()),
             PeerTarndReply::Refused(why) if matches!(why.code, Code::Busy | Code::Lost) => {
                 Err(TryError::Again(why.text))

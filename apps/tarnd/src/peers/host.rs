@@ -349,22 +349,20 @@ impl Registry for PeerHost {
     }
 
     fn call(&self, _: &RunId, body: &[u8], control: &Control) -> Result<Called, NotServed> {
-        let ask: PeerTarndRequest = unpack(body).map_err(NotServed)?;
+        let ask: PeerTarndRequest = unpack(body)?;
         if let PeerTarndRequest::Lend { space, path, write } = &ask {
             return match self.export_partition(space, &path.0, *write) {
                 Ok((said, make)) => {
-                    let said = pack(&said).map_err(NotServed)?;
+                    let said = pack(&said)?;
                     Ok(Called::Storage(said, make))
                 }
-                Err(why) => pack(&PeerTarndReply::Refused(why))
-                    .map(Called::Said)
-                    .map_err(NotServed),
+                Err(why) => Ok(Called::Said(pack(&PeerTarndReply::Refused(why))?)),
             };
         }
         let said = self
             .answer(ask, control)
             .unwrap_or_else(PeerTarndReply::Refused);
-        pack(&said).map(Called::Said).map_err(NotServed)
+        Ok(Called::Said(pack(&said)?))
     }
 }
 

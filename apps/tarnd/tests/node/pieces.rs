@@ -141,7 +141,7 @@ impl Two {
         };
         let body = pack(ask).unwrap();
         let reply = peer.call(&body, &Control::default());
-        unpack(&reply.map_err(|e| e.failure.message)?)
+        unpack(&reply.map_err(|e| e.failure.message)?).map_err(|e| e.to_string())
     }
 }
 

@@ -119,29 +119,46 @@ pub enum PeerTarndReply {
     Refused(RequestError),
 }
 
+/// Why bytes are no message between two tarnds, or a message cannot be made into bytes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PeerCodeError {
+    /// They are too few for a version.
+    #[error("no message of tarn")]
+    TooShort,
+    /// The sender speaks another version.
+    #[error(
+        "a message of version {0}, where {PEER_VERSION} is spoken; use the same release of tarn on all nodes"
+    )]
+    OtherVersion(u16),
+    /// They are none, or there are more bytes than the message has.
+    #[error("bytes that are no message of tarn")]
+    Malformed,
+    /// It cannot be written.
+    #[error(transparent)]
+    NotEncoded(#[from] postcard::Error),
+}
+
 /// Writes a message.
 ///
 /// # Errors
 /// Never but for want of memory.
-pub fn pack<T: Serialize>(message: &T) -> Result<Vec<u8>, String> {
+pub fn pack<T: Serialize>(message: &T) -> Result<Vec<u8>, PeerCodeError> {
     let head = PEER_VERSION.to_le_bytes().to_vec();
-    postcard::to_extend(message, head).map_err(|e| e.to_string())
+    Ok(postcard::to_extend(message, head)?)
 }
 
 /// Reads a message.
 ///
 /// # Errors
 /// When it is of another version or no message.
-pub fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    let (version, body) = bytes.split_first_chunk().ok_or("no message of tarn")?;
+pub fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, PeerCodeError> {
+    let (version, body) = bytes.split_first_chunk().ok_or(PeerCodeError::TooShort)?;
     let version = u16::from_le_bytes(*version);
     if version != PEER_VERSION {
-        return Err(format!(
-            "a message of version {version}, where {PEER_VERSION} is spoken; use the same release of tarn on all nodes"
-        ));
+        return Err(PeerCodeError::OtherVersion(version));
     }
     match postcard::take_from_bytes(body) {
         Ok((message, [])) => Ok(message),
-        _ => Err("bytes that are no message of tarn".into()),
+        _ => Err(PeerCodeError::Malformed),
     }
 }

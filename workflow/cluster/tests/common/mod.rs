@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use tarn_cluster::{AllocationWorld, Config, EventQueue, NoAnswer, NodeLink, ReachableNode};
-use tarn_ports::{NodeWorld, Progress, World, WorldError};
+use tarn_ports::{CapabilityError, NodeWorld, Progress, World, WorldError};
 use tarn_proto::node::{self, NodeCommand, NodeConfig, NodeNotification, NodeReply, NodeRequest};
 use tarn_types::action::{Action, AttemptSpec, Do, NodeReplica};
 use tarn_types::cluster::{self, Cluster, Host, Tier};
@@ -211,14 +211,14 @@ impl World for Home {
 }
 
 impl NodeWorld for Home {
-    fn multi_node(&self) -> Result<(), String> {
+    fn multi_node(&self) -> Result<(), CapabilityError> {
         Ok(())
     }
-    fn images(&self) -> Result<(), String> {
+    fn images(&self) -> Result<(), CapabilityError> {
         Ok(())
     }
 
-    fn one_namespace(&self) -> Result<(), String> {
+    fn one_namespace(&self) -> Result<(), CapabilityError> {
         Ok(())
     }
     fn progress(&self) -> Progress {

@@ -19,22 +19,18 @@ use tarn_types::layout::{ERASE, TierDir};
 use tarn_types::nodes::{Cleaned, Staying};
 use tarn_types::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 
-fn as_text(can: &Result<(), CapabilityError>) -> Result<(), String> {
-    can.clone().map_err(|why| why.to_string())
-}
-
 impl NodeWorld for Local {
-    fn multi_node(&self) -> Result<(), String> {
-        as_text(&self.shared.multi_node)
+    fn multi_node(&self) -> Result<(), CapabilityError> {
+        self.shared.multi_node.clone()
     }
 
-    fn one_namespace(&self) -> Result<(), String> {
-        as_text(&self.shared.one_namespace)
+    fn one_namespace(&self) -> Result<(), CapabilityError> {
+        self.shared.one_namespace.clone()
     }
 
-    fn images(&self) -> Result<(), String> {
+    fn images(&self) -> Result<(), CapabilityError> {
         match &self.shared.imaging {
-            Some(Err(why)) => Err(why.to_string()),
+            Some(Err(why)) => Err(why.clone()),
             _ => Ok(()),
         }
     }

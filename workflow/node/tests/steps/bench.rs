@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tarn_mover::Trees;
 use tarn_node::keys::Wrapping;
 use tarn_node::{Config, Local, Namespaces};
-use tarn_ports::{Mover, NodeWorld, Progress, World};
+use tarn_ports::{CapabilityError, Mover, NodeWorld, Progress, World};
 use tarn_seal::ring::KeyRing;
 use tarn_types::action::{Action, AttemptSpec, Do, NodeReplica};
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
@@ -280,7 +280,7 @@ impl Machine {
         self.local.perform(&action).expect("the world works");
     }
 
-    pub(crate) fn multi_node(&self) -> Result<(), String> {
+    pub(crate) fn multi_node(&self) -> Result<(), CapabilityError> {
         self.local.multi_node()
     }
 
