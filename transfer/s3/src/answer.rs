@@ -1,6 +1,7 @@
 //! What a store answers: its refusals, what they mean and what to do, and what the signing crate does not read.
 
-use crate::send::{S3Request, S3Sender};
+use crate::request::S3Request;
+use crate::settings::Settings;
 use tarn_ports::{MoverError, ObjectStoreError};
 use tarn_types::event::FailureKind;
 use tarn_types::object::ObjectUrl;
@@ -13,6 +14,37 @@ const MAX_REFUSAL: u64 = 64 << 10;
 const MAX_WORDS: usize = 300;
 /// Two clocks that differ by less agree: the field's stores refuse more than 15 minutes.
 const SKEW: i64 = 300;
+
+/// What is behind a refusal: it decides what people are told, and which kind of failure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RefusalCause {
+    NoBucket,
+    ClockSkew,
+    TokenExpired,
+    BadSignature,
+    Replaced,
+    Vanished,
+    /// Another request for the same object came between.
+    Contended,
+    Full,
+    /// The bucket is in another region.
+    Elsewhere,
+    Forbidden,
+    Busy,
+    CutOff,
+    StoreFailed,
+    Other,
+}
+
+impl RefusalCause {
+    fn failure_kind(self) -> FailureKind {
+        match self {
+            Self::Replaced | Self::Vanished => FailureKind::SourceChanged,
+            Self::Full => FailureKind::NoSpace,
+            _ => FailureKind::Io,
+        }
+    }
+}
 
 /// A request that was refused.
 #[derive(Debug, Default)]
@@ -62,7 +94,7 @@ impl S3ReplyError {
     }
 
     /// Whether it may be otherwise the next time.
-    pub(crate) fn passes(&self) -> bool {
+    fn passes(&self) -> bool {
         // What was to be told in an answer that began well has not come.
         let is_cut_off = self.status == 200 && self.code.is_empty();
         is_cut_off
@@ -76,6 +108,12 @@ impl S3ReplyError {
                     | "BadDigest"
                     | "OperationAborted"
             )
+    }
+
+    /// Whether it may not come the next time the same is asked. An upload in parts that has met another request has to be begun again.
+    pub(crate) fn may_pass(&self, request: &S3Request<'_>) -> bool {
+        let again = self.is_crossed() && request.condition.is_some() && request.is_put();
+        self.passes() || again
     }
 
     /// Whether the store does not know a header that was sent.
@@ -94,57 +132,35 @@ impl S3ReplyError {
     }
 
     /// What, why, and what to do.
-    pub(crate) fn error(&self, request: &S3Request<'_>, sender: &S3Sender) -> MoverError {
-        let (settings, at) = (sender.settings(), request.at);
-        let who = settings.who();
-        let (kind, why) = match (self.code.as_str(), self.status) {
-            ("NoSuchBucket", _) => (
-                FailureKind::Io,
-                format!(
-                    "there is no bucket `{}` at {}; make it, or check its name and `AWS_ENDPOINT_URL`",
-                    at.bucket,
-                    settings.endpoint_url()
-                ),
-            ),
-            ("RequestTimeTooSkewed", _) | (_, 400 | 401 | 403) if self.skewed() => (
-                FailureKind::Io,
-                format!(
-                    "this machine's clock and the store's differ by {} s, so it takes no signature; set the clock",
-                    self.ahead.unwrap_or_default().abs()
-                ),
-            ),
-            ("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired", _) => (
-                FailureKind::Io,
-                format!(
-                    "the session token of {who} is no longer good; get a new one, then `tarn resume`"
-                ),
-            ),
-            ("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "InvalidSecurity", _) | (_, 401) => (
-                FailureKind::Io,
-                format!(
-                    "the store does not take the signature of {who}; check key and secret, and `AWS_REGION` (now `{}`)",
-                    settings.region
-                ),
-            ),
-            ("PreconditionFailed", _) | (_, 412) => (
-                FailureKind::SourceChanged,
-                "it was replaced while it was read; run again when nobody changes it".into(),
-            ),
-            ("NoSuchKey" | "InvalidRange", _) | (_, 404 | 416) => (
-                FailureKind::SourceChanged,
-                "it has vanished, or is shorter than it was; run again when nobody changes it"
-                    .into(),
-            ),
-            ("ConditionalRequestConflict" | "OperationAborted", _) => (
-                FailureKind::Io,
-                "somebody else puts an object there at the same time; run again when nobody does"
-                    .into(),
-            ),
+    pub(crate) fn error(&self, request: &S3Request<'_>, settings: &Settings) -> MoverError {
+        let cause = self.cause();
+        let why = self.explain(cause, request.at, settings);
+        let text = request.failed(&format!("{why}{}", self.words()));
+        let error = MoverError::new(cause.failure_kind(), text);
+        match self.kind() {
+            Some(kind) => error.refused(kind),
+            None => error,
+        }
+    }
+
+    /// What is behind it: by the protocol's name for it, where the store gives one that is known, else by the status.
+    fn cause(&self) -> RefusalCause {
+        match (self.code.as_str(), self.status) {
+            ("NoSuchBucket", _) => RefusalCause::NoBucket,
+            ("RequestTimeTooSkewed", _) | (_, 400 | 401 | 403) if self.skewed() => {
+                RefusalCause::ClockSkew
+            }
+            ("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired", _) => {
+                RefusalCause::TokenExpired
+            }
+            ("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "InvalidSecurity", _) | (_, 401) => {
+                RefusalCause::BadSignature
+            }
+            ("PreconditionFailed", _) | (_, 412) => RefusalCause::Replaced,
+            ("NoSuchKey" | "InvalidRange", _) | (_, 404 | 416) => RefusalCause::Vanished,
+            ("ConditionalRequestConflict" | "OperationAborted", _) => RefusalCause::Contended,
             ("QuotaExceeded" | "XMinioStorageFull" | "XMinioAdminBucketQuotaExceeded", _)
-            | (_, 507) => (
-                FailureKind::NoSpace,
-                "the store is full; free space there, then `tarn resume`".into(),
-            ),
+            | (_, 507) => RefusalCause::Full,
             (
                 "PermanentRedirect"
                 | "TemporaryRedirect"
@@ -153,33 +169,71 @@ impl S3ReplyError {
                 | "IllegalLocationConstraintException",
                 _,
             )
-            | (_, 301 | 302 | 307 | 308) => (FailureKind::Io, self.elsewhere(&settings.region)),
-            (_, 403) => (
-                FailureKind::Io,
-                format!(
-                    "{who} may not do that there; ask the bucket's owner for it, or use other keys"
-                ),
+            | (_, 301 | 302 | 307 | 308) => RefusalCause::Elsewhere,
+            (_, 403) => RefusalCause::Forbidden,
+            (_, 503 | 429) | ("SlowDown", _) => RefusalCause::Busy,
+            ("", 200) => RefusalCause::CutOff,
+            (_, 500..) | ("InternalError", _) => RefusalCause::StoreFailed,
+            _ => RefusalCause::Other,
+        }
+    }
+
+    /// Why, and what to do.
+    fn explain(&self, cause: RefusalCause, at: &ObjectUrl, settings: &Settings) -> String {
+        let who = settings.who();
+        match cause {
+            RefusalCause::NoBucket => format!(
+                "there is no bucket `{}` at {}; make it, or check its name and `AWS_ENDPOINT_URL`",
+                at.bucket,
+                settings.endpoint_url()
             ),
-            (_, 503 | 429) | ("SlowDown", _) => (
-                FailureKind::Io,
-                "the store is busy; run again later, or with fewer nodes at once".into(),
+            RefusalCause::ClockSkew => format!(
+                "this machine's clock and the store's differ by {} s, so it takes no signature; set the clock",
+                self.ahead.unwrap_or_default().abs()
             ),
-            ("", 200) => (
-                FailureKind::Io,
-                "its answer was cut off; run again, or ask who runs the store".into(),
+            RefusalCause::TokenExpired => format!(
+                "the session token of {who} is no longer good; get a new one, then `tarn resume`"
             ),
-            (_, 500..) | ("InternalError", _) => (
-                FailureKind::Io,
-                "the store has failed; run again later, or ask who runs it".into(),
+            RefusalCause::BadSignature => format!(
+                "the store does not take the signature of {who}; check key and secret, and `AWS_REGION` (now `{}`)",
+                settings.region
             ),
-            _ => (FailureKind::Io, "the store refuses it".into()),
-        };
-        let error = MoverError::new(kind, request.failed(&format!("{why}{}", self.words())));
+            RefusalCause::Elsewhere => self.elsewhere(&settings.region),
+            RefusalCause::Forbidden => format!(
+                "{who} may not do that there; ask the bucket's owner for it, or use other keys"
+            ),
+            RefusalCause::Replaced => {
+                "it was replaced while it was read; run again when nobody changes it".into()
+            }
+            RefusalCause::Vanished => {
+                "it has vanished, or is shorter than it was; run again when nobody changes it"
+                    .into()
+            }
+            RefusalCause::Contended => {
+                "somebody else puts an object there at the same time; run again when nobody does"
+                    .into()
+            }
+            RefusalCause::Full => "the store is full; free space there, then `tarn resume`".into(),
+            RefusalCause::Busy => {
+                "the store is busy; run again later, or with fewer nodes at once".into()
+            }
+            RefusalCause::CutOff => {
+                "its answer was cut off; run again, or ask who runs the store".into()
+            }
+            RefusalCause::StoreFailed => {
+                "the store has failed; run again later, or ask who runs it".into()
+            }
+            RefusalCause::Other => "the store refuses it".into(),
+        }
+    }
+
+    /// The kind of it that programs tell apart.
+    fn kind(&self) -> Option<ObjectStoreError> {
         match (self.code.as_str(), self.status) {
-            ("NoSuchBucket", _) => error.refused(ObjectStoreError::Missing),
+            ("NoSuchBucket", _) => Some(ObjectStoreError::Missing),
             // A clock or a region that is wrong is no matter of rights, though stores answer so.
-            ("RequestTimeTooSkewed" | "PermanentRedirect" | "TemporaryRedirect", _) => error,
-            (_, 400 | 401 | 403) if self.skewed() => error,
+            ("RequestTimeTooSkewed" | "PermanentRedirect" | "TemporaryRedirect", _) => None,
+            (_, 400 | 401 | 403) if self.skewed() => None,
             (
                 "ExpiredToken"
                 | "InvalidToken"
@@ -189,8 +243,8 @@ impl S3ReplyError {
                 | "InvalidSecurity",
                 _,
             )
-            | (_, 401 | 403) => error.refused(ObjectStoreError::Denied),
-            _ => error,
+            | (_, 401 | 403) => Some(ObjectStoreError::Denied),
+            _ => None,
         }
     }
 

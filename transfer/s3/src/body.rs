@@ -2,7 +2,8 @@
 
 use crate::S3Client;
 use crate::answer;
-use crate::send::{Pauses, S3Request, S3Response, S3Sender, error_text};
+use crate::request::S3Request;
+use crate::send::{Pauses, S3Response, S3Sender, error_text};
 use std::io::Read;
 use std::ops::Range;
 use tarn_ports::{MoverError, ObjectBody, Watch};

@@ -3,9 +3,9 @@
 //! before too. docs/internals/object-stores.md says which stores take which.
 
 use crate::S3Client;
-use crate::send::{Condition, Pauses, S3Reply, S3Request, S3Sender};
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use crate::request::{Condition, S3Request};
+use crate::send::{Pauses, S3Reply, S3Sender};
+use crate::support::Support;
 use tarn_ports::{MoverError, ObjectMetadata, ObjectStore, ObjectStoreError, Replaces, Watch};
 use tarn_types::event::FailureKind;
 use tarn_types::object::ObjectUrl;
@@ -22,49 +22,6 @@ const MAX_PROBE: usize = 64 << 10;
 const MAX_UNASKED: usize = 64 << 10;
 /// How often a store may say that a condition does not hold which does, before it counts as one without conditions.
 const MAX_CONTRADICTIONS: u32 = 3;
-/// Buckets, methods and conditions of which something is known at once.
-const MAX_KNOWN: usize = 1024;
-
-/// What is known of one condition of one method in one bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Support {
-    /// The store took it, or passed over it. It is sent, and what is there is looked at too.
-    Accepted,
-    /// The same, and it was tried whether the store keeps to it.
-    Probed,
-    /// A request was refused because of it.
-    Enforced,
-    /// The store does not take it.
-    Unsupported,
-}
-
-/// What was found out of a store's conditions.
-#[derive(Debug, Default)]
-pub(crate) struct ConditionSupport {
-    known: Mutex<BTreeMap<(String, &'static str, &'static str), Support>>,
-}
-
-impl ConditionSupport {
-    fn get(&self, request: &S3Request<'_>, name: &'static str) -> Option<Support> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (request.at.bucket.clone(), request.doing(), name);
-        known.get(&key).copied()
-    }
-
-    /// Records it; whether that is more than was known before.
-    fn record(&self, request: &S3Request<'_>, name: &'static str, is: Support) -> bool {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (request.at.bucket.clone(), request.doing(), name);
-        let is_more = known.get(&key).is_none_or(|before| *before < is);
-        if is_more {
-            if known.len() >= MAX_KNOWN {
-                known.clear();
-            }
-            known.insert(key, is);
-        }
-        is_more
-    }
-}
 
 /// The condition under which an object is put in the place of these.
 fn condition(replaces: Replaces<'_>) -> Option<Condition> {
@@ -118,7 +75,7 @@ impl S3Client {
                 S3Reply::Refused(refusal) => refusal,
             };
             let Some((name, _)) = request.condition else {
-                return Err(refusal.error(request, &sender));
+                return Err(refusal.error(request, sender.settings()));
             };
             if refusal.is_unsupported() {
                 sender
@@ -127,14 +84,14 @@ impl S3Client {
                 continue;
             }
             if !refusal.is_unmet() && !refusal.is_crossed() {
-                return Err(refusal.error(request, &sender));
+                return Err(refusal.error(request, sender.settings()));
             }
             match self.look(at, watch)? {
                 Some(found) if is_ours(&found)? => return Ok(found.etag),
                 Some(found) if !replaces.allows(&found) => return Err(occupied(request)),
                 _ if refusal.is_crossed() => {
                     return Err(refusal
-                        .error(request, &sender)
+                        .error(request, sender.settings())
                         .refused(ObjectStoreError::RestartUpload));
                 }
                 None if replaces != Replaces::Nothing => replaces = Replaces::Nothing,
@@ -146,7 +103,7 @@ impl S3Client {
                             .conditions
                             .record(request, name, Support::Unsupported);
                     }
-                    pauses.pause(watch, refusal.error(request, &sender))?;
+                    pauses.pause(watch, refusal.error(request, sender.settings()))?;
                 }
             }
         }
@@ -207,7 +164,7 @@ impl S3Client {
                 S3Reply::Refused(refusal) => refusal,
             };
             if request.condition.is_none() {
-                return Err(refusal.error(&request, &sender));
+                return Err(refusal.error(&request, sender.settings()));
             }
             if refusal.is_unsupported() || contradictions == MAX_CONTRADICTIONS {
                 sender
@@ -215,9 +172,9 @@ impl S3Client {
                     .record(&request, SAME, Support::Unsupported);
             } else if refusal.is_unmet() || refusal.is_crossed() {
                 contradictions += 1;
-                pauses.pause(watch, refusal.error(&request, &sender))?;
+                pauses.pause(watch, refusal.error(&request, sender.settings()))?;
             } else {
-                return Err(refusal.error(&request, &sender));
+                return Err(refusal.error(&request, sender.settings()));
             }
         }
     }

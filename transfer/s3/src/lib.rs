@@ -1,22 +1,26 @@
 //! L3: object stores, spoken to by the S3 protocol: Amazon's, Ceph's, Swift's, MinIO's and others'. docs/guide/object-stores.md.
 //!
-//! [`settings`] finds out which store, and who asks; [`send`] has one request done, again and again where that may help; [`answer`]
-//! reads what comes back; [`conditions`] has it replace nothing of others; [`body`] is an object being read. Requests are signed by `rusty-s3`, in their URLs: none is ever shown.
+//! [`settings`] finds out which store, and who asks; [`send`] has one [`request`] done, again and again where that may help; [`answer`]
+//! reads what comes back; [`conditions`] has it replace nothing of others, as far as the store is known to keep to that ([`support`]);
+//! [`body`] is an object being read. Requests are signed by `rusty-s3`, in their URLs: none is ever shown.
 
 mod answer;
 mod body;
 mod conditions;
+mod request;
 mod send;
 mod settings;
+mod support;
 
 use answer::S3ReplyError;
 use base64::Engine;
 use body::Body;
 use md5::{Digest, Md5};
+use request::S3Request;
 use rusty_s3::actions::{CompleteMultipartUpload, CreateMultipartUpload, ListObjectsV2, ListParts};
 use rusty_s3::{Bucket, Credentials, S3Action};
-use send::{S3Reply, S3Request, S3Sender};
-use settings::Settings;
+use send::{S3Reply, S3Sender};
+use settings::{Settings, SettingsError};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::ops::Range;
@@ -101,8 +105,8 @@ impl S3Client {
     ///
     /// # Errors
     /// What is missing.
-    pub fn knows(&self, at: &ObjectUrl) -> std::result::Result<(), String> {
-        self.sender(at).map(drop).map_err(|e| e.failure.message)
+    pub fn knows(&self, at: &ObjectUrl) -> Result<()> {
+        self.sender(at).map(drop)
     }
 
     /// What sends by the settings as they are now: with its connections, while they stay the same.
@@ -130,7 +134,7 @@ impl S3Client {
     }
 
     fn made_now(&self, at: &ObjectUrl, held: Option<&CachedSender>) -> Result<Arc<S3Sender>> {
-        let failed = |why| MoverError::new(FailureKind::Io, why);
+        let failed = |e: SettingsError| MoverError::new(FailureKind::Io, e.to_string());
         let profile = at.profile.as_ref().or(self.profile.as_ref());
         let settings = Settings::find(&*self.var, profile.map(String::as_str))
             .map_err(|why| failed(why).refused(ObjectStoreError::Denied))?
@@ -259,7 +263,7 @@ impl ObjectStore for S3Client {
         match answered {
             S3Reply::Done(done) => Ok(Some(done.found(at)?)),
             S3Reply::Refused(refusal) if refusal.status == 404 => Ok(None),
-            S3Reply::Refused(refusal) => Err(refusal.error(&request, &*self.sender(at)?)),
+            S3Reply::Refused(refusal) => Err(refusal.error(&request, self.sender(at)?.settings())),
         }
     }
 
@@ -349,7 +353,7 @@ impl ObjectStore for S3Client {
             let text = match sender.text(&request, watch, &sign, &S3Reply::Done)? {
                 S3Reply::Done(text) => text,
                 S3Reply::Refused(refusal) if refusal.code == "NoSuchUpload" => return Ok(None),
-                S3Reply::Refused(refusal) => return Err(refusal.error(&request, &sender)),
+                S3Reply::Refused(refusal) => return Err(refusal.error(&request, sender.settings())),
             };
             let page = ListParts::parse_response(&text)
                 .map_err(|e| answer::not_understood(at, &e.to_string()))?;
@@ -472,7 +476,7 @@ impl S3Client {
             S3Reply::Refused(r) if matches!(r.code.as_str(), "NoSuchKey" | "NoSuchUpload") => {
                 Ok(())
             }
-            S3Reply::Refused(refusal) => Err(refusal.error(request, &sender)),
+            S3Reply::Refused(refusal) => Err(refusal.error(request, sender.settings())),
         }
     }
 }

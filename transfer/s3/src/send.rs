@@ -1,8 +1,9 @@
 //! One request: signed, sent, and tried again where that may help.
 
 use crate::answer::{self, S3ReplyError};
-use crate::conditions::ConditionSupport;
-use crate::settings::Settings;
+use crate::request::{S3Request, SILENCE};
+use crate::settings::{Settings, SettingsError};
+use crate::support::ConditionSupport;
 use rusty_s3::{Bucket, Credentials, UrlStyle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use tarn_ports::{MoverError, ObjectMetadata, Watch};
 use tarn_types::event::FailureKind;
 use tarn_types::object::ObjectUrl;
 use tarn_types::random::Random;
-use ureq::http::{self, Method, Response};
+use ureq::http::{self, Response};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
@@ -24,10 +25,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Between two looks whether somebody wants it stopped.
 const NAP: Duration = Duration::from_millis(50);
 const CONNECT: Duration = Duration::from_secs(10);
-/// Until an answer begins, and between two pieces of it. A store that is silent for longer is taken for lost.
-const SILENCE: Duration = Duration::from_secs(60);
-/// The same where the store has to put an object together.
-const TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes of an answer that is read whole: a page of 1,000 keys of 1,024 bytes, each byte written as three.
 const MAX_ANSWER: u64 = 8 << 20;
 /// Connections that are kept for the next request: as many as a copy has threads.
@@ -35,84 +32,6 @@ const IDLE: usize = 32;
 
 /// Signs a request to a bucket: its URL.
 pub(crate) type Sign<'a> = dyn Fn(&Bucket, Option<&Credentials>) -> String + 'a;
-
-/// What is asked.
-pub(crate) struct S3Request<'a> {
-    /// For messages: `list`, `put`.
-    doing: &'static str,
-    pub(crate) at: &'a ObjectUrl,
-    method: Method,
-    pub(crate) headers: Vec<(String, String)>,
-    /// `None` where the method has none.
-    body: Option<&'a [u8]>,
-    silence: Duration,
-    /// What must hold for it to be done.
-    pub(crate) condition: Option<Condition>,
-    /// It is not known whether the store takes the condition: the body waits until it says so.
-    pub(crate) asks_first: bool,
-}
-
-/// A header with a condition, and its value.
-pub(crate) type Condition = (&'static str, String);
-
-impl<'a> S3Request<'a> {
-    fn new(doing: &'static str, at: &'a ObjectUrl, method: Method, body: Option<&'a [u8]>) -> Self {
-        Self {
-            doing,
-            at,
-            method,
-            headers: Vec::new(),
-            body,
-            silence: SILENCE,
-            condition: None,
-            asks_first: false,
-        }
-    }
-    pub(crate) fn get(doing: &'static str, at: &'a ObjectUrl) -> Self {
-        Self::new(doing, at, Method::GET, None)
-    }
-    pub(crate) fn head(doing: &'static str, at: &'a ObjectUrl) -> Self {
-        Self::new(doing, at, Method::HEAD, None)
-    }
-    pub(crate) fn delete(doing: &'static str, at: &'a ObjectUrl) -> Self {
-        Self::new(doing, at, Method::DELETE, None)
-    }
-    pub(crate) fn put(doing: &'static str, at: &'a ObjectUrl, body: &'a [u8]) -> Self {
-        Self::new(doing, at, Method::PUT, Some(body))
-    }
-    pub(crate) fn post(doing: &'static str, at: &'a ObjectUrl, body: &'a [u8]) -> Self {
-        Self::new(doing, at, Method::POST, Some(body))
-    }
-    /// The store may take long to answer.
-    pub(crate) fn patient(mut self) -> Self {
-        self.silence = TIMEOUT;
-        self
-    }
-
-    pub(crate) fn doing(&self) -> &'static str {
-        self.doing
-    }
-
-    /// Bytes of its body.
-    pub(crate) fn len(&self) -> usize {
-        self.body.map_or(0, <[u8]>::len)
-    }
-
-    pub(crate) fn is_put(&self) -> bool {
-        self.method == Method::PUT
-    }
-
-    /// Whether a refusal may not come the next time. An upload in parts that has met another request has to be begun anew.
-    fn passes(&self, refusal: &S3ReplyError) -> bool {
-        let again = refusal.is_crossed() && self.condition.is_some() && self.is_put();
-        refusal.passes() || again
-    }
-
-    /// What could not be done.
-    pub(crate) fn failed(&self, why: &str) -> String {
-        format!("cannot {} {}: {why}", self.doing, self.at)
-    }
-}
 
 /// What came of a request that was answered.
 pub(crate) enum S3Reply<T = S3Response> {
@@ -175,7 +94,7 @@ pub(crate) struct S3Sender {
 }
 
 impl S3Sender {
-    pub(crate) fn new(settings: Settings) -> std::result::Result<Self, String> {
+    pub(crate) fn new(settings: Settings) -> std::result::Result<Self, SettingsError> {
         let tls = TlsConfig::builder()
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .root_certs(roots(&settings)?)
@@ -237,7 +156,7 @@ impl S3Sender {
     ) -> Result<S3Response> {
         match self.answered(request, watch, sign)? {
             S3Reply::Done(done) => Ok(done),
-            S3Reply::Refused(refusal) => Err(refusal.error(request, self)),
+            S3Reply::Refused(refusal) => Err(refusal.error(request, &self.settings)),
         }
     }
 
@@ -250,7 +169,7 @@ impl S3Sender {
     ) -> Result<String> {
         match self.text(request, watch, sign, &S3Reply::Done)? {
             S3Reply::Done(text) => Ok(text),
-            S3Reply::Refused(refusal) => Err(refusal.error(request, self)),
+            S3Reply::Refused(refusal) => Err(refusal.error(request, &self.settings)),
         }
     }
 
@@ -296,8 +215,8 @@ impl S3Sender {
                 false => Ok(S3Reply::Refused(S3ReplyError::of(response))),
             });
             let trouble = match answered {
-                Ok(S3Reply::Refused(refusal)) if request.passes(&refusal) => {
-                    refusal.error(request, self)
+                Ok(S3Reply::Refused(refusal)) if refusal.may_pass(request) => {
+                    refusal.error(request, &self.settings)
                 }
                 Ok(answer) => return Ok(answer),
                 Err(error) => {
@@ -435,7 +354,7 @@ fn remedy(error: &ureq::Error) -> &'static str {
 }
 
 /// The certificates that are trusted: the system's, or those of the file that the user names.
-fn roots(settings: &Settings) -> std::result::Result<RootCerts, String> {
+fn roots(settings: &Settings) -> std::result::Result<RootCerts, SettingsError> {
     if !settings.endpoint_url().starts_with("https:") {
         return Ok(RootCerts::new_with_certs(&[]));
     }
@@ -446,7 +365,7 @@ fn roots(settings: &Settings) -> std::result::Result<RootCerts, String> {
     });
     let all: Vec<Certificate<'static>> = items.collect();
     match all.is_empty() {
-        true => Err(format!("{} has no certificate", file.display())),
+        true => Err(SettingsError::Empty(file)),
         false => Ok(RootCerts::new_with_certs(&all)),
     }
 }

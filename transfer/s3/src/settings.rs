@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Files of certificates, as systems have them.
@@ -16,6 +17,21 @@ const BUNDLES: [&str; 4] = [
 const REGION: &str = "us-east-1";
 /// Bytes of a file of settings or certificates.
 const MAX_FILE: u64 = 16 << 20;
+
+/// Why it is not known which store to use, or who asks.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SettingsError {
+    #[error("there are no keys for the object store: {0}")]
+    NoKeys(String),
+    #[error("this system has no file of certificates; name one in `AWS_CA_BUNDLE`")]
+    NoCertificates,
+    #[error("there is no {}", .0.display())]
+    Missing(PathBuf),
+    #[error("{} has no certificate", .0.display())]
+    Empty(PathBuf),
+    #[error("cannot read {}: {error}", .file.display())]
+    Unreadable { file: PathBuf, error: io::Error },
+}
 
 /// The keys that requests are signed with.
 #[derive(Clone, PartialEq, Eq)]
@@ -57,16 +73,15 @@ fn region(text: &TextLookup<'_>) -> Option<String> {
     text("AWS_REGION").or_else(|| text("AWS_DEFAULT_REGION"))
 }
 
-fn no_keys(where_not: &str) -> String {
-    format!("there are no keys for the object store: {where_not}")
-}
-
 impl Settings {
     /// What variables say, and then the files that they or the home folder name; of a profile that is named, first what it says.
     ///
     /// # Errors
     /// What is missing, or cannot be read.
-    pub(crate) fn find(var: &VariableLookup<'_>, profile: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn find(
+        var: &VariableLookup<'_>,
+        profile: Option<&str>,
+    ) -> Result<Self, SettingsError> {
         let text = |name: &str| {
             let value = var(name)?.into_string().ok()?;
             Some(value.trim().to_owned()).filter(|v| !v.is_empty())
@@ -96,7 +111,8 @@ impl Settings {
                         files.looked(&profile)
                     )
                 };
-                let keys = files.keys(&profile).ok_or_else(|| no_keys(&missing()))?;
+                let keys = files.keys(&profile);
+                let keys = keys.ok_or_else(|| SettingsError::NoKeys(missing()))?;
                 (Some(keys), format!("the keys of the profile `{profile}`"))
             }
         };
@@ -115,10 +131,14 @@ impl Settings {
     }
 
     /// What a profile says that a URL names. Keys are its own, never those of variables.
-    fn of_profile(files: &Files, profile: &str, text: &TextLookup<'_>) -> Result<Self, String> {
+    fn of_profile(
+        files: &Files,
+        profile: &str,
+        text: &TextLookup<'_>,
+    ) -> Result<Self, SettingsError> {
         let of = |name: &str| files.value(profile, name);
-        let keys = files.keys(profile);
-        let keys = keys.ok_or_else(|| no_keys(&format!("none {}", files.looked(profile))))?;
+        let missing = || SettingsError::NoKeys(format!("none {}", files.looked(profile)));
+        let keys = files.keys(profile).ok_or_else(missing)?;
         Ok(Self {
             endpoint: of("endpoint_url").or_else(|| endpoint(text)),
             region: of("region")
@@ -153,13 +173,14 @@ impl Settings {
     }
 
     /// The file of the certificates that are trusted, and what is in it.
-    pub(crate) fn certificates(&self) -> Result<(PathBuf, Vec<u8>), String> {
+    pub(crate) fn certificates(&self) -> Result<(PathBuf, Vec<u8>), SettingsError> {
         let known = || BUNDLES.iter().map(PathBuf::from).find(|f| f.exists());
-        let file = self.certificates.clone().or_else(known).ok_or_else(|| {
-            "this system has no file of certificates; name one in `AWS_CA_BUNDLE`".to_owned()
-        })?;
-        let bytes = read(&file)?.ok_or_else(|| format!("there is no {}", file.display()))?;
-        Ok((file, bytes))
+        let file = self.certificates.clone().or_else(known);
+        let file = file.ok_or(SettingsError::NoCertificates)?;
+        match read(&file)? {
+            Some(bytes) => Ok((file, bytes)),
+            None => Err(SettingsError::Missing(file)),
+        }
     }
 }
 
@@ -173,14 +194,14 @@ struct Files {
 type Sections = BTreeMap<String, BTreeMap<String, String>>;
 
 impl Files {
-    fn read(var: &VariableLookup<'_>) -> Result<Self, String> {
+    fn read(var: &VariableLookup<'_>) -> Result<Self, SettingsError> {
         let home = var("HOME").map(PathBuf::from);
         let place = |name: &str, last: &str| {
             let named = var(name).filter(|v| !v.is_empty()).map(PathBuf::from);
             named.or_else(|| Some(home.as_ref()?.join(".aws").join(last)))
         };
         let mut looked = Vec::new();
-        let mut sections = |file: Option<PathBuf>| -> Result<Sections, String> {
+        let mut sections = |file: Option<PathBuf>| -> Result<Sections, SettingsError> {
             let Some(file) = file else {
                 return Ok(Sections::new());
             };
@@ -219,14 +240,17 @@ impl Files {
 }
 
 /// A file's bytes; `None` when there is none.
-fn read(file: &Path) -> Result<Option<Vec<u8>>, String> {
+fn read(file: &Path) -> Result<Option<Vec<u8>>, SettingsError> {
     use std::io::Read;
     let mut bytes = Vec::new();
     let opened = std::fs::File::open(file);
     match opened.and_then(|f| f.take(MAX_FILE).read_to_end(&mut bytes)) {
         Ok(_) => Ok(Some(bytes)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(format!("cannot read {}: {e}", file.display())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(SettingsError::Unreadable {
+            file: file.to_owned(),
+            error,
+        }),
     }
 }
 
@@ -259,7 +283,7 @@ fn sections_of(text: &str) -> Sections {
 mod tests {
     use super::*;
 
-    fn find(vars: &[(&str, &str)]) -> Result<Settings, String> {
+    fn find(vars: &[(&str, &str)]) -> Result<Settings, SettingsError> {
         let vars: BTreeMap<&str, &str> = vars.iter().copied().collect();
         Settings::find(&|name| vars.get(name).map(OsString::from), None)
     }
@@ -339,7 +363,7 @@ mod tests {
             (id(&other), other.endpoint_url()),
             ("D".into(), "http://a".into())
         );
-        let none = named("another").unwrap_err();
+        let none = named("another").unwrap_err().to_string();
         assert!(none.contains("none for the profile `another`"), "{none}");
         // What a site says comes last.
         let site = |settings: Settings| settings.or_endpoint(Some("http://c")).endpoint_url();
@@ -348,7 +372,8 @@ mod tests {
         for settings in [plain, own, given] {
             assert!(!format!("{settings:?}").contains("hush"), "{settings:?}");
         }
-        let none = find(&[("HOME", at), ("AWS_PROFILE", "other")]).unwrap_err();
+        let none = find(&[("HOME", at), ("AWS_PROFILE", "other")]);
+        let none = none.unwrap_err().to_string();
         assert!(
             none.contains("`other`") && none.contains(".aws/credentials"),
             "{none}"

@@ -42,7 +42,7 @@ impl UserStore {
         let client = S3Client::of_home(home.ok_or_else(nobody)?, self.object_endpoint.clone());
         let at = at.map_err(|why| refused(why.to_string()))?;
         let known = client.knows(&at);
-        known.map_err(refused)?;
+        known.map_err(|e| refused(e.failure.message))?;
         Ok(Trees::new().with_store(client.shared()))
     }
 
