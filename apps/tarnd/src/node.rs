@@ -82,8 +82,8 @@ fn serve(options: &Options, start: NodeStartInput) -> anyhow::Result<()> {
     let helper = std::env::current_exe().context("tarnd does not find itself")?;
     // First: it needs a process with one thread.
     let loans = Loans::new(start.borrow.as_ref(), &node);
-    let transport = start.transport.parse().map_err(|why: String| anyhow!(why));
-    let way = transport.and_then(|t: Transport| t.way().map_err(|why| anyhow!(why)))?;
+    let transport: Transport = start.transport.parse()?;
+    let way = transport.way()?;
     let replicas = Replicas::new(start.data, way.clone()).context("no keys can be made")?;
     let data = replicas::serve(EVERYWHERE, &replicas).context("cannot serve files to peers")?;
     let listener = TcpListener::bind(EVERYWHERE).context("cannot listen")?;

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stores::{NodeStores, StoreSpec, folder_of_root};
 use talk::WorkerConfig;
-use tarn_data_plane::Transport;
+use tarn_data_plane::{Transport, TransportError};
 use tarn_journal::LockError;
 use tarn_munge::{Munge, accept};
 use tarn_node::machine::host_name;
@@ -104,7 +104,7 @@ pub(crate) struct Options {
 }
 
 fn transport(text: &str) -> Result<Transport, String> {
-    match text.parse()? {
+    match text.parse().map_err(|e: TransportError| e.to_string())? {
         Transport::Libfabric(_) => Err("workers have no windows: give tcp or sealed".into()),
         transport => Ok(transport),
     }

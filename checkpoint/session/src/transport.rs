@@ -43,7 +43,7 @@ pub(crate) fn open(providers: &[String]) -> Result<Arc<dyn OneSided>, Checkpoint
         match Rma::load_as_guest(&library, provider) {
             Ok(rma) => return Ok(rma),
             // That of the one that every machine has says most.
-            Err(e) => why = e,
+            Err(e) => why = e.to_string(),
         }
     }
     Err(unsupported(why))

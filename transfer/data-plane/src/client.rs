@@ -1,16 +1,14 @@
-//! A peer, and its trees as sources of copies.
+//! A peer: connections to it that have proven who both are, and calls on them.
 
-use crate::stream::Stream;
 use crate::transport::ContentTransport;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_ports::{MoverError, PeerStream, PeerTree, Watch};
+use tarn_ports::{MoverError, Watch};
 use tarn_proto::data::{
-    DataCall, MAX_REPLY, MAX_TEXT, Malformed, PROOF_BYTES, ReadReplyHeader, ReadStatus, Tree,
+    DataCall, MAX_REPLY, MAX_TEXT, Malformed, PROOF_BYTES, ReadReplyHeader, ReadStatus,
 };
 use tarn_stream::{HandshakeOutcome, Key, Says, Session, Wire, connect};
 use tarn_types::event::FailureKind;
@@ -70,14 +68,6 @@ pub struct DataClient {
 }
 
 impl DataClient {
-    /// A tree of the peer. Nothing is asked yet.
-    pub fn tree(self: &Arc<Self>, tree: Tree) -> RemoteTree {
-        RemoteTree {
-            client: Arc::clone(self),
-            tree,
-        }
-    }
-
     /// Asks something, and waits for the answer as long as the peer shows signs of life.
     ///
     /// # Errors
@@ -338,23 +328,4 @@ enum Later {
 /// The end of a wait that somebody has asked for.
 pub(crate) fn stopped() -> MoverError {
     MoverError::new(FailureKind::Cancelled, "the transfer was cancelled")
-}
-
-/// A tree of a peer.
-#[derive(Debug, Clone)]
-pub struct RemoteTree {
-    pub(crate) client: Arc<DataClient>,
-    pub(crate) tree: Tree,
-}
-
-impl PeerTree for RemoteTree {
-    fn name(&self) -> String {
-        let name = String::from_utf8_lossy(self.tree.name());
-        format!("{}:{}", self.client.node, name.escape_debug())
-    }
-
-    fn open<'a>(&'a self, watch: &'a dyn Watch) -> Result<Box<dyn PeerStream + 'a>, MoverError> {
-        let (wire, _) = self.client.connect(watch)?;
-        Ok(Box::new(Stream::new(self, wire, watch)))
-    }
 }

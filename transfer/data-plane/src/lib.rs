@@ -7,8 +7,10 @@
 
 mod arriving;
 mod client;
+mod context;
 mod far;
 mod probe;
+mod remote_tree;
 mod replica_registry;
 mod rma;
 mod serve;
@@ -17,18 +19,20 @@ mod stream;
 mod transport;
 
 pub use arriving::Arriving;
-pub use client::{CallStream, DataClient, DataClientTimeouts, MAX_ADDRESSES, RemoteTree};
+pub use client::{CallStream, DataClient, DataClientTimeouts, MAX_ADDRESSES};
+pub use context::Limits;
 pub use far::{RemoteStorage, result};
 pub use probe::LinkProbe;
+pub use remote_tree::RemoteTree;
 pub use replica_registry::{
     Called, MakeTarget, Registry, RegistryError, ReplicaRegistry, Served, ServedFileExtent,
 };
-pub use rma::{BareWindow, LIBRARY, RawWindowClient, Rma, library};
-pub use server::{DataServer, DataServerCounts, Limits};
+pub use rma::{BareWindow, LIBRARY, RawWindowClient, Rma, RmaError, library};
+pub use server::{DataServer, DataServerCounts};
 pub use tarn_proto::data::Tree;
 pub use tarn_stream::{Key, Wire};
 pub use tarn_types::stream::{RunId, StreamKeys};
-pub use transport::{ContentTransport, Transport};
+pub use transport::{ContentTransport, Transport, TransportError};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

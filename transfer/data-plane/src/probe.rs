@@ -1,9 +1,8 @@
 //! How fast a peer's bytes come: the link between two nodes is measured, without a file at either end.
 
-use crate::client::{DataClient, RemoteTree};
+use crate::client::DataClient;
 use crate::stream::Stream;
 use crate::transport::ContentTransport;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, PeerStream, Piece, Watch};
 use tarn_proto::data::Tree;
@@ -46,12 +45,11 @@ impl DataClient {
             ContentTransport::Windows(_) => ContentTransport::Clear,
             way => way.clone(),
         };
-        let plain = Arc::new(Self {
+        let plain = Self {
             way,
             ..self.clone()
-        });
-        let tree = plain.tree(Tree::Probe);
-        let rate = self.rate_within(probe, &tree, &watch);
+        };
+        let rate = self.rate_within(probe, &plain, &watch);
         rate.map_err(|e| match watch.stopped() {
             true => self.failed(&format!(
                 "its link is not measured: it took more than {:?} ({})",
@@ -64,7 +62,7 @@ impl DataClient {
     fn rate_within(
         &self,
         probe: &LinkProbe,
-        tree: &RemoteTree,
+        plain: &Self,
         watch: &ProbeDeadline,
     ) -> Result<u64, MoverError> {
         let streams = probe.streams.max(1);
@@ -74,7 +72,7 @@ impl DataClient {
         let began = Instant::now();
         let rate = std::thread::scope(|scope| {
             let read = wires.into_iter().map(|(wire, _)| {
-                let stream = move || Stream::new(tree, wire, watch);
+                let stream = move || Stream::new(plain, &Tree::Probe, wire, watch);
                 scope.spawn(move || read(stream(), began, most, probe.time))
             });
             let read: Vec<_> = read.collect();

@@ -17,6 +17,7 @@ pub(crate) use shim::RmaDirection;
 use crate::lock;
 use shim::{FileWindow, RmaEndpoint, RmaOperation, Shim};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::BorrowedFd;
@@ -68,15 +69,27 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of the stack on which an endpoint is opened: libfabric asks every provider.
 const STACK: usize = 8 << 20;
 
-/// Opens an endpoint where there is room for that.
-fn on_stack<T: Send>(open: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+/// Why libfabric, or a window, cannot be used, and what to do, as a sentence for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RmaError(String);
+
+impl RmaError {
+    pub(crate) fn new(why: impl Display) -> Self {
+        Self(why.to_string())
+    }
+}
+
+/// Opens an endpoint on a thread whose stack is large enough for it.
+fn on_stack<T: Send>(open: impl FnOnce() -> Result<T, RmaError> + Send) -> Result<T, RmaError> {
     // Providers may have threads of their own.
     let _blocked = Blocked::new();
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);
         let opened = thread.spawn_scoped(scope, open);
-        let opened = opened.map_err(|e| format!("cannot start a thread: {e}"))?;
-        let panicked = |_| "an error inside tarn".to_owned();
+        let opened =
+            opened.map_err(|e| RmaError::new(format_args!("cannot start a thread: {e}")))?;
+        let panicked = |_| RmaError::new("an error inside tarn");
         opened.join().map_err(panicked).and_then(|opened| opened)
     })
 }
@@ -122,9 +135,9 @@ impl Rma {
     ///
     /// # Errors
     /// Why it cannot be used, and what to do.
-    pub fn load(library: &Path, provider: &str) -> Result<Arc<Self>, String> {
+    pub fn load(library: &Path, provider: &str) -> Result<Arc<Self>, RmaError> {
         Self::opened(library, provider, false)
-            .map_err(|why| format!("{why}, or leave out --transport"))
+            .map_err(|why| RmaError::new(format_args!("{why}, or leave out --transport")))
     }
 
     /// The same in a program that is not tarn's: what that does on signals stays as it is, also where libfabric would have it otherwise.
@@ -132,19 +145,19 @@ impl Rma {
     ///
     /// # Errors
     /// As [`Rma::load`].
-    pub fn load_as_guest(library: &Path, provider: &str) -> Result<Arc<Self>, String> {
+    pub fn load_as_guest(library: &Path, provider: &str) -> Result<Arc<Self>, RmaError> {
         Self::opened(library, provider, true)
     }
 
-    fn opened(library: &Path, provider: &str, guest: bool) -> Result<Arc<Self>, String> {
+    fn opened(library: &Path, provider: &str, guest: bool) -> Result<Arc<Self>, RmaError> {
         if let Some(why) = shared::why_not(provider) {
-            return Err(why);
+            return Err(RmaError(why));
         }
         let _handlers = guest.then(Handlers::keep);
         let shim = Shim::load(library).map_err(|why| {
-            format!(
+            RmaError::new(format_args!(
                 "libfabric cannot be used ({why}): `make build` makes {LIBRARY} where libfabric-dev is installed; put it beside tarnd or libtarn, or in lib/tarn"
-            )
+            ))
         })?;
         let rma = Self {
             shim,
@@ -156,8 +169,9 @@ impl Rma {
             guest,
             spare: Mutex::default(),
         };
-        rma.endpoint(None)
-            .map_err(|why| format!("{why}; `fi_info -l` names the providers"))?;
+        rma.endpoint(None).map_err(|why| {
+            RmaError::new(format_args!("{why}; `fi_info -l` names the providers"))
+        })?;
         Ok(Arc::new(rma))
     }
 
@@ -171,7 +185,7 @@ impl Rma {
         &self.provider
     }
 
-    fn endpoint(&self, at: Option<IpAddr>) -> Result<RmaEndpoint, String> {
+    fn endpoint(&self, at: Option<IpAddr>) -> Result<RmaEndpoint, RmaError> {
         let _handlers = self.guest.then(Handlers::keep);
         on_stack(|| RmaEndpoint::open(&self.shim, &self.provider, at))
     }
@@ -181,9 +195,9 @@ impl Rma {
         self.domain_at(at, EndpointRole::Shows).ok()
     }
 
-    fn domain_at(&self, at: IpAddr, side: EndpointRole) -> Result<Arc<Domain>, String> {
+    fn domain_at(&self, at: IpAddr, side: EndpointRole) -> Result<Arc<Domain>, RmaError> {
         if self.given_up.load(Ordering::Relaxed) {
-            return Err("libfabric is not used any more".into());
+            return Err(RmaError::new("libfabric is not used any more"));
         }
         let node = source(&self.provider, at);
         let at = node.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
@@ -192,7 +206,7 @@ impl Rma {
             return Ok(Arc::clone(domain));
         }
         if domains.len() >= ADDRESSES {
-            return Err("this host has too many addresses".into());
+            return Err(RmaError::new("this host has too many addresses"));
         }
         let endpoint = match self.endpoint(node) {
             // The network's own addresses may be others than those of its streams.
@@ -200,7 +214,7 @@ impl Rma {
             endpoint => endpoint,
         }?;
         let domain = Arc::new(Domain {
-            name: endpoint.name().map_err(|e| e.to_string())?,
+            name: endpoint.name().map_err(RmaError::new)?,
             endpoint: Arc::new(endpoint),
             peers: Mutex::default(),
             pump: Mutex::default(),

@@ -1,10 +1,10 @@
 //! One stream of a server: requests are read, and answered in order.
 
 use crate::arriving::Waited;
+use crate::context::DataServerContext;
 use crate::far;
 use crate::replica_registry::{Called, MakeTarget, RegistryError, Served, ServedFileExtent};
 use crate::rma::{Domain, ServedWindow};
-use crate::server::DataServerContext;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! A client's stream: requests go out ahead of their answers, answers are checked against what was asked.
 
-use crate::client::{RemoteTree, stopped};
+use crate::client::{DataClient, stopped};
 use crate::rma::{Domain, WindowReader};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, PeerStream, Piece, Watch};
 use tarn_proto::data::{
-    Builder, MAX_TEXT, Malformed, ReadReplyHeader, ReadStatus, Window, release,
+    Builder, MAX_TEXT, Malformed, ReadReplyHeader, ReadStatus, Tree, Window, release,
 };
 use tarn_stream::Wire;
 use tarn_types::event::FailureKind;
@@ -38,7 +38,9 @@ struct ExpectedReply {
 }
 
 pub(crate) struct Stream<'a> {
-    tree: &'a RemoteTree,
+    client: &'a DataClient,
+    /// Whose files are asked for.
+    tree: &'a Tree,
     wire: Wire,
     watch: &'a dyn Watch,
     buffer: Box<[u8]>,
@@ -61,14 +63,20 @@ pub(crate) struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    pub(crate) fn new(tree: &'a RemoteTree, wire: Wire, watch: &'a dyn Watch) -> Self {
+    pub(crate) fn new(
+        client: &'a DataClient,
+        tree: &'a Tree,
+        wire: Wire,
+        watch: &'a dyn Watch,
+    ) -> Self {
         // What is read from a window is not sealed.
-        let rma = tree.client.way.rma().filter(|_| !wire.is_sealed());
+        let rma = client.way.rma().filter(|_| !wire.is_sealed());
         let local = rma.and_then(|rma| Some((rma, wire.socket().local_addr().ok()?)));
         Self {
             domain: local.and_then(|(rma, local)| rma.domain(local.ip())),
             window: None,
             spare: Vec::new(),
+            client,
             tree,
             wire,
             watch,
@@ -84,7 +92,7 @@ impl<'a> Stream<'a> {
     }
 
     fn failed(&self, what: &str) -> MoverError {
-        self.tree.client.failed(what)
+        self.client.failed(what)
     }
 
     fn lost(&self, e: &io::Error) -> MoverError {
@@ -111,7 +119,7 @@ impl<'a> Stream<'a> {
         if self.watch.stopped() {
             return Err(stopped());
         }
-        let stall = self.tree.client.timeout.stall;
+        let stall = self.client.timeout.stall;
         if since.elapsed() >= stall {
             let seconds = stall.as_secs_f64();
             return Err(self.failed(&format!(
@@ -221,7 +229,7 @@ impl<'a> Stream<'a> {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(e) => return self.lost(&e),
         }
-        if let Some(rma) = self.tree.client.way.rma() {
+        if let Some(rma) = self.client.way.rma() {
             rma.close();
         }
         let why = match e.kind() {
@@ -271,7 +279,7 @@ impl<'a> Stream<'a> {
         let Some(expected) = self.expected.pop_front() else {
             return Err(self.failed("nothing was asked for: an error of tarn"));
         };
-        let until = Instant::now() + self.tree.client.timeout.arrival;
+        let until = Instant::now() + self.client.timeout.arrival;
         let answer = loop {
             let mut head = [0; ReadReplyHeader::BYTES];
             self.receive(&mut head)?;
@@ -314,7 +322,7 @@ impl<'a> Stream<'a> {
         }
         let text = String::from_utf8_lossy(&text);
         let text = text.escape_debug();
-        let node = &self.tree.client.node;
+        let node = &self.client.node;
         let (kind, what) = match answer.status {
             ReadStatus::Gone => (FailureKind::SourceChanged, "it is not there any more"),
             ReadStatus::Shorter => (
@@ -334,15 +342,15 @@ impl<'a> Stream<'a> {
 impl PeerStream for Stream<'_> {
     fn ask(&mut self, pieces: &[Piece<'_>]) -> Result<()> {
         if self.expected.is_empty() && self.left == 0 && self.used.elapsed() > STALE {
-            let (wire, _) = self.tree.client.connect(self.watch)?;
-            *self = Stream::new(self.tree, wire, self.watch);
+            let (wire, _) = self.client.connect(self.watch)?;
+            *self = Stream::new(self.client, self.tree, wire, self.watch);
         }
         self.used = Instant::now();
         let mut rest = pieces;
         while !rest.is_empty() {
-            let wrong = |m: Malformed| self.tree.client.failed(m.0);
+            let wrong = |m: Malformed| self.client.failed(m.0);
             let windows = self.domain.as_ref().is_some_and(|d| d.works());
-            let mut request = Builder::new(self.number, &self.tree.tree, windows).map_err(wrong)?;
+            let mut request = Builder::new(self.number, self.tree, windows).map_err(wrong)?;
             let mut item = 0;
             while let Some((piece, after)) = rest.split_first()
                 && request.size() < REQUEST

@@ -1,6 +1,6 @@
 //! How content travels between nodes: what people ask for, and what is made of it.
 
-use crate::rma::{Rma, library};
+use crate::rma::{Rma, RmaError, library};
 use std::str::FromStr;
 use std::sync::Arc;
 use tarn_proto::data::MAX_NAME;
@@ -20,20 +20,22 @@ pub enum Transport {
     Libfabric(String),
 }
 
-impl FromStr for Transport {
-    type Err = String;
+/// A text that names no transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("give tcp, sealed, libfabric, or libfabric:PROVIDER, such as `libfabric:verbs;ofi_rxm`")]
+pub struct TransportError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Transport {
+    type Err = TransportError;
+
+    fn from_str(text: &str) -> Result<Self, TransportError> {
         match text.split_once(':').unwrap_or((text, PROVIDER)) {
             _ if text == "tcp" => Ok(Self::Tcp),
             _ if text == "sealed" => Ok(Self::Sealed),
             ("libfabric", provider) if (1..=MAX_NAME).contains(&provider.len()) => {
                 Ok(Self::Libfabric(provider.to_owned()))
             }
-            _ => Err(
-                "give tcp, sealed, libfabric, or libfabric:PROVIDER, such as `libfabric:verbs;ofi_rxm`"
-                    .into(),
-            ),
+            _ => Err(TransportError),
         }
     }
 }
@@ -53,12 +55,13 @@ impl Transport {
     ///
     /// # Errors
     /// When libfabric's library is not there or does not know the provider.
-    pub fn way(&self) -> Result<ContentTransport, String> {
+    pub fn way(&self) -> Result<ContentTransport, RmaError> {
         match self {
             Self::Tcp => Ok(ContentTransport::Clear),
             Self::Sealed => Ok(ContentTransport::Sealed),
             Self::Libfabric(provider) => {
-                let library = library().map_err(|e| format!("tarn does not find itself: {e}"))?;
+                let library = library()
+                    .map_err(|e| RmaError::new(format_args!("tarn does not find itself: {e}")))?;
                 Rma::load(&library, provider).map(ContentTransport::Windows)
             }
         }

@@ -1,7 +1,7 @@
 //! Reads and writes of a window with nothing around them: what benchmarks stand beside.
 
 use super::shim::{FileWindow, Numbered, RmaDirection, RmaEndpoint, Shim};
-use super::{on_stack, source};
+use super::{RmaError, on_stack, source};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -30,11 +30,11 @@ impl BareWindow {
         provider: &str,
         at: IpAddr,
         (file, size): (BorrowedFd<'_>, u64),
-    ) -> Result<Self, String> {
+    ) -> Result<Self, RmaError> {
         let shim = Shim::load(library)?;
         let node = source(provider, at);
         let endpoint = Arc::new(on_stack(|| RmaEndpoint::open(&shim, provider, node))?);
-        let failed = |e: io::Error| format!("no window onto the file: {e}");
+        let failed = |e: io::Error| RmaError::new(format_args!("no window onto the file: {e}"));
         endpoint.guard().map_err(failed)?;
         let opened = endpoint.window(file, (0, size), (true, None), 1);
         let (opening, from, key) = opened.map_err(failed)?;
@@ -80,13 +80,14 @@ impl RawWindowClient {
     ///
     /// # Errors
     /// What cannot be had.
-    pub fn open(library: &Path, at: IpAddr, offer: &Offer) -> Result<Self, String> {
+    pub fn open(library: &Path, at: IpAddr, offer: &Offer) -> Result<Self, RmaError> {
         let shim = Shim::load(library)?;
         let node = source(&offer.provider, at);
         let endpoint = on_stack(|| Numbered::open(&shim, &offer.provider, node))?;
-        let peer = endpoint.peer(&offer.window.name);
+        let failed = |e: io::Error| RmaError::new(format_args!("the window has no peer: {e}"));
+        let peer = endpoint.peer(&offer.window.name).map_err(failed)?;
         Ok(Self {
-            peer: peer.map_err(|e| format!("the window has no peer: {e}"))?,
+            peer,
             at: (offer.window.from, offer.window.key),
             endpoint,
         })

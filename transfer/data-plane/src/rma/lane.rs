@@ -1,7 +1,7 @@
 //! A window onto storage memory of another node, used by one thread with an endpoint of its own.
 
 use super::shim::{Numbered, RmaDirection, Shim};
-use super::{on_stack, source};
+use super::{RmaError, on_stack, source};
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
@@ -87,11 +87,11 @@ impl Lane {
     ///
     /// # Errors
     /// Why it cannot be used.
-    pub(crate) fn open(library: &Path, at: IpAddr, offer: Offer) -> Result<Self, String> {
+    pub(crate) fn open(library: &Path, at: IpAddr, offer: Offer) -> Result<Self, RmaError> {
         let shim = Shim::load(library)?;
         let node = source(&offer.provider, at);
         let mut endpoint = on_stack(|| Numbered::open(&shim, &offer.provider, node))?;
-        let failed = |e: io::Error| format!("the window cannot be read: {e}");
+        let failed = |e: io::Error| RmaError::new(format_args!("the window cannot be read: {e}"));
         let peer = endpoint.peer(&offer.window.name).map_err(failed)?;
         let begin = (offer.window.from, offer.window.key);
         endpoint

@@ -1,7 +1,7 @@
 //! The C shim over libfabric (`shim/tarnfabric.h`), loaded at run time. All that is unsafe of the data plane is here.
 #![allow(unsafe_code)]
 
-use super::shared;
+use super::{RmaError, shared};
 use crate::lock;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
@@ -53,12 +53,13 @@ macro_rules! functions {
         }
 
         impl Shim {
-            fn find(library: Raw) -> Result<Self, String> {
+            fn find(library: Raw) -> Result<Self, RmaError> {
                 $(
                     // SAFETY: the name ends with NUL; the library is open.
                     let $name = unsafe { libc::dlsym(library, $symbol.as_ptr()) };
                     if $name.is_null() {
-                        return Err(format!("it lacks {}", $symbol.to_string_lossy()));
+                        let symbol = $symbol.to_string_lossy();
+                        return Err(RmaError::new(format_args!("it lacks {symbol}")));
                     }
                 )*
                 Ok(Self {
@@ -131,23 +132,23 @@ impl Shim {
 
     /// # Errors
     /// Why it cannot be loaded.
-    pub(super) fn load(path: &Path) -> Result<Arc<Self>, String> {
-        let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
+    pub(super) fn load(path: &Path) -> Result<Arc<Self>, RmaError> {
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(RmaError::new)?;
         // SAFETY: the name ends with NUL. What the library does when it is loaded is as safe as the library.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
             // SAFETY: after a failure it is a string, until the next call of this thread.
             let why = unsafe { CStr::from_ptr(libc::dlerror()) };
-            return Err(why.to_string_lossy().into_owned());
+            return Err(RmaError::new(why.to_string_lossy()));
         }
         let shim = Self::find(library)?;
         // SAFETY: takes nothing.
         match unsafe { (shim.version)() } {
             VERSION => Ok(Arc::new(shim)),
-            other => Err(format!(
+            other => Err(RmaError::new(format_args!(
                 "{} is of version {other}, this program of {VERSION}; use the same release of tarn",
                 path.display()
-            )),
+            ))),
         }
     }
 }
@@ -174,8 +175,8 @@ impl RmaEndpoint {
         shim: &Arc<Shim>,
         provider: &str,
         node: Option<IpAddr>,
-    ) -> Result<Self, String> {
-        let text = |text: &str| CString::new(text).map_err(|e| e.to_string());
+    ) -> Result<Self, RmaError> {
+        let text = |text: &str| CString::new(text).map_err(RmaError::new);
         let is_shm = shared::is_shm(provider);
         let provider = text(provider)?;
         let node = node.map(|n| text(&n.to_string())).transpose()?;
@@ -195,7 +196,7 @@ impl RmaEndpoint {
             }),
             _ => {
                 let why = CStr::from_bytes_until_nul(&why).map(CStr::to_string_lossy);
-                Err(why.map_or_else(|e| e.to_string(), |w| w.into_owned()))
+                Err(why.map_or_else(RmaError::new, RmaError::new))
             }
         }
     }
@@ -406,7 +407,7 @@ impl Numbered {
         shim: &Arc<Shim>,
         provider: &str,
         node: Option<IpAddr>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, RmaError> {
         Ok(Self {
             endpoint: RmaEndpoint::open(shim, provider, node)?,
             trial: Box::new([0; TRIAL]),

@@ -217,6 +217,7 @@ fn what_does_not_work_is_given_up() {
 fn what_cannot_be_loaded_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let why = Rma::load(&dir.path().join(LIBRARY), "tcp;ofi_rxm").unwrap_err();
+    let why = why.to_string();
     assert!(
         why.contains(LIBRARY) && why.contains("libfabric-dev"),
         "{why}"
@@ -226,10 +227,11 @@ fn what_cannot_be_loaded_says_why() {
     };
     // Nor one that takes for granted what others may have written, where libfabric has it or not.
     for provider in ["sm2", "lnx"] {
-        let why = Rma::load(&library, provider).unwrap_err();
+        let why = Rma::load(&library, provider).unwrap_err().to_string();
         assert!(why.contains("is not used") && why.contains("shm"), "{why}");
     }
     let why = Rma::load(&library, "carrier-pigeon").unwrap_err();
+    let why = why.to_string();
     assert!(
         why.contains("carrier-pigeon") && why.contains("fi_info -l"),
         "{why}"
