@@ -1,9 +1,9 @@
 //! Emptying a folder, however deep or wide what is in it, and whoever has made that: a bounded number of folders is open, nothing is
 //! kept of a tree but where one is in it, and no link is followed.
 
+use crate::erase::RemovalMethod;
 use crate::error::{ErrorSide, Result, failed};
 use crate::meta::FileStatus;
-use crate::remove::RemovalMethod;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, chmodat, fchmod, fstat, openat,

@@ -3,87 +3,31 @@
 use crate::content::{self, PIECE};
 use crate::error::{Result, changed, corrupt};
 use crate::extents;
-use crate::job::{Goal, OpenFolder};
-use crate::large::Large;
+use crate::file_io::{read_full, write_full};
+use crate::job::Goal;
+use crate::large_file::Large;
 use crate::meta::{FileStatus, xattrs};
 use crate::progress::{SourceFileIdentity, record};
 use crate::remove::remove_file;
-use crate::scan::{ScanFolder, ScanTask, Worker};
-use crate::sealed::{self, FileSealing, SealedReadError};
+use crate::sealed_file::{self, SealedReadError};
+use crate::source_file::{Content, OpenSourceFile, Sink};
 use crate::target::{CopyTarget, Created};
+use crate::task::{OpenFolder, ScanFolder, ScanTask};
 use crate::tree::special;
+use crate::worker::Worker;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise, openat};
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::{Errno, pread};
 use std::sync::Arc;
 use tarn_ports::MoverError;
-use tarn_seal::file::FileCipher;
 use tarn_sys::beneath::split;
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
-use tarn_types::manifest::{Entry, EntryKind, Xattr};
-use tarn_types::part::Verify;
+use tarn_types::manifest::{Entry, EntryKind};
 use tarn_types::text::not_empty;
 
 /// Larger files are refused: the hashes of their chunks would take more than 256 MiB (ext4 ends there, too).
 pub(crate) const MAX_FILE: u64 = 16 << 40;
-
-/// Where a source file's content is read.
-pub(crate) enum Content {
-    /// From this file.
-    File(OwnedFd),
-    /// From this sealed file.
-    Sealed(OwnedFd, Box<FileCipher>),
-    /// From the stream of the thread that reads it; with the hash that it must have, and what opens it, if it is sealed and its header
-    /// has come.
-    Peer(Option<Hash>, Option<Box<FileCipher>>),
-}
-
-/// An open source file.
-pub(crate) struct OpenSourceFile {
-    pub(crate) tree: u32,
-    /// In the result.
-    pub(crate) path: Box<[u8]>,
-    pub(crate) from: Content,
-    pub(crate) status: FileStatus,
-    pub(crate) xattrs: Box<[Xattr]>,
-    /// Its hash is known and neither size nor time have changed since: it need not be read to be known.
-    pub(crate) known: Option<Hash>,
-}
-
-impl OpenSourceFile {
-    /// What opens it, if it is sealed.
-    pub(crate) fn cipher(&self) -> Option<&FileCipher> {
-        match &self.from {
-            Content::Sealed(_, cipher) | Content::Peer(_, Some(cipher)) => Some(cipher),
-            Content::File(_) | Content::Peer(_, None) => None,
-        }
-    }
-
-    /// What is recorded of it; its path and attributes are taken.
-    pub(crate) fn entry(self, hash: Hash, extents: Box<[(u64, u64)]>) -> Entry {
-        Entry {
-            path: self.path,
-            kind: EntryKind::File {
-                size: self.status.size,
-                hash: Some(hash),
-                link_group: 0,
-                extents,
-            },
-            mode: self.status.mode,
-            mtime: self.status.mtime,
-            xattrs: self.xattrs,
-        }
-    }
-}
-
-/// Where a file's content goes.
-pub(crate) enum Sink {
-    /// Nowhere: it is only read.
-    Nowhere,
-    /// Into this file; its mode is still to be set, or not; it is sealed, or not.
-    File(OwnedFd, bool, Option<Box<FileSealing>>),
-}
 
 impl Worker<'_> {
     /// Does one file. `others` come after it on this thread; when this one takes long, they are given away.
@@ -190,9 +134,9 @@ impl Worker<'_> {
         }
         let mut cipher = None;
         if let Some(key) = &tree.sealed {
-            let opened = sealed::open(key, &fd, status.size).map_err(|e| match e {
+            let opened = sealed_file::open(key, &fd, status.size).map_err(|e| match e {
                 SealedReadError::Io(errno) => self.unreadable(folder.tree, "read", &path, errno),
-                SealedReadError::Seal(e) => sealed::refused(&tree.show(&path), e),
+                SealedReadError::Seal(e) => sealed_file::refused(&tree.show(&path), e),
             })?;
             status = status.with_size(opened.length());
             cipher = Some(opened);
@@ -395,11 +339,6 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Whether a known hash need not be computed again.
-    pub(crate) fn trusts_hashes(&self) -> bool {
-        self.job.target().is_some_and(|t| t.verify == Verify::None)
-    }
-
     /// Whether the source is still what it was when it was opened. A changed ctime alone may be a new hard link
     /// (views are made of them): then the content decides. What came from a peer must have the hash it was promised with.
     pub(crate) fn check_unchanged(&mut self, source: &OpenSourceFile, hash: Hash) -> Result<()> {
@@ -474,40 +413,4 @@ impl Worker<'_> {
 /// Whether there is something at the start of a file that says that it is empty.
 fn holds_more(fd: impl AsFd) -> bool {
     matches!(pread(fd, &mut [0u8; 1][..], 0), Ok(1))
-}
-
-/// Reads until the buffer is full or the file ends.
-pub(crate) fn read_full(
-    fd: impl AsFd,
-    buffer: &mut [u8],
-    offset: u64,
-) -> std::result::Result<usize, Errno> {
-    let mut got = 0;
-    while got < buffer.len() {
-        match pread(&fd, &mut buffer[got..], offset + got as u64) {
-            Ok(0) => break,
-            Ok(n) => got += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(got)
-}
-
-/// Writes all bytes.
-pub(crate) fn write_full(
-    fd: impl AsFd,
-    bytes: &[u8],
-    offset: u64,
-) -> std::result::Result<(), Errno> {
-    let mut put = 0;
-    while put < bytes.len() {
-        match pwrite(&fd, &bytes[put..], offset + put as u64) {
-            Ok(0) => return Err(Errno::NOSPC),
-            Ok(n) => put += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }

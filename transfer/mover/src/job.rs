@@ -1,10 +1,9 @@
 //! One operation on trees: what its threads share, and what they bring back.
 
-use crate::error::Result;
-use crate::large::{Large, is_shared};
-use crate::queue::{OperationQueue, lock};
-use crate::scan::{ScanFolder, ScanTask, Worker};
+use crate::large_file::{Large, is_shared};
+use crate::queue::OperationQueue;
 use crate::target::CopyTarget;
+use crate::task::ScanTask;
 use crate::tree::{SourceTree, TreeOrigin};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -81,7 +80,7 @@ pub(crate) struct WorkerOutput {
 }
 
 impl WorkerOutput {
-    fn absorb(&mut self, mut other: Self) {
+    pub(crate) fn absorb(&mut self, mut other: Self) {
         self.found.append(&mut other.found);
         self.linked.append(&mut other.linked);
         self.undecided.append(&mut other.undecided);
@@ -112,50 +111,8 @@ impl<'a> TreeOperation<'a> {
         }
     }
 
-    /// Runs to the end on all threads, this one among them.
-    pub(crate) fn run(self) -> Result<(WorkerOutput, Goal)> {
-        for (at, tree) in self.trees.iter().enumerate().rev() {
-            let tree_at = at as u32;
-            match &tree.origin {
-                TreeOrigin::Folder(_) => {
-                    let task = ScanTask::Folder(tree_at, tree.prefix.clone(), None);
-                    self.queue.push(task);
-                }
-                TreeOrigin::Single { .. } => self.queue.push(ScanTask::Single(tree_at)),
-                TreeOrigin::Peer(_) => self.queue.push(ScanTask::Peer(tree_at)),
-            }
-        }
-        let all = Mutex::new(WorkerOutput::default());
-        let work = || {
-            let mut worker = Worker::new(&self);
-            self.queue.work(self.control, |work| worker.perform(work));
-            // Sorted here, on all threads, so that only runs are left to be merged.
-            worker.output.found.sort_by(by_path);
-            lock(&all).absorb(worker.output);
-        };
-        let from_store = |t: &SourceTree<'_>| matches!(t.origin, TreeOrigin::Peer(peer) if peer.streams().is_some());
-        let stack = match self.trees.iter().any(from_store) {
-            true => crate::objects::STACK,
-            false => 256 << 10,
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..self.useful() {
-                // Where no more threads can be had, fewer do it.
-                let _ = std::thread::Builder::new()
-                    .stack_size(stack)
-                    .spawn_scoped(scope, work);
-            }
-            work();
-        });
-        self.queue.outcome()?;
-        let all = all
-            .into_inner()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        Ok((all, self.goal))
-    }
-
     /// Threads that have something to do: a file alone that is not split is one thread's.
-    fn useful(&self) -> usize {
+    pub(crate) fn useful(&self) -> usize {
         match (self.trees, &self.goal) {
             ([tree], goal) if matches!(tree.origin, TreeOrigin::Single { .. }) => {
                 let small = tree.expected.is_some_and(|m| !is_shared(m.bytes()));
@@ -205,11 +162,3 @@ impl Watch for TreeOperation<'_> {
         self.queue.check(self.control).is_err()
     }
 }
-
-/// The order of manifests, tree by tree.
-fn by_path(a: &(u32, Entry), b: &(u32, Entry)) -> std::cmp::Ordering {
-    (a.0, &a.1.path).cmp(&(b.0, &b.1.path))
-}
-
-/// A folder that stays open while its files are worked on.
-pub(crate) type OpenFolder = std::sync::Arc<ScanFolder>;

@@ -1,97 +1,28 @@
-//! Files of more than a piece, or with holes: copied chunk by chunk, by several threads when they have nothing else.
+//! Large files ([`Large`]): copied chunk by chunk, by several threads when they have nothing else.
 
 use crate::content::{self, CHUNK, ChunkHash, ChunkHasher, PIECE, ZEROS};
 use crate::error::{Result, changed};
 use crate::extents;
-use crate::file::{Content, OpenSourceFile, Sink, write_full};
+use crate::file_io::write_full;
+use crate::large_file::{GRAIN, Large, is_shared};
 use crate::progress::{SourceFileIdentity, record};
 use crate::queue::lock;
-use crate::scan::Worker;
+use crate::source_file::{Content, Sink};
 use crate::target::CopyTarget;
+use crate::worker::Worker;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, copy_file_range, ftruncate, ioctl_ficlone, open};
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tarn_seal::file::sealed_len;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind};
 use tarn_types::part::Verify;
 
-/// Chunks that a thread takes at once: long enough to keep a device's read-ahead going.
-const GRAIN: u64 = 8;
-/// Files of more chunks are shared by threads.
-pub(crate) const SHARED: u64 = 2 * GRAIN;
 /// Runs of chunks that a thread has asked a peer for, the one that it reads included.
 const AHEAD: usize = 2;
-
-/// Whether a file of so many bytes is work for several threads.
-pub(crate) fn is_shared(size: u64) -> bool {
-    content::chunks(size) > SHARED
-}
-
-/// A file that is being copied.
-pub(crate) struct Large {
-    pub(crate) source: OpenSourceFile,
-    pub(crate) sink: Sink,
-    extents: Box<[(u64, u64)]>,
-    /// Its content has been asked for already, on the stream of the thread that begins it.
-    asked: bool,
-    hashes: Mutex<Vec<ChunkHash>>,
-    /// The first chunk that no thread has taken.
-    next: AtomicU64,
-    /// Chunks that are finished.
-    finished: AtomicU64,
-}
-
-impl Large {
-    pub(crate) fn new(source: OpenSourceFile, sink: Sink, extents: Box<[(u64, u64)]>) -> Self {
-        let chunks = content::chunks(source.status.size);
-        Self {
-            hashes: Mutex::new(vec![0; chunks as usize]),
-            source,
-            sink,
-            extents,
-            asked: false,
-            next: AtomicU64::new(0),
-            finished: AtomicU64::new(0),
-        }
-    }
-
-    /// Whose file it is.
-    pub(crate) fn tree(&self) -> u32 {
-        self.source.tree
-    }
-
-    /// The same file, whose content is on its way.
-    pub(crate) fn on_its_way(mut self) -> Self {
-        self.asked = true;
-        self
-    }
-
-    /// Where its bytes are read; `None` for a peer's.
-    fn fd(&self) -> Option<&OwnedFd> {
-        match &self.source.from {
-            Content::File(fd) | Content::Sealed(fd, _) => Some(fd),
-            Content::Peer(..) => None,
-        }
-    }
-
-    fn chunks(&self) -> u64 {
-        content::chunks(self.source.status.size)
-    }
-
-    /// Whether what an earlier attempt has left of it counts. What was asked for before it was known how the file is sealed was asked
-    /// for whole.
-    fn goes_on(&self) -> bool {
-        match &self.sink {
-            Sink::File(_, _, None) => true,
-            Sink::File(_, _, Some(sealing)) => sealing.goes_on && !self.asked,
-            Sink::Nowhere => false,
-        }
-    }
-}
 
 impl Worker<'_> {
     /// Copies a file that this thread found, with the help of those that have nothing else to do.

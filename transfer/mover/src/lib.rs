@@ -1,20 +1,23 @@
 //! L3: movers of file trees: copy, hash, verify, publish.
 //!
-//! One engine does all of it: [`job`] holds what the threads share, [`scan`] walks trees and gives out files,
-//! [`file`] and [`large`] read, hash and write them in one pass, [`gather`] makes manifests of what was found
+//! One engine does all of it: [`job`] holds what the threads share, [`run`] starts them, and each is a [`worker`]; [`scan`] walks trees
+//! and gives out files, [`file`] and [`large`] read, hash and write them in one pass, [`gather`] makes manifests of what was found
 //! and checks what needs the whole; [`sealed`] seals and opens on the way. [`copy`] puts a copy together; [`resume`] proves what an interrupted one
 //! left, [`publish`] makes the result durable and visible. [`objects`] are the trees of object stores. docs/internals/movers.md explains and measures.
 
 mod content;
 mod copy;
 mod deep;
+mod erase;
 mod error;
 mod extents;
 mod file;
+mod file_io;
 mod finish;
 mod gather;
 mod job;
 mod large;
+mod large_file;
 mod links;
 mod meta;
 mod objects;
@@ -25,13 +28,18 @@ mod publish;
 mod queue;
 mod remove;
 mod resume;
+mod run;
 mod scan;
 mod sealed;
+mod sealed_file;
+mod source_file;
 mod split;
 mod target;
+mod task;
 pub mod throttle;
 mod tree;
 mod view;
+mod worker;
 
 pub use content::ContentHasher;
 pub use deep::clear;

@@ -2,15 +2,15 @@
 //! to: a farm of links to where the data is, a dataset of git-annex or DVC.
 
 use crate::error::{ErrorSide, Result, failed, show, show_path};
-use crate::job::OpenFolder;
 use crate::meta::FileStatus;
 use crate::queue::lock;
-use crate::scan::{ScanFolder, ScanTask, Worker};
+use crate::task::{LinkedFolder, OpenFolder, ScanFolder, ScanTask};
 use crate::tree::{TreeOrigin, special};
+use crate::worker::Worker;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tarn_ports::{Follow, MoverError};
@@ -19,43 +19,9 @@ use tarn_sys::links::{Unresolved, resolve};
 use tarn_types::event::FailureKind;
 use tarn_types::manifest::{EntryKind, Manifest};
 
-/// A folder that a link of a source points to.
-#[derive(Debug, Clone)]
-pub(crate) struct LinkedFolder {
-    /// Where it lies.
-    pub(crate) real: PathBuf,
-    /// The path of the link in the result: what leads out of there leads out.
-    at: Box<[u8]>,
-    /// The folders that the links on the way to it lie in.
-    way: Vec<PathBuf>,
-    /// It has been listed before, by another link.
-    pub(crate) again: bool,
-}
-
 /// Bytes of the names in folders that links lead to again and again: folders with two links each to the next one hold more than
 /// any memory.
 const MAX_REPEATED: u64 = 64 << 20;
-
-impl LinkedFolder {
-    /// A folder in this one.
-    pub(crate) fn child(&self, name: &[u8]) -> Self {
-        Self {
-            real: self.real.join(Path::new(std::ffi::OsStr::from_bytes(name))),
-            ..self.clone()
-        }
-    }
-
-    /// Opens it as it is: by no link.
-    pub(crate) fn open(&self) -> std::result::Result<OwnedFd, rustix::io::Errno> {
-        Root::real(&self.real)?.folder(b"")
-    }
-
-    /// Bytes of names that are kept for it while it waits to be listed.
-    fn kept(&self) -> usize {
-        let way = self.way.iter().map(|w| w.as_os_str().len());
-        self.at.len() + self.real.as_os_str().len() + way.sum::<usize>()
-    }
-}
 
 impl Worker<'_> {
     /// Does what a link of a source points to, if it leads out of the source. `false`: it does not, or this is no source.

@@ -2,22 +2,24 @@
 //! thread, and are asked for well before they are read.
 
 use crate::content::{CHUNK, PIECE};
-use crate::error::{Result, cancelled};
+use crate::error::Result;
 use crate::extents;
-use crate::file::{Content, MAX_FILE, OpenSourceFile, Sink};
+use crate::file::MAX_FILE;
 use crate::job::Pointer;
-use crate::large::{Large, SHARED};
+use crate::large_file::{Large, SHARED};
 use crate::meta::FileStatus;
-use crate::scan::{ScanTask, Worker};
-use crate::sealed::header;
+use crate::sealed_file::header;
+use crate::source_file::{Content, OpenSourceFile, Sink};
 use crate::target::CopyTarget;
+use crate::task::ScanTask;
 use crate::tree::{TreeOrigin, special};
+use crate::worker::Worker;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FileType;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use tarn_ports::{MoverError, PeerStream, Piece};
+use tarn_ports::{MoverError, Piece};
 use tarn_seal::file::stretch;
 use tarn_sys::beneath::split;
 use tarn_types::event::FailureKind;
@@ -378,17 +380,6 @@ impl<'a> Worker<'a> {
         let fd = Arc::new(fd.map_err(|e| target.failed("open the folder", above, e))?);
         self.last_folder = Some((above.into(), Arc::clone(&fd)));
         Ok((fd, name))
-    }
-
-    /// This thread's stream to the peer of a tree.
-    pub(crate) fn connect(&mut self, tree: u32) -> Result<&mut (dyn PeerStream + 'a)> {
-        let kept = self.stream.take().filter(|(to, _)| *to == tree);
-        let stream = match (kept, &self.job.trees[tree as usize].origin) {
-            (Some((_, stream)), _) => stream,
-            (None, TreeOrigin::Peer(peer)) => peer.open(self.job)?,
-            (None, _) => return Err(cancelled()),
-        };
-        Ok(&mut *self.stream.insert((tree, stream)).1)
     }
 }
 

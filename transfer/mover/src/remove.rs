@@ -1,21 +1,15 @@
 //! Removing trees, whatever their permissions; counting their blocks.
 
 use crate::deep::empty_all;
+use crate::erase::{RemovalMethod, of_descriptor, way_of};
 use crate::error::{ErrorSide, Result, failed, show_in};
-use crate::extents;
 use crate::meta::FileStatus;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, chmodat, fdatasync, fstat, openat, statat, unlinkat,
-};
-use rustix::io::{Errno, pwrite};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, chmodat, statat, unlinkat};
+use rustix::io::Errno;
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tarn_sys::beneath::{Root, join};
-use tarn_types::layout::ERASE;
-
-/// Bytes that are overwritten at once.
-const ZEROS: usize = 1 << 20;
 
 type RemovalResult<T> = std::result::Result<T, Errno>;
 
@@ -42,89 +36,6 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 pub(crate) fn remove_file(folder: &OwnedFd, name: &[u8]) -> RemovalResult<()> {
     let status = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from)?;
     way_of(&of_descriptor(folder)).remove(folder, name, &status)
-}
-
-/// A path of what is open.
-fn of_descriptor(open: &impl AsFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", open.as_fd().as_raw_fd()))
-}
-
-/// How files go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RemovalMethod {
-    /// Their names.
-    Unlink,
-    /// Their content before.
-    Erase,
-}
-
-/// As whoever has a folder above wants it.
-fn way_of(path: &Path) -> RemovalMethod {
-    let marked = |folder: &Path| {
-        let mark = statat(CWD, folder.join(ERASE), AtFlags::SYMLINK_NOFOLLOW);
-        mark.is_ok_and(|mark| FileStatus::from(mark).kind == FileType::RegularFile)
-    };
-    // Who has a folder open may name it by its descriptor.
-    let real = path.canonicalize();
-    let real = real.as_deref().unwrap_or(path);
-    match real.ancestors().any(marked) {
-        true => RemovalMethod::Erase,
-        false => RemovalMethod::Unlink,
-    }
-}
-
-impl RemovalMethod {
-    pub(crate) fn remove<P: rustix::path::Arg + Copy>(
-        self,
-        at: impl AsFd,
-        name: P,
-        status: &FileStatus,
-    ) -> RemovalResult<()> {
-        if self == Self::Erase && status.kind == FileType::RegularFile {
-            match erase(&at, name) {
-                // What cannot be overwritten would stay for ever else: a medium without room that copies what is written, a program that
-                // runs, another user's file.
-                Err(Errno::NOSPC | Errno::DQUOT | Errno::TXTBSY | Errno::PERM) => {}
-                outcome => outcome?,
-            }
-        }
-        unlinkat(at, name, AtFlags::empty())
-    }
-}
-
-/// Overwrites what a file has, on its medium, unless it has another name still.
-fn erase<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> RemovalResult<()> {
-    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let open = || openat(&at, name, flags, Mode::empty());
-    let file = match open() {
-        Err(Errno::ACCESS) => {
-            // Of what is there now, whatever is put into its place meanwhile.
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let it = openat(&at, name, flags, Mode::empty())?;
-            let mode = Mode::RUSR | Mode::WUSR;
-            chmodat(CWD, of_descriptor(&it), mode, AtFlags::empty())?;
-            open()?
-        }
-        opened => opened?,
-    };
-    let status = FileStatus::from(fstat(&file)?);
-    if status.kind != FileType::RegularFile || status.links > 1 {
-        return Ok(());
-    }
-    let extents = extents::of(&file, &status)?;
-    let zeros = vec![0; ZEROS.min(status.size as usize)];
-    for (is_data, mut at, length) in extents::pieces(&extents, 0, status.size) {
-        let end = at + length;
-        while is_data && at < end {
-            let n = zeros.len().min((end - at) as usize);
-            match pwrite(&file, &zeros[..n], at) {
-                Ok(n) => at += n as u64,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-    }
-    fdatasync(&file)
 }
 
 fn missing_is_fine(outcome: RemovalResult<()>) -> RemovalResult<()> {

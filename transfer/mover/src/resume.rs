@@ -2,12 +2,12 @@
 
 use crate::content::{self, CHUNK, ChunkHash, ChunkHasher, PIECE};
 use crate::error::{ErrorSide, Result, cancelled, failed, show_path};
-use crate::file::read_full;
+use crate::file_io::read_full;
 use crate::meta::FileStatus;
 use crate::progress::{self, Earlier, FileCopyRecord};
 use crate::queue::lock;
 use crate::remove::{remove, sweep};
-use crate::sealed::{self, BUFFER, SealedReadError};
+use crate::sealed_file::{self, BUFFER, SealedReadError};
 use rustix::fs::{FileType, Mode, OFlags, fchmod, openat};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -111,7 +111,7 @@ fn prove_file(
     if status.kind != FileType::RegularFile || status.size != sealed.map_or(size, |(_, len)| len) {
         return Ok(None);
     }
-    let cipher = match sealed.map(|(key, len)| sealed::open(key, &fd, len)) {
+    let cipher = match sealed.map(|(key, len)| sealed_file::open(key, &fd, len)) {
         None => None,
         Some(Ok(cipher)) => Some(cipher),
         Some(Err(_)) => return Ok(None),
@@ -145,7 +145,8 @@ fn chunk_at(
         let got = match cipher {
             None => read_full(&fd, &mut buffer[..piece], start + offset as u64)?,
             Some(cipher) => {
-                match sealed::read(&fd, cipher, (start + offset as u64) / PIECE as u64, buffer) {
+                match sealed_file::read(&fd, cipher, (start + offset as u64) / PIECE as u64, buffer)
+                {
                     Ok(got) => got,
                     // Not written yet, or not as it was.
                     Err(SealedReadError::Seal(_)) => return Ok(None),

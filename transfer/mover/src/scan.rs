@@ -1,23 +1,20 @@
 //! Walking a tree: folders are listed, their files given out in batches.
 
-use crate::error::{ErrorSide, Result, failed};
-use crate::job::{Goal, Listed, OpenFolder, Pointer, TreeOperation, WorkerOutput};
-use crate::large::Large;
-use crate::links::{self, LinkedFolder};
+use crate::error::Result;
+use crate::job::{Listed, Pointer};
+use crate::large_file::Large;
+use crate::links;
 use crate::meta::{FileStatus, LINK_MODE, times, xattrs};
-use crate::queue::{OperationWork, lock};
-use crate::sealed::BUFFER;
+use crate::queue::OperationWork;
+use crate::task::{LinkedFolder, OpenFolder, ScanFolder, ScanTask};
 use crate::tree::{TreeOrigin, child, special};
+use crate::worker::Worker;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, RawDir, readlinkat, statat, symlinkat, utimensat};
+use rustix::fs::{AtFlags, FileType, RawDir, readlinkat, symlinkat, utimensat};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use tarn_ports::{MoverError, PeerStream};
 use tarn_sys::beneath::split;
-use tarn_types::bounds::MAX_ENTRIES;
-use tarn_types::event::FailureKind;
 use tarn_types::manifest::{Entry, EntryKind};
 
 /// Files between two looks at whether another thread is idle, and two writes of progress records.
@@ -25,72 +22,7 @@ const BATCH: usize = 64;
 /// Bytes for one listing call: some 1,000 names.
 const LISTING: usize = 32 << 10;
 
-/// Something for a thread to do.
-pub(crate) enum ScanTask {
-    /// List a folder of a tree (its path in the result), which is there by a link or not.
-    Folder(u32, Box<[u8]>, Option<Box<LinkedFolder>>),
-    /// Do these files of a folder.
-    Files(OpenFolder, Vec<Box<[u8]>>),
-    /// Do a tree that is one file or link.
-    Single(u32),
-    /// Make the folders and links of a peer's tree, and give out its files.
-    Peer(u32),
-    /// Fetch these files of a peer's tree: indexes in its manifest, the last first.
-    Fetch(u32, Vec<u32>),
-}
-
-/// An open folder.
-pub(crate) struct ScanFolder {
-    pub(crate) tree: u32,
-    /// Its path in the result.
-    pub(crate) path: Box<[u8]>,
-    pub(crate) source: OwnedFd,
-    /// The same folder in the destination.
-    pub(crate) dest: Option<OwnedFd>,
-    /// It is there by a link.
-    pub(crate) linked: Option<Box<LinkedFolder>>,
-}
-
-/// A thread of a job.
-pub(crate) struct Worker<'a> {
-    pub(crate) job: &'a TreeOperation<'a>,
-    pub(crate) buffer: Vec<u8>,
-    /// Progress records not written yet.
-    pub(crate) records: Vec<u8>,
-    /// Counts not passed on yet: threads that share a counter for every small file slow each other down.
-    pub(crate) tally: ScanTally,
-    pub(crate) output: WorkerOutput,
-    /// To the peer of one tree: one at a time, so that no thread holds a stream while it waits for another.
-    pub(crate) stream: Option<(u32, Box<dyn PeerStream + 'a>)>,
-    /// Another opening of the large file that another thread has begun and this one takes part in.
-    pub(crate) own: Option<OwnedFd>,
-    /// The folder of the destination that a file came into last.
-    pub(crate) last_folder: Option<(Box<[u8]>, Arc<OwnedFd>)>,
-}
-
-/// What a thread has done since it last said so.
-#[derive(Debug, Default)]
-pub(crate) struct ScanTally {
-    /// Bytes that are done.
-    pub(crate) done: u64,
-    /// Entries found.
-    pub(crate) entries: u64,
-}
-
-impl<'a> Worker<'a> {
-    pub(crate) fn new(job: &'a TreeOperation<'a>) -> Self {
-        Self {
-            job,
-            buffer: vec![0; BUFFER],
-            records: Vec::new(),
-            tally: ScanTally::default(),
-            output: WorkerOutput::default(),
-            stream: None,
-            own: None,
-            last_folder: None,
-        }
-    }
-
+impl Worker<'_> {
     pub(crate) fn perform(&mut self, work: OperationWork<ScanTask, Large>) -> Result<()> {
         let (tree, done) = match work {
             OperationWork::Task(ScanTask::Folder(tree, path, linked)) => {
@@ -133,49 +65,6 @@ impl<'a> Worker<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Writes the progress records and passes the counts on.
-    pub(crate) fn flush(&mut self) -> Result<()> {
-        let tally = std::mem::take(&mut self.tally);
-        self.job.advance(tally.done);
-        let entries = self.job.entries.fetch_add(tally.entries, Ordering::Relaxed) + tally.entries;
-        if entries > MAX_ENTRIES as u64 {
-            return Err(MoverError::new(
-                FailureKind::Io,
-                format!(
-                    "there are more than {MAX_ENTRIES} files and folders; pack small files together"
-                ),
-            ));
-        }
-        if let Some(target) = self.job.target()
-            && !self.records.is_empty()
-        {
-            target.progress.append(&self.records)?;
-        }
-        self.records.clear();
-        Ok(())
-    }
-
-    pub(crate) fn found(&mut self, tree: u32, entry: Entry) {
-        self.tally.entries += 1;
-        self.output.found.push((tree, entry));
-    }
-
-    /// An error of reading a path of a tree.
-    pub(crate) fn unreadable(
-        &self,
-        tree: u32,
-        doing: &str,
-        path: &[u8],
-        errno: Errno,
-    ) -> MoverError {
-        failed(
-            ErrorSide::Source,
-            doing,
-            &self.job.trees[tree as usize].show(path),
-            errno,
-        )
     }
 
     fn folder(
@@ -280,16 +169,6 @@ impl<'a> Worker<'a> {
         self.status(folder, name, path).map(|s| s.kind)
     }
 
-    pub(crate) fn status(
-        &self,
-        folder: &ScanFolder,
-        name: &[u8],
-        path: &[u8],
-    ) -> Result<FileStatus> {
-        let status = statat(&folder.source, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from);
-        status.map_err(|e| self.unreadable(folder.tree, "examine", path, e))
-    }
-
     fn subfolder(&mut self, folder: &ScanFolder, name: &[u8], path: Box<[u8]>) -> Result<()> {
         if let (Some(target), Some(dest)) = (self.job.target(), &folder.dest) {
             target.make_folder(dest.as_fd(), name, &path)?;
@@ -387,32 +266,5 @@ impl<'a> Worker<'a> {
                 "was replaced by something else",
             )),
         }
-    }
-
-    /// Remembers the first name of a file with several links. `false`: it has been seen, under `first`.
-    pub(crate) fn claim(&mut self, tree: u32, status: &FileStatus, path: &[u8]) -> bool {
-        if status.links < 2 {
-            return true;
-        }
-        let mut firsts = lock(&self.job.firsts);
-        match firsts.get(&(tree, status.device, status.inode)) {
-            Some(first) => {
-                self.output.linked.push(Pointer {
-                    tree,
-                    path: path.into(),
-                    to: first.clone(),
-                });
-                false
-            }
-            None => {
-                firsts.insert((tree, status.device, status.inode), path.into());
-                true
-            }
-        }
-    }
-
-    /// Whether files are only listed.
-    pub(crate) fn lists(&self) -> bool {
-        matches!(self.job.goal, Goal::List)
     }
 }

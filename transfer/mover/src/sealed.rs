@@ -1,112 +1,19 @@
-//! Files that are sealed on their way, opened on it, or both: `tarn_seal` over descriptors. docs/internals/movers.md, "Sealed trees".
+//! Files that a worker seals on their way, opens on it, or both. docs/internals/movers.md, "Sealed trees".
 
 use crate::content::{self, PIECE};
-use crate::error::{Result, corrupt, show};
-use crate::file::{Content, OpenSourceFile, Sink, read_full, write_full};
-use crate::large::Large;
-use crate::scan::Worker;
+use crate::error::{Result, show};
+use crate::file_io::write_full;
+use crate::large_file::Large;
+use crate::sealed_file::{FileSealing, SealedReadError, open, read_raw, refused};
+use crate::source_file::{Content, OpenSourceFile, Sink};
 use crate::target::CopyTarget;
-use rustix::fd::{AsFd, OwnedFd};
+use crate::worker::Worker;
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
-use tarn_ports::{MoverError, Piece};
+use tarn_ports::MoverError;
 use tarn_seal::SealError;
-use tarn_seal::file::{self, ATTEMPT, FileCipher, HEADER, SALT, TRAILER};
-use tarn_types::key::DataKey;
-
-// A piece that is read, hashed and written at once is one that is sealed for itself.
-const _: () = assert!(file::PIECE == PIECE);
-
-/// Bytes of a buffer that holds a piece, sealed or not.
-pub(crate) const BUFFER: usize = PIECE + TRAILER;
-
-/// How a file of the destination is sealed.
-pub(crate) struct FileSealing {
-    cipher: FileCipher,
-    attempt: [u8; ATTEMPT],
-    /// What an earlier attempt has left of it counts.
-    pub(crate) goes_on: bool,
-    /// Its pieces are those of the source.
-    as_it_is: bool,
-}
-
-/// Why a sealed file cannot be read.
-pub(crate) enum SealedReadError {
-    Io(Errno),
-    Seal(SealError),
-}
-
-impl From<Errno> for SealedReadError {
-    fn from(errno: Errno) -> Self {
-        Self::Io(errno)
-    }
-}
-
-impl From<SealError> for SealedReadError {
-    fn from(error: SealError) -> Self {
-        Self::Seal(error)
-    }
-}
-
-/// The cipher of an open sealed file of so many bytes.
-pub(crate) fn open(
-    key: &DataKey,
-    fd: impl AsFd,
-    size: u64,
-) -> std::result::Result<FileCipher, SealedReadError> {
-    let mut header = [0; HEADER];
-    if read_full(fd, &mut header, 0)? < HEADER {
-        return Err(SealError::Length.into());
-    }
-    let cipher = FileCipher::open(key, &header)?;
-    match file::sealed_len(cipher.length()) == Some(size) {
-        true => Ok(cipher),
-        false => Err(SealError::Length.into()),
-    }
-}
-
-/// Reads a piece into the buffer's beginning as it lies there; its bytes with the trailer.
-fn read_raw(
-    fd: impl AsFd,
-    cipher: &FileCipher,
-    piece: u64,
-    buffer: &mut [u8],
-) -> std::result::Result<usize, SealedReadError> {
-    let len = cipher.piece_len(piece) + TRAILER;
-    match read_full(fd, &mut buffer[..len], file::offset(piece))? == len {
-        true => Ok(len),
-        false => Err(SealError::Length.into()),
-    }
-}
-
-/// Reads a piece and opens it at the buffer's beginning; its bytes of content.
-pub(crate) fn read(
-    fd: impl AsFd,
-    cipher: &FileCipher,
-    piece: u64,
-    buffer: &mut [u8],
-) -> std::result::Result<usize, SealedReadError> {
-    let len = read_raw(fd, cipher, piece, buffer)?;
-    Ok(cipher.open_piece(piece, &mut buffer[..len])?.len())
-}
-
-/// The header of a sealed file that is asked of a peer.
-pub(crate) fn header(path: &[u8]) -> Piece<'_> {
-    Piece {
-        path,
-        offset: 0,
-        len: HEADER as u64,
-    }
-}
-
-fn random<const N: usize>() -> std::result::Result<[u8; N], Errno> {
-    let mut bytes = [0; N];
-    // So few come whole, or not at all before the machine has any.
-    match getrandom(&mut bytes, GetRandomFlags::empty())? == N {
-        true => Ok(bytes),
-        false => Err(Errno::AGAIN),
-    }
-}
+use tarn_seal::file::{self, FileCipher, HEADER, SALT, TRAILER};
 
 impl Worker<'_> {
     /// How the destination of a file is sealed, if it is: its header is written, or the one of an earlier attempt goes on.
@@ -283,7 +190,11 @@ impl Worker<'_> {
     }
 }
 
-/// A sealed file that is none, or not this one.
-pub(crate) fn refused(path: &str, error: SealError) -> MoverError {
-    corrupt(path, &format!("cannot be opened: {error}"))
+fn random<const N: usize>() -> std::result::Result<[u8; N], Errno> {
+    let mut bytes = [0; N];
+    // So few come whole, or not at all before the machine has any.
+    match getrandom(&mut bytes, GetRandomFlags::empty())? == N {
+        true => Ok(bytes),
+        false => Err(Errno::AGAIN),
+    }
 }

@@ -1,9 +1,9 @@
 //! The destination of a copy: the staging folder that grows, and what its file system can hold.
 
 use crate::error::{ErrorSide, Result, failed, show_in, show_path};
-use crate::file::OpenSourceFile;
 use crate::meta::{FileStatus, set_mode_and_time, set_xattrs};
 use crate::progress::{CopyProgressLog, Earlier, FileCopyRecord, SourceFileIdentity};
+use crate::source_file::OpenSourceFile;
 use crate::throttle::Limiter;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, fstatvfs, mkdirat, openat, statat};

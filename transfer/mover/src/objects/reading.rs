@@ -5,9 +5,9 @@ use super::deliver::{DeliveryFile, PART, TreeDelivery};
 use super::source::ObjectTree;
 use crate::content::{self, CHUNK, PIECE};
 use crate::error::{ErrorSide, Result, failed, show};
-use crate::file::read_full;
+use crate::file_io::read_full;
 use crate::meta::FileStatus;
-use crate::sealed::{self, BUFFER, SealedReadError};
+use crate::sealed_file::{self, BUFFER, SealedReadError};
 use crate::tree::TreeOrigin;
 use rustix::fd::OwnedFd;
 use tarn_ports::{Control, PeerStream, PeerTree, Piece};
@@ -70,11 +70,11 @@ impl<'a> TreeDelivery<'a> {
         let status = FileStatus::of(&fd).map_err(unreadable)?;
         let broken = |e| match e {
             SealedReadError::Io(e) => unreadable(e),
-            SealedReadError::Seal(e) => sealed::refused(&path, e),
+            SealedReadError::Seal(e) => sealed_file::refused(&path, e),
         };
         match &tree.sealed {
             Some(key) => {
-                let cipher = sealed::open(key, &fd, status.size).map_err(broken)?;
+                let cipher = sealed_file::open(key, &fd, status.size).map_err(broken)?;
                 match cipher.length() == file.size {
                     true => read_sealed(&fd, &cipher, from, bytes).map_err(broken),
                     false => Err(short()),
@@ -128,7 +128,7 @@ fn read_sealed_peer(
         let (offset, len) = stretch(offset, len);
         Piece { path, offset, len }
     };
-    let mut pieces = vec![sealed::header(path)];
+    let mut pieces = vec![sealed_file::header(path)];
     match bytes.is_empty() {
         // It has a proof all the same.
         true => pieces.push(lies(0, 0)),
@@ -138,7 +138,7 @@ fn read_sealed_peer(
         }
     }
     stream.ask(&pieces)?;
-    let refused = |e| sealed::refused(&name, e);
+    let refused = |e| sealed_file::refused(&name, e);
     let mut header = [0; HEADER];
     stream.read(&mut header)?;
     let cipher = FileCipher::open(key, &header).map_err(refused)?;
@@ -192,7 +192,7 @@ fn read_sealed(
 ) -> std::result::Result<(), SealedReadError> {
     let mut buffer = vec![0; BUFFER];
     for (at, piece) in bytes.chunks_mut(PIECE).enumerate() {
-        let len = sealed::read(fd, cipher, from / PIECE as u64 + at as u64, &mut buffer)?;
+        let len = sealed_file::read(fd, cipher, from / PIECE as u64 + at as u64, &mut buffer)?;
         if len != piece.len() {
             return Err(SealError::Length.into());
         }
