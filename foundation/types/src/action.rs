@@ -2,7 +2,8 @@
 
 use crate::checkpoint::CheckpointId;
 use crate::hash::Hash;
-use crate::id::{DataId, InstanceId, PartitionId, StepId, TierRef};
+pub use crate::id::Subject;
+use crate::id::{DataId, InstanceId, PartitionId, TierRef};
 use crate::part::{PartRef, Place, StoreKey, Transfer};
 use crate::reason::Reason;
 use crate::units::Time;
@@ -128,22 +129,6 @@ pub enum Do {
         /// How it went.
         outcome: Outcome,
     },
-}
-
-/// What a note is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Subject {
-    /// An instance.
-    Instance(InstanceId),
-    /// A step, before its instances are known.
-    Step(StepId),
-    /// A dataset.
-    Data(DataId),
-    /// A tier.
-    Tier(TierRef),
-    /// The run.
-    Run,
 }
 
 /// How a run ended.

@@ -1,6 +1,6 @@
 //! What there is to run on: hosts, nodes, tiers, the external store. Rates are bytes a second.
 
-use crate::energy::Draw;
+use crate::energy::{Draw, EnergyRank, ranks_of};
 use crate::id::{NodeId, TierRef};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -122,6 +122,16 @@ impl Cluster {
     /// The node of an id.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.at()]
+    }
+
+    /// The energy rank of each node; two nodes of one host have the same.
+    pub fn energy_ranks(&self) -> Vec<EnergyRank> {
+        let host = |node: &Node| self.hosts.get(node.host as usize);
+        let nodes = self.nodes.iter().map(host);
+        let draws: Vec<(Draw, u32)> = nodes
+            .map(|host| host.map_or_else(Default::default, |h| (h.draw, h.cores)))
+            .collect();
+        ranks_of(&draws)
     }
 
     /// The tier of a spot.

@@ -1,7 +1,5 @@
 //! What machines draw and how warm they are, as they say themselves (docs/admin/energy.md). What is not known is absent, never 0.
 
-use crate::cluster::Cluster;
-use crate::id::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// Who says what is drawn. They do not cover the same parts of a node, so their figures are never compared.
@@ -141,18 +139,6 @@ pub type EnergyRank = (u32, i32);
 /// Degrees by which temperatures differ before one counts as cooler, in thousandths.
 const WARMER: i32 = 5000;
 
-/// The rank of each node of a cluster.
-pub fn ranks(cluster: &Cluster) -> Vec<EnergyRank> {
-    let nodes = (0..cluster.nodes.len()).map(|n| NodeId(n as u32));
-    let draws: Vec<(Draw, u32)> = nodes
-        .map(|n| {
-            let host = cluster.hosts.get(cluster.node(n).host as usize);
-            host.map_or_else(Default::default, |h| (h.draw, h.cores))
-        })
-        .collect();
-    ranks_of(&draws)
-}
-
 /// The rank of each of some nodes, of which it is known what they draw and how many cores they have. All have the same where powers,
 /// or temperatures, cannot be compared.
 pub fn ranks_of(draws: &[(Draw, u32)]) -> Vec<EnergyRank> {
@@ -186,38 +172,11 @@ fn step_of(number: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Host, Link, Node};
 
-    fn cluster(draws: &[Draw]) -> Cluster {
-        let link = || Link {
-            read: 1,
-            write: 1,
-            latency: 0,
-            streams: 1,
-            emulated: false,
-        };
-        let named = |i: usize| format!("n{i}");
-        let host = |(i, draw): (usize, &Draw)| Host {
-            name: named(i),
-            cores: 4,
-            memory: 0,
-            sockets: Vec::new(),
-            draw: *draw,
-        };
-        let node = |i: usize| Node {
-            name: named(i),
-            host: i as u32,
-            cores: 4,
-            memory: 0,
-            gpus: 0,
-            tiers: Vec::new(),
-        };
-        Cluster {
-            hosts: draws.iter().enumerate().map(host).collect(),
-            nodes: (0..draws.len()).map(node).collect(),
-            external: link(),
-            peer: link(),
-        }
+    /// The ranks of nodes with four cores each.
+    fn ranks(draws: &[Draw]) -> Vec<EnergyRank> {
+        let draws: Vec<_> = draws.iter().map(|draw| (*draw, 4)).collect();
+        ranks_of(&draws)
     }
 
     fn watts(watts: u64, source: Source) -> Draw {
@@ -257,10 +216,10 @@ mod tests {
     #[test]
     fn less_for_each_core_goes_first_and_then_the_cooler() {
         let rapl = |w| watts(w, Source::Rapl);
-        let all = ranks(&cluster(&[rapl(200), rapl(100), rapl(101)]));
+        let all = ranks(&[rapl(200), rapl(100), rapl(101)]);
         assert!(all[1] < all[0] && all[1] == all[2], "{all:?}");
         let inlet = |c| warm(rapl(100), c, Sensor::Inlet);
-        let all = ranks(&cluster(&[inlet(29), inlet(21), inlet(-3)]));
+        let all = ranks(&[inlet(29), inlet(21), inlet(-3)]);
         assert!(all[2] < all[1] && all[1] < all[0], "{all:?}");
     }
 
@@ -271,19 +230,15 @@ mod tests {
             watts(100, Source::Hwmon),
             watts(1, Source::Rapl),
         ];
-        assert!(ranks(&cluster(&unlike)).windows(2).all(|w| w[0] == w[1]));
+        assert!(ranks(&unlike).windows(2).all(|w| w[0] == w[1]));
         let one_unknown = [watts(200, Source::Rapl), Draw::default()];
-        assert!(
-            ranks(&cluster(&one_unknown))
-                .windows(2)
-                .all(|w| w[0] == w[1])
-        );
+        assert!(ranks(&one_unknown).windows(2).all(|w| w[0] == w[1]));
         let sensors = [
             warm(Draw::default(), 60, Sensor::Processor),
             warm(Draw::default(), 20, Sensor::Inlet),
         ];
-        assert!(ranks(&cluster(&sensors)).windows(2).all(|w| w[0] == w[1]));
-        assert!(ranks(&cluster(&[])).is_empty());
+        assert!(ranks(&sensors).windows(2).all(|w| w[0] == w[1]));
+        assert!(ranks(&[]).is_empty());
     }
 
     #[test]

@@ -9,7 +9,9 @@ pub use model::*;
 pub use nodes::NodeLoss;
 
 use crate::action::{Action, Do, Outcome, Subject};
-use crate::event::{AttemptOutcome, Event, Failure, Output, Start, Usage, of_others, version_hash};
+use crate::event::{
+    AttemptOutcome, Event, Failure, Imaged, Output, Start, Usage, of_others, version_hash,
+};
 use crate::id::{DataId, InstanceId, NodeId, StepId, TierRef, TransferId};
 use crate::part::{PartInfo, PartRef, Place, StoreKey, TransferKind};
 use crate::reason::Reason;
@@ -86,21 +88,8 @@ impl History {
     fn happened(&mut self, event: &Event) {
         let now = self.now;
         match event {
-            Event::Started(start) => {
-                for (part, prior) in start.prior_data.iter().flat_map(|d| d.parts()) {
-                    self.expand_anew(part, &prior.info);
-                    self.parts.insert(part, prior.info.clone());
-                }
-                self.start = Some(start.clone());
-            }
-            Event::SourceListed { data, parts } => {
-                self.source_failures.remove(data);
-                for info in parts {
-                    let part = part_ref(*data, 0, 0, info);
-                    self.expand_anew(part, info);
-                    self.parts.insert(part, info.clone());
-                }
-            }
+            Event::Started(start) => self.started(start),
+            Event::SourceListed { data, parts } => self.source_listed(*data, parts),
             Event::SourceFailed { data, failure } => {
                 self.source_failures.insert(*data, failure.clone());
             }
@@ -132,13 +121,7 @@ impl History {
                 instance,
                 attempt,
                 what,
-            } => {
-                let open = |a: &&mut Attempt| a.attempt == *attempt && a.ended.is_none();
-                let attempts = self.instances.get_mut(instance).map(|i| &mut i.attempts);
-                if let Some(a) = attempts.and_then(|all| all.iter_mut().rev().find(open)) {
-                    a.images.add(what);
-                }
-            }
+            } => self.image_changed(*instance, *attempt, what),
             Event::Evicted { part, at } => self.evicted(*part, at),
             Event::Capacity { spot, bytes } => {
                 self.capacity.entry(*spot).or_default().push((now, *bytes))
@@ -161,6 +144,31 @@ impl History {
                 whole,
             } => self.node_back(*node, capacities, whole),
             Event::Timer => {}
+        }
+    }
+
+    fn started(&mut self, start: &Start) {
+        for (part, prior) in start.prior_data.iter().flat_map(|d| d.parts()) {
+            self.expand_anew(part, &prior.info);
+            self.parts.insert(part, prior.info.clone());
+        }
+        self.start = Some(Box::new(start.clone()));
+    }
+
+    fn source_listed(&mut self, data: DataId, parts: &[PartInfo]) {
+        self.source_failures.remove(&data);
+        for info in parts {
+            let part = part_ref(data, 0, 0, info);
+            self.expand_anew(part, info);
+            self.parts.insert(part, info.clone());
+        }
+    }
+
+    fn image_changed(&mut self, instance: InstanceId, attempt: u32, what: &Imaged) {
+        let open = |a: &&mut Attempt| a.attempt == attempt && a.ended.is_none();
+        let attempts = self.instances.get_mut(&instance).map(|i| &mut i.attempts);
+        if let Some(a) = attempts.and_then(|all| all.iter_mut().rev().find(open)) {
+            a.images.add(what);
         }
     }
 

@@ -26,27 +26,27 @@ macro_rules! index {
 }
 
 index!(
-    /// A dataset: its position in [`crate::workflow::Workflow::data`].
+    /// A dataset: its position among the workflow's datasets.
     DataId,
     "d"
 );
 index!(
-    /// A step: its position in [`crate::workflow::Workflow::steps`].
+    /// A step: its position among the workflow's steps.
     StepId,
     "s"
 );
 index!(
-    /// A partition: its position in [`crate::workflow::Workflow::partitions`].
+    /// A partition: its position among the workflow's partitions.
     PartitionId,
     "p"
 );
 index!(
-    /// A node: its position in [`crate::cluster::Cluster::nodes`].
+    /// A node: its position among the cluster's nodes.
     NodeId,
     "n"
 );
 index!(
-    /// A tier of a node: its position in [`crate::cluster::Node::tiers`], fast to slow.
+    /// A tier of a node: its position among the node's tiers, fast to slow.
     TierId,
     "t"
 );
@@ -84,4 +84,20 @@ pub struct TierRef {
     pub node: NodeId,
     /// The tier of that node.
     pub tier: TierId,
+}
+
+/// What a note is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subject {
+    /// An instance.
+    Instance(InstanceId),
+    /// A step, before its instances are known.
+    Step(StepId),
+    /// A dataset.
+    Data(DataId),
+    /// A tier.
+    Tier(TierRef),
+    /// The run.
+    Run,
 }

@@ -31,7 +31,7 @@ impl fmt::Display for PartRef {
 }
 
 /// The name under which the replicas and the manifest of a part are stored: unique for every commit ever
-/// made in a workspace, so that nothing stale can be taken for it. See [`crate::layout`].
+/// made in a workspace, so that nothing stale can be taken for it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StoreKey(pub String);

@@ -13,7 +13,7 @@ impl Site {
     pub fn excluded(&self) -> Vec<(SlurmJobId, Excluded, Vec<String>)> {
         let jobs = self.jobs.iter().map(|(id, job)| (*id, job));
         let waiting =
-            jobs.filter(|(_, job)| job.phase == SiteJobPhase::Waiting && job.is_anywhere());
+            jobs.filter(|(_, job)| job.phase == SiteJobPhase::Queued && job.is_anywhere());
         let waiting: Vec<(SlurmJobId, &SiteJob)> = waiting.take(MAX_ADVISED).collect();
         let most = waiting
             .iter()

@@ -109,8 +109,7 @@ impl Site {
     /// Slurm expects a job on these nodes. Whether its stage is over, as nothing is brought there.
     fn begin_bringing(&mut self, id: SlurmJobId, nodes: Vec<String>) -> bool {
         let is_on = self.config.ahead;
-        let waits =
-            |job: &&mut SiteJob| job.phase == SiteJobPhase::Waiting && !job.reads.is_empty();
+        let waits = |job: &&mut SiteJob| job.phase == SiteJobPhase::Queued && !job.reads.is_empty();
         let job = self.jobs.get_mut(&id).filter(|job| is_on && waits(job));
         let Some(job) = job else {
             return true;
@@ -126,7 +125,7 @@ impl Site {
         let Some(job) = self.jobs.get_mut(&id) else {
             return true;
         };
-        if !matches!(job.phase, SiteJobPhase::Waiting | SiteJobPhase::Staging) {
+        if !matches!(job.phase, SiteJobPhase::Queued | SiteJobPhase::Staging) {
             return true;
         }
         let mut left = Vec::new();
@@ -431,7 +430,7 @@ impl Site {
             return ControllerReply::Refused(RequestError::new(Code::Denied, text));
         }
         let phase = match job.phase {
-            SiteJobPhase::Waiting => "waiting",
+            SiteJobPhase::Queued => "waiting",
             SiteJobPhase::Staging => "staging",
             SiteJobPhase::Running => "running",
             SiteJobPhase::Publishing | SiteJobPhase::Published => "publishing",

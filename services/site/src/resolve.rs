@@ -50,7 +50,7 @@ impl Resolution<'_> {
             owner,
             workflow: name,
             beside: prior.filter(|_| submitted.chain.as_ref().is_some_and(|c| c.same_nodes)),
-            phase: SiteJobPhase::Waiting,
+            phase: SiteJobPhase::Queued,
             is_leaving: false,
             excludes: submitted.excludes.clone(),
             full: Vec::new(),

@@ -200,7 +200,7 @@ impl Site {
                 .map(|part| node.parts.get(part).copied().unwrap_or(0));
             let bytes = bytes.sum();
             // Nobody waits for what is brought ahead: it takes what is free.
-            let is_ahead = job.phase == SiteJobPhase::Waiting;
+            let is_ahead = job.phase == SiteJobPhase::Queued;
             if is_ahead && self.stock().free_in(name, node, &level) < bytes {
                 continue;
             }

@@ -29,7 +29,7 @@ impl Site {
             return;
         };
         let look = match job.phase {
-            SiteJobPhase::Waiting if job.is_bringing => self.bring_ahead(id, &job),
+            SiteJobPhase::Queued if job.is_bringing => self.bring_ahead(id, &job),
             SiteJobPhase::Staging => self.stage(id, &job),
             SiteJobPhase::Publishing => self.publish(id, &job),
             SiteJobPhase::Sending => self.send(id, &job),
@@ -43,7 +43,7 @@ impl Site {
         };
         match look {
             PreparationState::Pending => {}
-            PreparationState::Complete if job.phase == SiteJobPhase::Waiting => {
+            PreparationState::Complete if job.phase == SiteJobPhase::Queued => {
                 self.brought(id, "what it reads is there")
             }
             PreparationState::Complete => self.next(id),
@@ -153,7 +153,7 @@ impl Site {
     /// A stage has failed, and Slurm is told; a later one begins where this was.
     pub(crate) fn stage_failed(&mut self, id: SlurmJobId, why: RequestError) {
         let now = self.now;
-        let is_ahead = |job: &SiteJob| job.phase == SiteJobPhase::Waiting && job.is_bringing;
+        let is_ahead = |job: &SiteJob| job.phase == SiteJobPhase::Queued && job.is_bringing;
         if self.jobs.get(&id).is_some_and(is_ahead) {
             // On the nodes that it gets it may be otherwise.
             self.brought(id, &why.text);
@@ -170,7 +170,7 @@ impl Site {
             job.tries.clear();
             match job.phase {
                 SiteJobPhase::Staging => {
-                    job.phase = SiteJobPhase::Waiting;
+                    job.phase = SiteJobPhase::Queued;
                     // Meanwhile what it was to see may be moved.
                     job.done.retain(|(_, step)| *step != NodeJobTask::Admit);
                 }

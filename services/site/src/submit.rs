@@ -114,7 +114,7 @@ impl Site {
         let made: Vec<&VersionKey> = made.map(|m| &m.version).collect();
         let waits = |job: &SiteJob| {
             let reads = job.reads.iter().any(|r| made.contains(&&r.version));
-            job.phase == SiteJobPhase::Waiting && (reads || job.beside == Some(id))
+            job.phase == SiteJobPhase::Queued && (reads || job.beside == Some(id))
         };
         let readers = self.jobs.iter().filter(|(_, job)| waits(job));
         let advices = readers.map(|(id, job)| (*id, self.placement().advice(job)));

@@ -17,7 +17,7 @@ use crate::steps::{InstancePlacement, InstanceProgress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::{add, sub};
 use tarn_types::action::{Action, AttemptSpec, Do, Outcome, Subject};
-use tarn_types::energy::{self, EnergyRank};
+use tarn_types::energy::EnergyRank;
 use tarn_types::event::{AttemptOutcome, Event, FailureKind, PriorData, Start, Usage};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierRef, TransferId};
@@ -183,7 +183,7 @@ impl EngineState {
             fits_checked: false,
             under_way: BTreeMap::new(),
             links: NodeLinkLoads::new(start.cluster.nodes.len()),
-            draws: energy::ranks(&start.cluster),
+            draws: start.cluster.energy_ranks(),
             orphans: BTreeSet::new(),
             rests_until: 0,
             leaving: 0,

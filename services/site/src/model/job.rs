@@ -53,8 +53,9 @@ pub(crate) struct Makes {
 /// How far a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum SiteJobPhase {
-    /// It waits for nodes.
-    Waiting,
+    /// It is in Slurm's queue, before the gate.
+    #[serde(rename = "Waiting")]
+    Queued,
     /// Its nodes get what it reads.
     Staging,
     /// Its nodes have it.
