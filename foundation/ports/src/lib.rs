@@ -8,6 +8,7 @@ pub mod mover;
 pub mod nodes;
 pub mod objects;
 pub mod one_sided;
+pub mod operation;
 pub mod peer;
 pub mod progress;
 pub mod ranks;
@@ -21,8 +22,7 @@ pub use journal::{Journal, JournalError, Record};
 pub use medium::{Medium, MediumError, MediumWindow, PowerFail, Promises, ReadableMedium};
 pub use meter::{Meter, MeteredActivity};
 pub use mover::{
-    Control, CopyJob, CopyReport, CopySource, DeliveryJob, Follow, Mover, MoverError,
-    ObjectStoreError, Over, TreeCapabilities,
+    CopyJob, CopyReport, CopySource, DeliveryJob, Follow, Mover, Over, TreeCapabilities,
 };
 pub use nodes::{
     CapabilityError, ChangedSince, CheckpointFinder, Followers, MakePartition, NodeWorld, Peers,
@@ -30,6 +30,7 @@ pub use nodes::{
 };
 pub use objects::{ObjectBody, ObjectMetadata, ObjectStore, Replaces, Tags, Upload};
 pub use one_sided::{ExposedExtent, KeepAliveGuard, OneSided};
+pub use operation::{Control, MoverError, ObjectStoreError};
 pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};
 pub use progress::Progress;
 pub use ranks::{Carried, RankProgress, RankService, Ranks, RanksError};

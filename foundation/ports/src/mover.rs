@@ -1,10 +1,10 @@
 //! Movers: what copies, hashes, checks and removes file trees.
 
+use crate::operation::{Control, MoverError};
 use crate::peer::{Arrivals, PeerTree};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::FailureKind;
 use tarn_types::key::DataKey;
 use tarn_types::manifest::Manifest;
 use tarn_types::part::Verify;
@@ -126,88 +126,6 @@ pub struct DeliveryJob {
     pub rate: u64,
     /// Nanoseconds that every file costs in addition; emulation of a slow store.
     pub latency: u64,
-}
-
-/// Progress and cancellation, shared with whoever watches.
-#[derive(Debug, Default)]
-pub struct Control {
-    /// Set to make the operation fail soon with [`FailureKind::Cancelled`].
-    pub cancel: AtomicBool,
-    /// Bytes done.
-    pub done: AtomicU64,
-}
-
-impl Control {
-    /// Whether cancellation was asked for.
-    pub fn cancelled(&self) -> bool {
-        self.cancel.load(Ordering::Relaxed)
-    }
-    /// Adds to the bytes done.
-    pub fn advance(&self, bytes: u64) {
-        self.done.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
-/// Why an operation on a tree failed. It failed whole.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{}", .failure.message)]
-pub struct MoverError {
-    /// Why.
-    pub failure: Failure,
-    /// Which of a copy's sources is not what it must be, by its place in the order of the sources; `None` if that is not known, or
-    /// if it is not because of one.
-    pub tree: Option<usize>,
-    /// What kind of refusal of an object store it is, if it is one that programs tell apart.
-    pub refused: Option<ObjectStoreError>,
-}
-
-/// Why an object store refuses, where that is more than an I/O error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ObjectStoreError {
-    /// There is no such bucket, or nothing at that place of it.
-    Missing,
-    /// There are no keys, the store does not take them, or they may not do that.
-    Denied,
-    /// Somebody else has put something there since it was looked at.
-    Occupied,
-    /// An upload in parts has met another request for its object, and has to be begun anew.
-    RestartUpload,
-}
-
-impl MoverError {
-    /// An error of a kind, with a message that says what, why and what to do.
-    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self {
-            failure: Failure {
-                kind,
-                message: message.into(),
-            },
-            tree: None,
-            refused: None,
-        }
-    }
-
-    /// The same, as a store's refusal of this kind.
-    #[must_use]
-    pub fn refused(mut self, why: ObjectStoreError) -> Self {
-        self.refused = Some(why);
-        self
-    }
-
-    /// The same of one of the sources, if it is a source that has failed: bytes that are not what they must be, or not there.
-    #[must_use]
-    pub fn of_source(mut self, at: usize) -> Self {
-        let kind = self.failure.kind;
-        let bad = matches!(kind, FailureKind::Corrupt | FailureKind::SourceChanged);
-        self.tree = self.tree.or(bad.then_some(at));
-        self
-    }
-}
-
-impl From<MoverError> for Failure {
-    fn from(error: MoverError) -> Self {
-        error.failure
-    }
 }
 
 /// What a folder's file system can do; probed, never guessed from its name.

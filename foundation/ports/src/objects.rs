@@ -1,6 +1,6 @@
 //! An object store outside the nodes: objects that are whole or absent, without folders, links or renames.
 
-use crate::mover::MoverError;
+use crate::operation::MoverError;
 use crate::peer::Watch;
 use std::collections::BTreeMap;
 use std::fmt::Debug;

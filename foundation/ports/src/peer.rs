@@ -1,6 +1,6 @@
 //! Trees on other nodes, as sources of a copy; and trees that are still arriving here, as sources for others.
 
-use crate::mover::{Control, MoverError};
+use crate::operation::{Control, MoverError};
 use std::fmt::Debug;
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! What is going on right now, for progress bars.
 
-use crate::mover::Control;
+use crate::operation::Control;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};

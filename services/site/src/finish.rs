@@ -7,9 +7,10 @@ use crate::model::orders::OrderPurpose;
 use crate::model::progress::PreparationState;
 use crate::model::space::SpaceRequest;
 use crate::state::Site;
+use std::collections::BTreeMap;
 use std::path::Path;
 use tarn_proto::local::{Code, RequestError};
-use tarn_proto::site::{SlurmJobId, Work, WorkerAddress};
+use tarn_proto::site::{Proof, SlurmJobId, Work, WorkerAddress};
 
 impl Site {
     /// What its nodes have written becomes parts. Of a job that has failed: nothing, but what is to be rescued.
@@ -110,18 +111,9 @@ impl Site {
             return look;
         }
         let user = Self::rights(version.owner, job.user);
-        // Who has most of it takes the rest from the others.
-        let bytes = |node: &SiteNode| -> u64 {
-            let parts = known
-                .iter()
-                .filter(|(part, _)| node.has(&version.part(**part)));
-            parts.map(|(_, proof)| proof.bytes.max(1)).sum()
-        };
-        let up = self.nodes.iter().filter(|(_, n)| n.is_up);
-        let Some((node, _)) = up.max_by_key(|(_, n)| bytes(n)) else {
+        let Some(node) = self.node_with_most(version, &known) else {
             return PreparationState::Failed(RequestError::new(Code::Lost, "no node answers"));
         };
-        let node = node.clone();
         if self.orders.is_under_way_anywhere(id, &step) {
             return PreparationState::Pending;
         }
@@ -164,6 +156,18 @@ impl Site {
             work,
         );
         PreparationState::Pending
+    }
+
+    /// Of the nodes that answer, the one that has most of a version: it takes the rest from the others.
+    fn node_with_most(&self, version: &VersionKey, parts: &BTreeMap<u32, Proof>) -> Option<String> {
+        let bytes = |node: &SiteNode| -> u64 {
+            let parts = parts.iter();
+            let parts = parts.filter(|(part, _)| node.has(&version.part(**part)));
+            parts.map(|(_, proof)| proof.bytes.max(1)).sum()
+        };
+        let up = self.nodes.iter().filter(|(_, n)| n.is_up);
+        let most = up.max_by_key(|(_, n)| bytes(n));
+        most.map(|(name, _)| name.clone())
     }
 
     /// Has a node look whether what a job makes may go where it belongs. Whether that is known.

@@ -71,6 +71,44 @@ impl SpaceUsage {
     }
 }
 
+/// A bound of what may be in a space, or of what a user may have there.
+struct SpaceLimit {
+    bytes: u64,
+    /// What counts against it.
+    usage: SpaceUsage,
+    /// Tasks are to remove something that counts against it.
+    is_being_freed: bool,
+    /// The error where it can never be kept, and how its message calls it.
+    code: Code,
+    what: &'static str,
+    /// What a task waits for until it can be kept.
+    obstacle: StartObstacle,
+}
+
+impl SpaceLimit {
+    /// Whether so many bytes more fit, or what a task that needs them has to wait for.
+    fn check(self, space: &str, bytes: u64, may_be_stale: bool) -> Result<(), StartObstacle> {
+        if self.usage.fits(bytes, self.bytes) {
+            return Ok(());
+        }
+        let never = bytes > self.bytes;
+        if !never && (self.usage.reserved > 0 || self.is_being_freed) {
+            return Err(self.obstacle);
+        }
+        if !never && may_be_stale {
+            return Err(StartObstacle::Survey);
+        }
+        let text = format!(
+            "{} are needed, but {} dataspace `{space}` is {}, of which {} are used; remove something there, or choose another place",
+            Bytes(bytes),
+            self.what,
+            Bytes(self.bytes),
+            Bytes(self.usage.sum())
+        );
+        Err(StartObstacle::Never(RequestError::new(self.code, text)))
+    }
+}
+
 /// A dataspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Space {
@@ -160,61 +198,31 @@ impl Space {
         let Some(surveyed) = self.surveyed else {
             return Err(StartObstacle::Survey);
         };
-        let stale = self.touched || now.saturating_sub(surveyed) > BELIEVED;
+        let may_be_stale =
+            self.surveying || self.touched || now.saturating_sub(surveyed) > BELIEVED;
         let own = self.users.get(&user).copied().unwrap_or_default();
-        let quota = match self.spec.quota {
-            0 => self.spec.capacity,
-            quota => quota,
-        };
-        let freeing = |user: Option<UserId>| match user {
-            Some(user) => self.freeing.contains_key(&user),
-            None => !self.freeing.is_empty(),
-        };
-        let checks = [
-            (
-                quota,
-                own,
-                freeing(Some(user)),
-                Code::Quota,
-                "the user's quota in",
-                StartObstacle::Quota,
-            ),
-            (
-                self.spec.capacity,
-                self.all,
-                freeing(None),
-                Code::NoSpace,
-                "the capacity of",
-                StartObstacle::Space,
-            ),
+        let limits = [
+            SpaceLimit {
+                bytes: self.spec.quota,
+                usage: own,
+                is_being_freed: self.freeing.contains_key(&user),
+                code: Code::Quota,
+                what: "the user's quota in",
+                obstacle: StartObstacle::Quota,
+            },
+            SpaceLimit {
+                bytes: self.spec.capacity,
+                usage: self.all,
+                is_being_freed: !self.freeing.is_empty(),
+                code: Code::NoSpace,
+                what: "the capacity of",
+                obstacle: StartObstacle::Space,
+            },
         ];
-        for (limit, usage, freed, code, what, lack) in checks {
-            let code = match code {
-                // Without a quota of its own, the capacity is what is lacking.
-                Code::Quota if self.spec.quota == 0 => continue,
-                code => code,
-            };
-            if usage.fits(size.room, limit) {
-                continue;
-            }
-            let never = size.room > limit;
-            if !never && (usage.reserved > 0 || freed) {
-                return Err(lack);
-            }
-            if !never && (stale || self.surveying) {
-                return Err(StartObstacle::Survey);
-            }
-            return Err(StartObstacle::Never(RequestError::new(
-                code,
-                format!(
-                    "{} are needed, but {what} dataspace `{name}` is {}, of which {} are used; remove something there, or choose another place",
-                    Bytes(size.room),
-                    Bytes(limit),
-                    Bytes(usage.sum())
-                ),
-            )));
-        }
-        Ok(())
+        // Without a quota of its own, the capacity is what is lacking.
+        let limits = limits.into_iter().skip(usize::from(self.spec.quota == 0));
+        let mut checks = limits.map(|limit| limit.check(name, size.room, may_be_stale));
+        checks.try_for_each(|check| check)
     }
 
     /// Whether a survey could tell something new.

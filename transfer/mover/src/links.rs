@@ -9,8 +9,9 @@ use crate::tree::{TreeOrigin, special};
 use crate::worker::Worker;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tarn_ports::{Follow, MoverError};
@@ -54,34 +55,13 @@ impl Worker<'_> {
         if stays {
             return Ok(false);
         }
-        let shown = tree.show(path);
         let here = match (&folder.linked, single) {
-            (Some(linked), _) => linked
-                .real
-                .join(Path::new(std::ffi::OsStr::from_bytes(name))),
+            (Some(linked), _) => linked.real.join(OsStr::from_bytes(name)),
             (None, true) => tree.path.clone(),
-            (None, false) => {
-                let relative = Path::new(std::ffi::OsStr::from_bytes(tree.relative(path)));
-                tree.path.join(relative)
-            }
+            (None, false) => tree.path.join(OsStr::from_bytes(tree.relative(path))),
         };
-        let real = match tree.follow {
-            Follow::Of(user) => resolve(&here, user),
-            _ => std::fs::canonicalize(&here).map_err(Unresolved::Io),
-        };
-        let real = real.map_err(|why| match why {
-            Unresolved::Foreign { .. } => {
-                let text = format!("`{shown}` is not read: {why}");
-                MoverError::new(FailureKind::Escape, text)
-            }
-            Unresolved::Io(e) => {
-                let text = format!(
-                    "the symbolic link `{shown}` -> `{}` leads nowhere: {e}; put there what it points to, or remove it",
-                    show(target)
-                );
-                MoverError::new(FailureKind::Io, text)
-            }
-        })?;
+        let shown = tree.show(path);
+        let real = resolved(tree.follow, &here, &shown, target)?;
         let status = statat(CWD, &real, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from);
         let status = status.map_err(|e| failed(ErrorSide::Source, "examine", &shown, e))?;
         match status.kind {
@@ -174,6 +154,27 @@ impl Worker<'_> {
         self.job.queue.push(task);
         Ok(())
     }
+}
+
+/// Where the link at `here` leads, as far as it may be followed.
+fn resolved(follow: Follow, here: &Path, shown: &str, target: &[u8]) -> Result<PathBuf> {
+    let real = match follow {
+        Follow::Of(user) => resolve(here, user),
+        _ => std::fs::canonicalize(here).map_err(Unresolved::Io),
+    };
+    real.map_err(|why| match why {
+        Unresolved::Foreign { .. } => {
+            let text = format!("`{shown}` is not read: {why}");
+            MoverError::new(FailureKind::Escape, text)
+        }
+        Unresolved::Io(e) => {
+            let text = format!(
+                "the symbolic link `{shown}` -> `{}` leads nowhere: {e}; put there what it points to, or remove it",
+                show(target)
+            );
+            MoverError::new(FailureKind::Io, text)
+        }
+    })
 }
 
 fn refused(path: &[u8], target: &[u8], why: &str) -> MoverError {

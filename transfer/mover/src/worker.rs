@@ -1,5 +1,5 @@
-//! A thread of an operation: its buffer, its stream to a peer, and what it has found. What it does is beside: [`crate::scan`] lists
-//! folders, [`crate::file`] and [`crate::large`] do files, [`crate::links`] follows links, [`crate::peer`] fetches.
+//! A thread of an operation: its buffer, its stream to a peer, and what it has found. What it does is beside: `scan` lists folders,
+//! `file` and `large` do files, `links` follows links, `peer` fetches.
 
 use crate::error::{ErrorSide, Result, cancelled, failed};
 use crate::job::{Goal, Pointer, TreeOperation, WorkerOutput};

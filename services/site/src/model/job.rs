@@ -324,6 +324,12 @@ impl VersionKey {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_queued_job_has_the_name_of_earlier_logs() {
+        let text = serde_json::to_string(&SiteJobPhase::Queued).unwrap();
+        assert_eq!(text, r#""Waiting""#);
+    }
+
     /// The state in a controller's log has the names of the releases that wrote it.
     #[test]
     fn steps_have_the_names_of_earlier_logs() {

@@ -86,30 +86,11 @@ pub(crate) fn deliver(
     if matches!(noted, UploadNote::Theirs) {
         return Err(exists(&place.note()?));
     }
-    // From here on the tree is not what its manifest says.
-    if let Some(marker) = &listing.marker {
-        let etag = Some(&*marker.etag).filter(|_| job.over != Over::All);
-        place
-            .store
-            .remove(&place.own(marker::NAME)?, etag, control)?;
-    }
-    putting.all(&files, noted)?;
-    putting.remove_others(&merged)?;
-    for folder in &listing.folders {
-        let at = object(place, &[folder, &b"/"[..]].concat())?;
-        place.store.remove(&at, None, control)?;
-    }
-    let done = putting
-        .done
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    putting.replace_tree(&listing, &merged, &files, noted)?;
+    let done = putting.done.into_inner();
+    let done = done.unwrap_or_else(std::sync::PoisonError::into_inner);
     if !job.single {
-        let merged = with_hashes(merged, &done.put);
-        let bytes = marker::write(&merged, |path| Some(done.put.get(path)?.0.clone()));
-        let at = place.own(marker::NAME)?;
-        let tags = tags(&job.owner, None, 0);
-        let replaces = replaces(job, None);
-        place.store.put(&at, &bytes, &tags, replaces, control)?;
+        put_marker(place, job, &with_hashes(merged, &done.put), &done, control)?;
     }
     for manifest in &mut manifests {
         *manifest = with_hashes(std::mem::take(manifest), &done.put);
@@ -141,6 +122,21 @@ fn wanted((tree, manifest): (&SourceTree<'_>, Manifest)) -> Manifest {
     Manifest {
         entries: entries.filter(|e| tree.wants(&e.path)).collect(),
     }
+}
+
+/// Puts tarn's own manifest of the whole tree.
+fn put_marker(
+    place: &StoreLocation<'_>,
+    job: &DeliveryJob,
+    merged: &Manifest,
+    done: &DeliveryProgress,
+    control: &Control,
+) -> Result<()> {
+    let bytes = marker::write(merged, |path| Some(done.put.get(path)?.0.clone()));
+    let at = place.own(marker::NAME)?;
+    let (tags, replaces) = (tags(&job.owner, None, 0), replaces(job, None));
+    place.store.put(&at, &bytes, &tags, replaces, control)?;
+    Ok(())
 }
 
 fn with_hashes(mut manifest: Manifest, put: &BTreeMap<Box<[u8]>, (String, Hash)>) -> Manifest {
@@ -218,6 +214,29 @@ pub(super) struct TreeDelivery<'a> {
 }
 
 impl<'a> TreeDelivery<'a> {
+    /// Puts the files, and removes what the tree no longer has. From here on the tree is not what its manifest says, so that goes first.
+    fn replace_tree(
+        &self,
+        listing: &TreeListing,
+        merged: &Manifest,
+        files: &[DeliveryFile<'_>],
+        noted: UploadNote,
+    ) -> Result<()> {
+        let place = self.place;
+        if let Some(marker) = &listing.marker {
+            let etag = Some(&*marker.etag).filter(|_| self.job.over != Over::All);
+            let at = place.own(marker::NAME)?;
+            place.store.remove(&at, etag, self.control)?;
+        }
+        self.put_files(files, noted)?;
+        self.remove_others(merged)?;
+        for folder in &listing.folders {
+            let at = object(place, &[folder, &b"/"[..]].concat())?;
+            place.store.remove(&at, None, self.control)?;
+        }
+        Ok(())
+    }
+
     /// The files of the tree, all of whose names must be keys, before the first is put.
     fn files(&self, merged: &'a Manifest) -> Result<Vec<DeliveryFile<'a>>> {
         let mut files = Vec::new();
@@ -262,7 +281,7 @@ impl<'a> TreeDelivery<'a> {
 
     /// Puts the large files one by one, the parts of each together, then the small ones together. First what a killed delivery had
     /// under way, as there is one note.
-    fn all(&self, files: &[DeliveryFile<'_>], noted: UploadNote) -> Result<()> {
+    fn put_files(&self, files: &[DeliveryFile<'_>], noted: UploadNote) -> Result<()> {
         let (large, small): (Vec<&DeliveryFile<'_>>, Vec<_>) =
             files.iter().partition(|f| f.size > PART);
         if let UploadNote::Killed(begun, meant, note) = noted {

@@ -86,28 +86,27 @@ pub(super) fn owned_object(
     }))
 }
 
-/// All that is there, which must make way for this owner's.
-pub(super) fn owned(
+/// An object is there that is not this owner's.
+fn foreign(place: &StoreLocation<'_>, over: Over, path: &[u8]) -> MoverError {
+    if over == Over::Unfinished {
+        return exists(&place.at);
+    }
+    let text = format!(
+        "{} holds objects that tarn did not put there for this workflow or task, or that were changed since (`{}`); move \
+         them away or choose another place",
+        place.at,
+        show(path)
+    );
+    MoverError::new(FailureKind::Conflict, text)
+}
+
+/// Looks whose the objects of tarn's own are that say what the tree is: its marker, and the note of an upload.
+fn check_own_objects(
     place: &StoreLocation<'_>,
     (owner, over): DeliveryOwner<'_>,
+    listing: &mut TreeListing,
     control: &Control,
-) -> Result<Owned> {
-    let mut listing = listed(&**place.store, &place.at, control)?;
-    let strange = |path: &[u8]| match over {
-        Over::Unfinished => exists(&place.at),
-        _ => {
-            let text = format!(
-                "{} holds objects that tarn did not put there for this workflow or task, or that were changed since (`{}`); move \
-                 them away or choose another place",
-                place.at,
-                show(path)
-            );
-            MoverError::new(FailureKind::Conflict, text)
-        }
-    };
-    if let (Some(folder), true) = (listing.folders.first(), over != Over::All) {
-        return Err(strange(folder));
-    }
+) -> Result<()> {
     for (listed, name) in [
         (&mut listing.marker, marker::NAME),
         (&mut listing.upload, upload::NAME),
@@ -122,12 +121,26 @@ pub(super) fn owned(
             Over::Own if own => {}
             // A finished tree is none of an unfinished delivery.
             Over::Unfinished if own && name == upload::NAME => {}
-            Over::Own | Over::Unfinished => return Err(strange(name.as_bytes())),
+            Over::Own | Over::Unfinished => return Err(foreign(place, over, name.as_bytes())),
             // What somebody else's says is nobody's word here.
             Over::All if !own && name == marker::NAME => listing.said.clear(),
             Over::All => {}
         }
     }
+    Ok(())
+}
+
+/// All that is there, which must make way for this owner's.
+pub(super) fn owned(
+    place: &StoreLocation<'_>,
+    (owner, over): DeliveryOwner<'_>,
+    control: &Control,
+) -> Result<Owned> {
+    let mut listing = listed(&**place.store, &place.at, control)?;
+    if let (Some(folder), true) = (listing.folders.first(), over != Over::All) {
+        return Err(foreign(place, over, folder));
+    }
+    check_own_objects(place, (owner, over), &mut listing, control)?;
     let there = Mutex::new(BTreeMap::new());
     let all: Vec<_> = listing.objects.iter().collect();
     together(
@@ -151,7 +164,7 @@ pub(super) fn owned(
                     let hash = match of_owner(&is, owner) {
                         Some(hash) => hash,
                         None if over == Over::All => None,
-                        None => return Err(strange(path)),
+                        None => return Err(foreign(place, over, path)),
                     };
                     There {
                         etag: is.etag,
