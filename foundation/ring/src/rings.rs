@@ -71,6 +71,7 @@ impl Rings {
     /// Completions that there is room for.
     #[inline]
     pub fn completion_space(&self) -> u32 {
+        // The program's positions may be anything: then there is no space.
         let used = self.cq_written.wrapping_sub(self.cq_head);
         (2 * self.entries).saturating_sub(used)
     }

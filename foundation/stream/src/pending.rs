@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tarn_types::account;
 use tarn_types::strangers::sent_away;
 
 /// All of them.
@@ -95,7 +96,15 @@ impl Drop for PendingConnection {
     fn drop(&mut self) {
         let mut all = self.0.all();
         all.open.remove(&self.1);
-        all.living -= 1;
+        account::sub(
+            &mut all.living,
+            1,
+            "connections that have not proven who they are",
+        );
+        debug_assert!(
+            all.open.len() <= all.living,
+            "a connection has a place and no thread"
+        );
     }
 }
 

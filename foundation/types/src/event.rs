@@ -1,5 +1,6 @@
 //! What happened: the inputs of the engine, and half of every record of the event log.
 
+use crate::account;
 use crate::checkpoint::CheckpointId;
 use crate::cluster::Cluster;
 use crate::energy::Energy;
@@ -237,7 +238,7 @@ pub fn set_aside(
     };
     for (spot, bytes) in before.take().unwrap_or_default() {
         change(&spot, &mut |capacity| {
-            *capacity = capacity.saturating_add(bytes)
+            account::add(capacity, bytes, "the capacity of a tier")
         });
     }
     let mut taken = Vec::with_capacity(now.len());

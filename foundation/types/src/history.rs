@@ -1,6 +1,7 @@
 //! A plain fold over the records of an event log: what is known, without the engine that decided it.
 //! The one read model of `tarn status`, `why`, `data`, the catalogue and the report.
 
+mod audit;
 mod elements;
 mod model;
 mod nodes;
@@ -8,6 +9,7 @@ mod nodes;
 pub use model::*;
 pub use nodes::NodeLoss;
 
+use crate::account;
 use crate::action::{Action, Do, Outcome, Subject};
 use crate::event::{
     AttemptOutcome, Event, Failure, Imaged, Output, Start, Usage, of_others, version_hash,
@@ -82,6 +84,9 @@ impl History {
         self.happened(event);
         for action in actions {
             self.decided(action);
+        }
+        if cfg!(debug_assertions) {
+            self.recount();
         }
     }
 
@@ -623,11 +628,10 @@ impl History {
     fn fill_changed(&mut self, spot: TierRef, minus: u64, plus: u64) {
         let points = self.fill.entry(spot).or_default();
         let last = points.last().map_or(0, |p| p.1);
-        push_point(
-            points,
-            self.now,
-            last.saturating_sub(minus).saturating_add(plus),
-        );
+        let mut held = last;
+        account::sub(&mut held, minus, "bytes on a tier");
+        account::add(&mut held, plus, "bytes on a tier");
+        push_point(points, self.now, held);
     }
 
     /// Where the replicas of a part are.

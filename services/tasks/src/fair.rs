@@ -55,6 +55,7 @@ impl Queues {
             return;
         };
         if queue.ready.remove(rank) {
+            assert!(self.ready > 0, "a task was ready, and none is counted");
             self.ready -= 1;
             if queue.ready.is_empty() {
                 self.turns.remove(&(queue.tag, user));

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use tarn_proto::data::Window;
 use tarn_stream::random;
 use tarn_sys::signals::{Blocked, Handlers};
+use tarn_types::account;
 
 /// What the library is called, beside the program or library that tarn is in, or where it is installed.
 pub const LIBRARY: &str = "libtarnfabric.so";
@@ -265,7 +266,7 @@ struct User(Arc<Domain>);
 
 impl Drop for User {
     fn drop(&mut self) {
-        lock(&self.0.pump).users -= 1;
+        account::sub(&mut lock(&self.0.pump).users, 1, "users of an endpoint");
     }
 }
 

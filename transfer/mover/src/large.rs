@@ -134,7 +134,10 @@ impl Worker<'_> {
                 }
                 self.flush()?;
             }
-            if large.finished.fetch_add(last - first, Ordering::AcqRel) + (last - first) == all {
+            let before = large.finished.fetch_add(last - first, Ordering::AcqRel);
+            let finished = before + (last - first);
+            debug_assert!(finished <= all, "{finished} chunks are finished, of {all}");
+            if finished == all {
                 return self.complete(large);
             }
         }

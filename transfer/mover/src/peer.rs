@@ -22,6 +22,7 @@ use std::sync::Arc;
 use tarn_ports::{MoverError, Piece};
 use tarn_seal::file::stretch;
 use tarn_sys::beneath::split;
+use tarn_types::account;
 use tarn_types::event::FailureKind;
 use tarn_types::manifest::{Entry, EntryKind};
 
@@ -101,7 +102,7 @@ impl<'a> Worker<'a> {
             let Some(source) = coming.pop_front() else {
                 return Ok(());
             };
-            bytes -= source.status.size;
+            account::sub(&mut bytes, source.status.size, "bytes on their way");
             self.receive(source)?;
             done += 1;
             if done.is_multiple_of(BATCH_FILES) {

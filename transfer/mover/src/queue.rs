@@ -4,6 +4,7 @@ use crate::error::{Result, cancelled};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tarn_ports::{Control, MoverError};
+use tarn_types::account;
 
 /// A mutex whose holders never panic half-way through a change: a poisoned one is as good as any.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -140,7 +141,7 @@ impl<T, S> OperationQueue<T, S> {
 
     fn finished(&self, outcome: Result<()>) {
         let mut state = lock(&self.state);
-        state.busy -= 1;
+        account::sub(&mut state.busy, 1, "threads at work");
         if let Err(failure) = outcome {
             self.failed.store(true, Ordering::Relaxed);
             state.failure.get_or_insert(failure);

@@ -54,6 +54,8 @@ impl InFlightBytes {
         if at >= self.bytes.len() {
             self.bytes.resize(at + 1, 0);
         }
+        debug_assert!(bytes > 0, "request {ticket} moves nothing");
+        debug_assert_eq!(self.bytes[at], 0, "request {ticket} is under way already");
         self.bytes[at] = bytes;
         self.count += 1;
     }

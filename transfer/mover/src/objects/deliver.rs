@@ -19,6 +19,7 @@ use tarn_ports::{
     Control, CopyReport, CopySource, DeliveryJob, MoverError, ObjectMetadata, ObjectStoreError,
     Over, Replaces, Tags, Upload,
 };
+use tarn_types::account;
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
@@ -343,7 +344,9 @@ impl<'a> TreeDelivery<'a> {
         let mut done = lock(&self.done);
         done.put.insert(file.path.into(), (etag, hash));
         done.resumed += resumed;
-        done.bytes += file.size.saturating_sub(resumed);
+        let mut moved = file.size;
+        account::sub(&mut moved, resumed, "bytes of an object");
+        done.bytes += moved;
     }
 
     /// Waits until bytes may pass, and counts them.
