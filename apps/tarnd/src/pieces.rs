@@ -171,7 +171,7 @@ impl ExportedPieces {
         let said = pack(&said)?;
         Ok(match make {
             Some(make) => Called::Storage(said, make),
-            None => Called::Said(said),
+            None => Called::Reply(said),
         })
     }
 }

@@ -457,7 +457,7 @@ impl Client {
         self.pause_tasks(ids, LocalRequest::Pause)
     }
 
-    /// Lets paused tasks go on.
+    /// Lets paused tasks continue.
     ///
     /// # Errors
     /// When the connection is lost.

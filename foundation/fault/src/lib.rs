@@ -89,13 +89,13 @@ impl<W: World> World for FaultWorld<W> {
 #[derive(Debug)]
 pub struct FullJournal<J> {
     inner: J,
-    room_for: u64,
+    space_for: u64,
 }
 
 impl<J> FullJournal<J> {
-    /// `room_for` appends succeed, all others fail with ENOSPC.
-    pub fn new(inner: J, room_for: u64) -> Self {
-        Self { inner, room_for }
+    /// `space_for` appends succeed, all others fail with ENOSPC.
+    pub fn new(inner: J, space_for: u64) -> Self {
+        Self { inner, space_for }
     }
 
     /// The journal itself.
@@ -106,10 +106,10 @@ impl<J> FullJournal<J> {
 
 impl<J: Journal> Journal for FullJournal<J> {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
-        match self.room_for.checked_sub(1) {
+        match self.space_for.checked_sub(1) {
             Some(left) => {
                 self.inner.append(records)?;
-                self.room_for = left;
+                self.space_for = left;
                 Ok(())
             }
             None => Err(JournalError {

@@ -76,7 +76,7 @@ pub trait Medium: Send {
     /// Makes it larger, its memory taken; what it holds stays.
     ///
     /// # Errors
-    /// When there is no room: it is as it was.
+    /// When there is no space: it is as it was.
     fn grow(&mut self, size: u64) -> Result<(), MediumError>;
 }
 

@@ -14,7 +14,7 @@ use tarn_types::part::Verify;
 pub struct CopySource {
     /// The folder whose content is copied, or one file or link. Of a peer's tree: nothing.
     pub root: PathBuf,
-    /// The tree lies on another node. Then `manifest` is needed: it says what the tree holds.
+    /// The tree is stored on another node. Then `manifest` is needed: it says what the tree holds.
     pub peer: Option<Arc<dyn PeerTree>>,
     /// When set, `root` is one entry and appears under this name at the destination.
     pub as_entry: Option<String>,
@@ -197,7 +197,7 @@ pub trait Mover: Send + Sync {
     -> Result<(), MoverError>;
 
     /// From now on jobs with a rate have `own / all` of it together: others have the rest, elsewhere. At first they have all.
-    /// A mover that plays no slow store need not hear it.
+    /// A mover that emulates no slow store need not hear it.
     fn pace(&self, _own: u32, _all: u32) {}
 
     /// Copies.
@@ -226,7 +226,7 @@ pub trait Mover: Send + Sync {
     /// Puts trees into an object store.
     ///
     /// # Errors
-    /// Objects that were replaced stay so; the next delivery goes on from there. No part of an object is ever left.
+    /// Objects that were replaced stay so; the next delivery continues from there. No part of an object is ever left.
     fn deliver(&self, job: &DeliveryJob, _control: &Control) -> Result<CopyReport, MoverError> {
         Err(no_store(&job.dest))
     }

@@ -27,10 +27,10 @@ pub type MakePartition = Arc<dyn Fn(&Path, &str, u64, u32) -> Result<(), Failure
 /// Where programs find the partitions of their own step (docs/guide/direct-access.md), as others name a dataspace; none has such a name.
 pub const STEP_SPACE: &str = "@step";
 
-/// The variable that names the socket by which they have those that lie over several machines.
+/// The variable that names the socket by which they have those that span several machines.
 pub const STEP_SOCKET: &str = "TARN_STEP_SOCKET";
 
-/// An own node's pieces of the partitions that lie over the nodes of a step.
+/// An own node's pieces of the partitions that span the nodes of a step.
 #[derive(Debug, Clone)]
 pub struct Pieces {
     /// Whose they are.
@@ -79,11 +79,11 @@ pub trait NodeWorld: World {
     /// The reason.
     fn images(&self) -> Result<(), CapabilityError>;
 
-    /// What is going on, for progress bars; outlives the world.
+    /// What is under way, for progress bars; outlives the world.
     fn progress(&self) -> Progress;
 
     /// What earlier runs left, after a look at what of it is still there: what `Do::Reuse` counts in from now on.
-    /// The replicas are `there`; those in the `protected` folders take room until they are reused, all others make
+    /// The replicas are `there`; those in the `protected` folders take space until they are reused, all others make
     /// way when theirs is wanted.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ pub trait NodeWorld: World {
     /// When the world is broken as a whole.
     fn clean(&mut self, staying: &Staying) -> Result<Cleaned, WorldError>;
 
-    /// Where the external store's rate is played: of the transfers to and from it that are under way anywhere, `own` of `all` are
+    /// Where the external store's rate is emulated: of the transfers to and from it that are under way anywhere, `own` of `all` are
     /// this world's, and so is that share of the rate. A world that knows all of them is never told.
     fn pace(&mut self, own: u32, all: u32);
 
@@ -171,7 +171,7 @@ pub trait Peers: Send + Sync {
 
 /// The other nodes of a step: messages about it, whose content is the sender's and the receiver's own.
 pub trait Followers: Send + Sync {
-    /// Sends. The order between two nodes is kept. Does not wait for an answer; may wait for room in a queue. False when
+    /// Sends. The order between two nodes is kept. Does not wait for an answer; may wait for space in a queue. False when
     /// that node is lost. Where it turns out later that the message cannot be delivered, the attempt has failed, and the world is told.
     fn send(&self, to: NodeId, step: AttemptId, message: Vec<u8>) -> bool;
 }

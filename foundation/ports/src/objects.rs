@@ -140,7 +140,7 @@ pub trait ObjectStore: Send + Sync + Debug {
     ///
     /// # Errors
     /// When it cannot be made. `Conflict`, refused as `Occupied`, when something else is there; refused as `RestartUpload` when the upload has to
-    /// be begun anew.
+    /// be begun again.
     fn complete(
         &self,
         upload: &Upload,

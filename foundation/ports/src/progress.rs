@@ -1,4 +1,4 @@
-//! What is going on right now, for progress bars.
+//! What is under way right now, for progress bars.
 
 use crate::operation::Control;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ struct ProgressState {
     elsewhere: BTreeMap<NodeId, (Vec<MovingTransfer>, Vec<RunningStep>)>,
 }
 
-/// A handle on what is going on; cheap to clone, readable from any thread.
+/// A handle on what is under way; cheap to clone, readable from any thread.
 #[derive(Debug, Clone, Default)]
 pub struct Progress(Arc<Mutex<ProgressState>>);
 

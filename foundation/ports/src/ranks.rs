@@ -57,7 +57,7 @@ pub enum RanksError {
 pub struct RankProgress {
     /// The number of the newest version of this generation that it has tried to commit.
     pub committed: u64,
-    /// The number of the newest that lies on its persistent tier.
+    /// The number of the newest that is stored on its persistent tier.
     pub durable: u64,
     /// The number of the newest of which other nodes have all that this rank sees to.
     pub replicated: u64,
@@ -133,7 +133,7 @@ pub trait RankService: Send + Sync {
         Err("it has no windows".into())
     }
 
-    /// The checksum of bytes that lie in the memory that was granted to a rank, once it says that it has written them by its window.
+    /// The checksum of bytes that are in the memory that was granted to a rank, once it says that it has written them by its window.
     ///
     /// # Errors
     /// A text that says why not: no window is open, nothing was granted for this generation, or less.

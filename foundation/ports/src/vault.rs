@@ -14,7 +14,7 @@ pub trait Vault: Send + Sync {
     /// whole. What had the name before is gone.
     ///
     /// # Errors
-    /// When there is no room, or it cannot be filled: nothing is left of it.
+    /// When there is no space, or it cannot be filled: nothing is left of it.
     fn create(
         &self,
         name: &str,

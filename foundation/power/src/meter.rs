@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tarn_ports::{Meter, MeteredActivity};
 use tarn_types::energy::{Draw, Energy, Power};
 
-/// Between two readings while something runs: far less than any counter takes to start anew.
+/// Between two readings while something runs: far less than any counter takes to start again.
 pub const SAMPLE: Duration = Duration::from_secs(5);
 /// Between two readings of counters that are to tell power: they are updated every millisecond.
 const WINDOW: Duration = Duration::from_millis(200);

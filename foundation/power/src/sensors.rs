@@ -19,7 +19,7 @@ struct Counter {
     file: PathBuf,
     /// Microjoules that one unit of it is.
     unit: u64,
-    /// In its units, where it starts anew; 0 where it does not.
+    /// In its units, where it starts again; 0 where it does not.
     range: u64,
 }
 

@@ -55,7 +55,7 @@ pub enum NodeCommand {
     /// It is back, and takes data connections there.
     NodeBack(NodeId, Address),
     /// Of the transfers to and from the external store that are under way, `own` of `all` are this node's: its share of the
-    /// rate that the store is played with.
+    /// rate that the store is emulated with.
     Pace {
         /// Its transfers.
         own: u32,
@@ -103,11 +103,11 @@ pub enum NodeRequest {
         /// The workspace.
         workspace: String,
     },
-    /// Lend another node room of a tier for as long as this tarnd lives. Answered by [`Answer::Lent`].
+    /// Lend another node space of a tier for as long as this tarnd lives. Answered by [`Answer::Lent`].
     Lend {
         /// The tier's name.
         tier: String,
-        /// Where it lies.
+        /// Where it is stored.
         root: PathBuf,
         /// The other node's name.
         borrower: String,
@@ -157,7 +157,7 @@ pub enum NodeRequest {
     Inventory(Vec<(PartRef, StoreKey, Place)>),
     /// As `tarn_ports::Nodes::clean`.
     Clean(Staying),
-    /// For so many nanoseconds the whole run has had nothing to do but to wait for room; none: that is over. Answered by
+    /// For so many nanoseconds the whole run has had nothing to do but to wait for space; none: that is over. Answered by
     /// [`Answer::Waits`].
     Idle(Option<u64>),
     /// As `tarn_ports::Nodes::exist`.
@@ -311,7 +311,7 @@ pub enum NodeNotification {
     },
     /// A transfer to this node has begun: what it brings can be read from now on, as it arrives.
     Begun(TransferId),
-    /// What is going on.
+    /// What is under way.
     Progress {
         /// What moves.
         transfers: Vec<MovingTransfer>,

@@ -90,7 +90,7 @@ impl MemorySpan {
         unsafe { std::ptr::copy(from.as_ptr(), self.start(), length) };
     }
 
-    /// Copies them, as far as there is room.
+    /// Copies them, as far as there is space.
     pub fn copy_to(self, to: &mut [u8]) {
         let length = self.length.min(to.len());
         // SAFETY: as above.

@@ -57,7 +57,7 @@ impl Rings {
         })
     }
 
-    /// Requests that there is room for.
+    /// Requests that there is space for.
     pub fn entries(&self) -> u32 {
         self.entries
     }
@@ -68,7 +68,7 @@ impl Rings {
         self.sq_tail.wrapping_sub(self.sq_head).min(self.entries)
     }
 
-    /// Completions that there is room for.
+    /// Completions that there is space for.
     #[inline]
     pub fn completion_space(&self) -> u32 {
         // The program's positions may be anything: then there is no space.
@@ -108,7 +108,7 @@ impl Rings {
         self.sq_head = self.sq_head.wrapping_add(1);
     }
 
-    /// Writes a completion, which is not to be seen yet. There must be room.
+    /// Writes a completion, which is not to be seen yet. There must be space.
     #[inline]
     pub fn complete(&mut self, completion: Cqe) {
         debug_assert!(self.completion_space() > 0, "a completion without room");

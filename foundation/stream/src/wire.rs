@@ -132,7 +132,7 @@ impl RecordSealer {
 }
 
 /// A client's end of a stream. What it writes goes with [`Write::flush`] at the latest, and is never lost by a call that was
-/// interrupted or would have blocked: the next one goes on.
+/// interrupted or would have blocked: the next one continues.
 #[derive(Debug)]
 pub struct Wire {
     socket: TcpStream,

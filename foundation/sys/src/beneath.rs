@@ -1,4 +1,4 @@
-//! Opening what lies beneath a folder, and never anything else: no symbolic link and no `..` leads out.
+//! Opening what is beneath a folder, and never anything else: no symbolic link and no `..` leads out.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};

@@ -57,7 +57,7 @@ pub fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     if got.bytes == 0 || (fds.is_empty() && !is_cut_off) {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
     }
-    // The space for them may have room for one more.
+    // The buffer for them may hold one more.
     if is_cut_off || fds.len() > MAX_FDS {
         let text = format!(
             "not all descriptors of the request could be received: at most {MAX_FDS} come in one message, and none beyond the limit of \

@@ -17,7 +17,7 @@ const ROOT: u32 = 0;
 pub enum Unresolved {
     /// A link on the way is somebody else's.
     Foreign {
-        /// Where it lies.
+        /// Where it is stored.
         link: PathBuf,
         /// Whose it is.
         owner: u32,

@@ -38,7 +38,7 @@ struct MemoryAccount {
 }
 
 impl Memory {
-    /// What would be free if `held` bytes that lie on a file system in memory were not there. Who they are charged to cannot be
+    /// What would be free if `held` bytes that are on a file system in memory were not there. Who they are charged to cannot be
     /// known from the files: to another job's control group or to one that has gone, and then this process's gain nothing.
     /// They gain no more than they are charged with for all files in memory.
     pub fn free_without(&self, held: u64) -> u64 {
@@ -312,7 +312,7 @@ mod tests {
         };
         groups.iter().for_each(|g| g.narrow(&mut m));
         assert_eq!((m.total, m.free), (1000, 500));
-        // Of what lies on a tier, no more was charged to the group than it has files in memory at all.
+        // Of what is stored on a tier, no more was charged to the group than it has files in memory at all.
         assert_eq!(m.free_without(100), 600);
         assert_eq!(m.free_without(2000), 650);
         assert_eq!(m.beside(100).free_without(2000), 550);

@@ -92,7 +92,7 @@ pub fn set_last_pid(pid: i32) -> io::Result<()> {
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 
 /// Leaves the mount, PID and host name namespaces for new ones; the next child is the first process of the
-/// new PID namespace. With `user`, a user namespace that maps only the caller's own ids gives the rights. With `clocks`, these go on
+/// new PID namespace. With `user`, a user namespace that maps only the caller's own ids gives the rights. With `clocks`, these continue
 /// from there for what is started. With `network` it leaves that too, for one in which nothing is.
 ///
 /// # Errors

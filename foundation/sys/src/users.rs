@@ -66,7 +66,7 @@ pub fn group(name: &str) -> io::Result<Option<u32>> {
 /// When the service that knows cannot be asked.
 pub fn user_name(user: u32) -> io::Result<Option<String>> {
     entry_of(user, |found| {
-        // SAFETY: the name lies in the buffer, which is still there, and ends with zero.
+        // SAFETY: the name is in the buffer, which is still there, and ends with zero.
         unsafe { CStr::from_ptr(found.pw_name) }
             .to_string_lossy()
             .into_owned()
@@ -130,7 +130,7 @@ pub fn group_name(group: u32) -> io::Result<Option<String>> {
                 &raw mut found,
             )
         };
-        // SAFETY: it points to the entry, which was filled; its name lies in the buffer and ends with zero.
+        // SAFETY: it points to the entry, which was filled; its name is in the buffer and ends with zero.
         let name = unsafe { found.as_ref() }.map(|found| {
             unsafe { CStr::from_ptr(found.gr_name) }
                 .to_string_lossy()
@@ -159,12 +159,12 @@ pub fn groups_of(user: u32, group: u32) -> io::Result<Vec<u32>> {
                 &raw mut found,
             )
         };
-        // SAFETY: it points to the entry, which was filled; its name lies in the buffer.
+        // SAFETY: it points to the entry, which was filled; its name is in the buffer.
         let name = unsafe { found.as_ref() }.map(|found| found.pw_name);
         if let Some(name) = name {
             let mut count = MAX_GROUPS as libc::c_int;
             let mut all = vec![0; MAX_GROUPS];
-            // SAFETY: a name that ends with zero, and room for as many groups as are said; it says how many there are.
+            // SAFETY: a name that ends with zero, and space for as many groups as are said; it says how many there are.
             let all_there =
                 unsafe { libc::getgrouplist(name, group, all.as_mut_ptr(), &raw mut count) };
             if all_there >= 0 {

@@ -76,14 +76,14 @@ pub enum Do {
         /// From where: a node or the drained area.
         at: Place,
     },
-    /// Leave a replica that no step of the run reads any more as cache: it goes as soon as its room is needed, by this run or
+    /// Leave a replica that no step of the run reads any more as cache: it goes as soon as its space is needed, by this run or
     /// another.
     Cache {
         /// The part.
         part: PartRef,
         /// Where it is stored.
         key: StoreKey,
-        /// Where it lies.
+        /// Where it is stored.
         at: TierRef,
         /// Bytes that all cached data may take on that tier.
         share: u64,
@@ -96,11 +96,11 @@ pub enum Do {
         attempt: u32,
         /// The image.
         image: CheckpointId,
-        /// Where it lies.
+        /// Where it is stored.
         from: TierRef,
-        /// Where its copy is to lie.
+        /// Where its copy is to be stored.
         to: TierRef,
-        /// Bytes that its copies may take there before others must make room.
+        /// Bytes that its copies may take there before others must make space.
         reserve: u64,
     },
     /// Remove the checkpoints of an instance from these places. The world says nothing of it.
@@ -116,7 +116,7 @@ pub enum Do {
         partition: PartitionId,
         /// Where it is stored.
         key: StoreKey,
-        /// Wherever it lies.
+        /// Wherever it is.
         at: Vec<TierRef>,
     },
     /// Nothing but a reason worth knowing: something waits. The world does nothing.
@@ -163,7 +163,7 @@ pub struct AttemptSpec {
     pub identity: Hash,
     /// Prefix of the store keys of its outputs; the world appends `.<seq>`.
     pub store: String,
-    /// Bytes that its outputs and scratch may take on each node's tier before others must make room.
+    /// Bytes that its outputs and scratch may take on each node's tier before others must make space.
     pub reserve: u64,
     /// Its partitions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -179,7 +179,7 @@ pub struct PartitionAssignment {
     pub key: StoreKey,
     /// Its tier on each of the step's nodes, in their order.
     pub spots: Vec<TierRef>,
-    /// A step that used it has committed: it is not made anew if it is not there.
+    /// A step that used it has committed: it is not made again if it is not there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filled: bool,
 }
@@ -191,6 +191,6 @@ pub struct NodeReplica {
     pub part: PartRef,
     /// Where it is stored.
     pub key: StoreKey,
-    /// The tier it lies on.
+    /// The tier it is stored on.
     pub spot: TierRef,
 }

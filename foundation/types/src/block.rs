@@ -77,7 +77,7 @@ pub fn sum(block: &[u8]) -> u64 {
     block.last_chunk().map_or(0, |sum| u64::from_le_bytes(*sum))
 }
 
-/// The payload of a block that lies there, and the identity of the file that it is of; none if it is not one.
+/// The payload of a block that is there, and the identity of the file that it is of; none if it is not one.
 pub fn unseal(kind: BlockKind, at: u64, block: &[u8]) -> Option<(u128, &[u8])> {
     let (body, sum) = block.split_last_chunk::<SUM>()?;
     let mut fields = Fields(body);

@@ -24,7 +24,7 @@ pub const MAX_NAME_BYTES: usize = 64;
 pub const MAX_PATH_BYTES: usize = 4096;
 /// Retries of a step.
 pub const MAX_RETRIES: u32 = 1000;
-/// Attempts of a step that failed after a newer checkpoint and therefore used up no retry: one that dies every hour goes on
+/// Attempts of a step that failed after a newer checkpoint and therefore used up no retry: one that dies every hour continues
 /// for six weeks, one that commits and dies at once is noticed.
 pub const MAX_RESTARTS: u32 = 1000;
 /// Seconds that cached data stays after the run that used it last: a week.
@@ -40,7 +40,7 @@ pub const MAX_STEP_LOG_BYTES: u64 = 64 << 20;
 pub const MAX_ENTRIES: usize = 16 << 20;
 /// Bytes of one extended attribute, name and value (Linux: 255 and 64 KiB).
 pub const MAX_XATTR_BYTES: usize = 255 + (64 << 10);
-/// Extents of one sparse file that are recorded; what lies behind the last is treated as data.
+/// Extents of one sparse file that are recorded; what is behind the last is treated as data.
 pub const MAX_EXTENTS: usize = 65_536;
 /// Transfers, and steps, of which a running tarn tells where they are: some 150 bytes each, written once a second to a folder
 /// that all nodes share.

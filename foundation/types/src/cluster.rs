@@ -46,7 +46,7 @@ pub struct Socket {
     pub numa: Vec<u32>,
     /// Bytes of its memory; 0 where that is not known.
     pub memory: u64,
-    /// Tiers that lie on it, by name.
+    /// Tiers that are on it, by name.
     pub tiers: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub struct Node {
 pub struct Tier {
     /// Its name, such as `tmpfs` or `disk`; the same on every node.
     pub name: String,
-    /// Where it lies.
+    /// Where it is stored.
     pub root: PathBuf,
     /// Bytes that this run may use.
     pub capacity: u64,
@@ -80,7 +80,7 @@ pub struct Tier {
     pub read: u64,
     /// Bytes a second written.
     pub write: u64,
-    /// The node in whose tier it lies, where it is borrowed.
+    /// The node in whose tier it is, where it is borrowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lender: Option<NodeId>,
 }
@@ -96,7 +96,7 @@ impl Tier {
         self.root.extension().is_some_and(|e| e == STAND_IN)
     }
 
-    /// Whether it lies elsewhere than on other nodes, in a folder of tarn's own making.
+    /// Whether it is stored elsewhere than on other nodes, in a folder of tarn's own making.
     pub fn elsewhere(&self) -> bool {
         let ending = self.root.extension();
         ending.is_some_and(|e| e == STAND_IN || e == BORROWED)
@@ -110,7 +110,7 @@ pub struct Link {
     pub read: u64,
     /// Bytes a second away from the node, over all streams.
     pub write: u64,
-    /// Nanoseconds that tarn adds to every file, to play a slow store; what a real store takes is part of its rate.
+    /// Nanoseconds that tarn adds to every file, to emulate a slow store; what a real store takes is part of its rate.
     pub latency: u64,
     /// Transfers in flight at once.
     pub streams: u32,

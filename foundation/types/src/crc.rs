@@ -1,4 +1,4 @@
-//! The checksum of checkpoints and of what they lie in: CRC-64/NVME, which processors compute as fast as their first cache gives
+//! The checksum of checkpoints and of what they are in: CRC-64/NVME, which processors compute as fast as their first cache gives
 //! bytes.
 
 use crc_fast::{CrcAlgorithm, Digest};

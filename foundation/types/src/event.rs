@@ -70,7 +70,7 @@ pub enum Event {
         usage: Usage,
     },
     /// Something about the images of a step's processes. Of a step with copies of them on other nodes it is decided by this where it
-    /// goes on; of others nothing is.
+    /// continues; of others nothing is.
     Image {
         /// Whose.
         instance: InstanceId,
@@ -86,7 +86,7 @@ pub enum Event {
         /// From where.
         at: Place,
     },
-    /// What this run may use of a tier has changed (another run took or returned room).
+    /// What this run may use of a tier has changed (another run took or returned space).
     Capacity {
         /// The tier.
         spot: TierRef,
@@ -98,7 +98,7 @@ pub enum Event {
         /// The signal's number.
         signal: i32,
     },
-    /// The run goes on after an interruption: nothing that was running still runs.
+    /// The run continues after an interruption: nothing that was running still runs.
     Resumed {
         /// The replicas that were found, whole, where the log says they should be. All others are lost. Of what belongs to
         /// other workflows the same, but older logs do not have it: all of it is there where nothing of a part is named.
@@ -125,7 +125,7 @@ pub enum Event {
         node: NodeId,
         /// What this run may use of each of its tiers now, bytes.
         capacities: Vec<u64>,
-        /// The replicas of this run that lie there whole, those among them that nobody wants any more: the engine
+        /// The replicas of this run that are there whole, those among them that nobody wants any more: the engine
         /// takes them, or has them removed.
         whole: Vec<BroughtBackReplica>,
     },
@@ -140,7 +140,7 @@ pub struct BroughtBackReplica {
     pub part: PartRef,
     /// Where it is stored: of which commit of the part it is.
     pub key: StoreKey,
-    /// The tier that it lies on.
+    /// The tier that it is stored on.
     pub tier: TierId,
     /// Bytes that it takes there.
     pub stored: u64,
@@ -184,7 +184,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// The run goes on: what it is to keep, and how much of the tiers it can have, is as the event says.
+    /// The run continues: what it is to keep, and how much of the tiers it can have, is as the event says.
     pub fn resume(&mut self, pinned: &[DataId], set_aside: Option<&[(TierRef, u64)]>) {
         self.pin(pinned);
         if let Some(now) = set_aside {
@@ -262,7 +262,7 @@ pub struct Options {
     /// How much of a tier may be taken by data that no step of the run reads any more, in percent. 0: it goes at once.
     #[serde(default, skip_serializing_if = "is_none_of_it")]
     pub cache: u8,
-    /// Nothing new is started once something has failed for good. Otherwise all goes on that does not need it.
+    /// Nothing new is started once something has failed for good. Otherwise all continues that does not need it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fail_fast: bool,
 }
@@ -396,7 +396,7 @@ pub enum AttemptOutcome {
         failure: Failure,
         /// Last lines of its log.
         log_tail: String,
-        /// Of a step that goes on from its checkpoints: the newest that its nodes can restore.
+        /// Of a step that continues from its checkpoints: the newest that its nodes can restore.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         newest: Option<CheckpointId>,
     },
@@ -406,7 +406,7 @@ pub enum AttemptOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Imaged {
-    /// It was taken, and lies on the tier whole.
+    /// It was taken, and is stored on the tier whole.
     Taken {
         /// Which.
         id: CheckpointId,
@@ -417,7 +417,7 @@ pub enum Imaged {
         /// How long it took until it was whole.
         took: Nanos,
     },
-    /// None could be taken; the step goes on.
+    /// None could be taken; the step continues.
     NotTaken {
         /// Why.
         why: String,
@@ -427,18 +427,18 @@ pub enum Imaged {
         /// Which.
         id: CheckpointId,
     },
-    /// One could not be used, and was removed: the step goes on from the one before, or begins anew.
+    /// One could not be used, and was removed: the step continues from the one before, or begins again.
     NotRestored {
         /// Which.
         id: CheckpointId,
         /// Why.
         why: String,
     },
-    /// A copy of it lies on another node, whole.
+    /// A copy of it is stored on another node, whole.
     Copied {
         /// Which.
         id: CheckpointId,
-        /// Where the copy lies.
+        /// Where the copy is stored.
         at: TierRef,
         /// How long it took.
         took: Nanos,
@@ -447,7 +447,7 @@ pub enum Imaged {
     NotCopied {
         /// Which.
         id: CheckpointId,
-        /// Where the copy was to lie.
+        /// Where the copy was to be stored.
         at: TierRef,
         /// Why.
         why: String,

@@ -36,7 +36,7 @@ pub struct History {
     pub replicas: BTreeMap<PartRef, BTreeMap<Place, Replica>>,
     /// Replicas that were there and are not any more: when they went.
     pub removed: BTreeMap<(StoreKey, Place), Time>,
-    /// Replicas on nodes that were lost: whether they still lie there is not known, so they are neither there nor gone.
+    /// Replicas on nodes that were lost: whether they are still stored there is not known, so they are neither there nor gone.
     pub unreachable: BTreeMap<(StoreKey, Place), Unreachable>,
     /// What was not found when the run went on last. Of a node that is lost then, nobody may have been able to ask.
     missed: BTreeMap<(StoreKey, Place), Unreachable>,
@@ -50,7 +50,7 @@ pub struct History {
     pub source_failures: BTreeMap<DataId, Failure>,
     /// The elements of `foreach` steps over entries, in the order of their instances, once they are known.
     elements: BTreeMap<StepId, Vec<String>>,
-    /// What lies in the datasets' `dest`.
+    /// What is in the datasets' `dest`.
     pub delivered: BTreeMap<DataId, Delivery>,
     /// For each tier that ever held a replica: (time, bytes held from then on).
     pub fill: BTreeMap<TierRef, Vec<(Time, u64)>>,
@@ -154,7 +154,7 @@ impl History {
 
     fn started(&mut self, start: &Start) {
         for (part, prior) in start.prior_data.iter().flat_map(|d| d.parts()) {
-            self.expand_anew(part, &prior.info);
+            self.expand_again(part, &prior.info);
             self.parts.insert(part, prior.info.clone());
         }
         self.start = Some(Box::new(start.clone()));
@@ -164,7 +164,7 @@ impl History {
         self.source_failures.remove(&data);
         for info in parts {
             let part = part_ref(data, 0, 0, info);
-            self.expand_anew(part, info);
+            self.expand_again(part, info);
             self.parts.insert(part, info.clone());
         }
     }
@@ -312,7 +312,7 @@ impl History {
         }
     }
 
-    /// A part that is made again gets another key: what lay under the old one is no replica of it. A `dest` has no keys.
+    /// A part that is made again gets another key: what was stored under the old one is no replica of it. A `dest` has no keys.
     fn add_part(&mut self, part: PartRef, info: &PartInfo, places: impl Iterator<Item = Place>) {
         if let Some(known) = self.parts.get(&part).filter(|k| k.key != info.key) {
             let same = known.hash == info.hash;
@@ -325,7 +325,7 @@ impl History {
             }
             self.outdated(&key);
         }
-        self.expand_anew(part, info);
+        self.expand_again(part, info);
         self.parts.insert(part, info.clone());
         for place in places {
             self.came(part, place, info.stored);

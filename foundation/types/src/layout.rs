@@ -1,4 +1,4 @@
-//! Where things lie: the one place that knows the folders of a state directory and of a tier.
+//! Where things are stored: the one place that knows the folders of a state directory and of a tier.
 //! docs/reference/formats.md describes the same.
 
 use crate::object::is_object;
@@ -26,7 +26,7 @@ impl StateDir {
     pub fn log(&self, run: &str) -> PathBuf {
         self.run(run).join("events.log")
     }
-    /// What a run that goes on says of itself.
+    /// What a run that continues says of itself.
     pub fn live(&self, run: &str) -> PathBuf {
         self.run(run).join("live")
     }
@@ -101,7 +101,7 @@ impl TierDir {
     pub fn incoming(&self) -> PathBuf {
         self.0.join("incoming")
     }
-    /// The checkpoints of steps that go on from them, a folder for each run and instance.
+    /// The checkpoints of steps that continue from them, a folder for each run and instance.
     pub fn checkpoints(&self) -> PathBuf {
         self.0.join("checkpoints")
     }

@@ -1,4 +1,4 @@
-//! Values of a run over several nodes: what is kept and cleaned there, what is going on.
+//! Values of a run over several nodes: what is kept and cleaned there, what is under way.
 
 use crate::hash::Hash;
 use crate::id::{DataId, InstanceId, NodeId, TierRef, TransferId};
@@ -14,9 +14,9 @@ pub type AttemptId = (InstanceId, u32);
 /// What a clean-up must leave.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staying {
-    /// Replicas that the run goes on with.
+    /// Replicas that the run continues with.
     pub keep: BTreeSet<(StoreKey, Place)>,
-    /// Parts whose half-copied replicas a transfer may go on with.
+    /// Parts whose half-copied replicas a transfer may continue with.
     pub resumable: BTreeSet<StoreKey>,
     /// Folders of replicas that somebody asks to keep, whatever this run makes of them.
     pub protected: BTreeSet<PathBuf>,
@@ -139,7 +139,7 @@ pub struct NodeTierUsage {
     pub held: Vec<u64>,
 }
 
-/// What keeps room from a run that only waits for it, on some of its nodes.
+/// What keeps space from a run that only waits for it, on some of its nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpaceWaitCause {
     /// Only dead runs hold it, and it was waited for long enough: what to do.
@@ -211,7 +211,7 @@ pub struct RunningStep {
 /// The version of [`Live`].
 pub const LIVE_FORMAT: u32 = 1;
 
-/// What a run says of itself while it goes on, beside its log.
+/// What a run says of itself while it continues, beside its log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveRunStatus {
     /// [`LIVE_FORMAT`].

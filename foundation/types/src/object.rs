@@ -156,7 +156,7 @@ impl ObjectUrl {
         if name.is_empty() { &self.bucket } else { name }
     }
 
-    /// Whether one of both lies in the other, or is it.
+    /// Whether one of both is in the other, or is it.
     pub fn is_in_way_of(&self, other: &Self) -> bool {
         let holds = |a: &Self, b: &Self| a.key == b.key || a.is_tree() && b.key.starts_with(&a.key);
         (&self.profile, &self.bucket) == (&other.profile, &other.bucket)

@@ -47,7 +47,7 @@ impl ScatterRule {
         !self.0.contains('/')
     }
 
-    /// The rank of a path inside the dataset, or `None` for what goes to every node. What lies below a
+    /// The rank of a path inside the dataset, or `None` for what goes to every node. What is below a
     /// matching entry belongs to it; `processor01` is not rank 1 (ranks have no leading zero).
     pub fn rank(&self, path: &[u8]) -> Option<u32> {
         let mut parts = path.split(|&b| b == b'/');

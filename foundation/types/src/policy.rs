@@ -34,20 +34,20 @@ pub enum Order {
 pub enum DataMode {
     /// Everything is read from the external store and written there, by the job itself.
     StageThrough,
-    /// Like `stage-through`, but what happens to lie on the job's nodes is read there.
+    /// Like `stage-through`, but what happens to be on the job's nodes is read there.
     Cache,
     /// Data stays on the nodes; only what has to be in the external store goes there.
     Keep,
 }
 
-/// A policy with its settings. Written `ORDER[+HANDLING][:KEY=VALUE,...]`, such as `easy`, `heft+cache` or
+/// A policy with its settings. Written `ORDER[+DATA][:KEY=VALUE,...]`, such as `easy`, `heft+cache` or
 /// `data:bound=10m`. `stage-through` alone is `heft+stage-through`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Policy {
     /// The order.
     pub order: Order,
-    /// The handling of data: `Keep` with `Data` and `Energy`, one of the others with the others.
+    /// What becomes of data: `Keep` with `Data` and `Energy`, one of the others with the others.
     pub data_mode: DataMode,
     /// With `Greedy`: a job that has waited so long is not overtaken any more.
     pub max_wait: Option<Nanos>,
@@ -127,7 +127,7 @@ pub enum PolicyError {
         "`{0}` is no way of handling data for {1}; fcfs, greedy, easy, sjf-easy, heft and same-nodes take \
          `+stage-through` or `+cache`, data and energy take none"
     )]
-    BadHandling(String, String),
+    BadDataMode(String, String),
     /// No such setting, or not with this order.
     #[error(
         "`{0}` is no setting of {1}; greedy has `patience=TIME`, data and energy have `bound=TIME` and `lead=TIME`, energy has \
@@ -166,7 +166,7 @@ impl FromStr for Policy {
             Some("stage-through") if !own => Some(DataMode::StageThrough),
             Some("cache") if !own => Some(DataMode::Cache),
             Some(other) => {
-                return Err(PolicyError::BadHandling(other.into(), order_name.into()));
+                return Err(PolicyError::BadDataMode(other.into(), order_name.into()));
             }
         };
         let mut policy = Self::new(order, data_mode);
@@ -280,7 +280,7 @@ mod tests {
             assert_eq!(json, format!("\"{text}\""));
             assert_eq!(serde_json::from_str::<Policy>(&json).expect(text), policy);
         }
-        let same: Policy = "easy+stage-through".parse().expect("the usual handling");
+        let same: Policy = "easy+stage-through".parse().expect("the usual data mode");
         assert_eq!(same, Policy::new(Order::Easy, None));
         let old: Policy = serde_json::from_str("\"stage-through\"").expect("as in old logs");
         assert!(old.same_as(&Policy::new(Order::Heft, Some(DataMode::StageThrough))));

@@ -1,4 +1,4 @@
-//! Numbers that a seed decides, the same on every machine: for generated workloads, faults that are played, and tests. No secrets.
+//! Numbers that a seed decides, the same on every machine: for generated workloads, faults that are injected, and tests. No secrets.
 
 use std::ops::Range;
 

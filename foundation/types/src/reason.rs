@@ -23,7 +23,7 @@ pub enum Reason {
         data_in: Nanos,
         /// Bytes it must get from elsewhere.
         missing: u64,
-        /// Bytes that lie there already, or are on their way there.
+        /// Bytes that are stored there already, or are on their way there.
         local: u64,
         /// The next best node and how much later it would have ended.
         next: Option<(NodeId, Nanos)>,
@@ -60,7 +60,7 @@ pub enum Reason {
         /// Attempts allowed in all.
         of: u32,
     },
-    /// Another attempt of a step that goes on from its checkpoints.
+    /// Another attempt of a step that continues from its checkpoints.
     Restart {
         /// The newest that its nodes could restore when the attempt before had failed, as far as that is known.
         from: Option<CheckpointId>,
@@ -76,7 +76,7 @@ pub enum Reason {
         /// The node, the first of several.
         node: NodeId,
     },
-    /// The step goes on there from it if this node is lost.
+    /// The step continues there from it if this node is lost.
     Buddy {
         /// The node that has the image.
         node: NodeId,
@@ -86,7 +86,7 @@ pub enum Reason {
         /// Bytes.
         bytes: u64,
     },
-    /// Placement: there lies a partition of its that is kept for the workflow.
+    /// Placement: there is a partition of its that is kept for the workflow.
     PartitionThere {
         /// The first of its nodes.
         node: NodeId,
@@ -95,9 +95,9 @@ pub enum Reason {
     },
     /// All steps that use it have committed.
     Used,
-    /// It has committed: nothing goes on from its checkpoints.
+    /// It has committed: nothing continues from its checkpoints.
     Committed,
-    /// It runs on another tier of their node: nothing goes on from its checkpoints here.
+    /// It runs on another tier of their node: nothing continues from its checkpoints here.
     OtherTier,
     /// The data is read from the external store: no node has it, or the link is faster.
     ReadExternal {
@@ -118,12 +118,12 @@ pub enum Reason {
         /// The node it comes from.
         from: NodeId,
     },
-    /// The data lies on a slower tier of the same node.
+    /// The data is stored on a slower tier of the same node.
     PromoteForUse {
         /// The instance that needs it.
         instance: InstanceId,
     },
-    /// It is retained: it lies where it is needed, nothing moves.
+    /// It is retained: it is where it is needed, nothing moves.
     Retained {
         /// The bytes that did not move.
         bytes: u64,
@@ -147,7 +147,7 @@ pub enum Reason {
     WorkflowEnded,
     /// `stage-through`: a node keeps nothing after a step.
     StagedOut,
-    /// A tier is full and what is under way can still free room there.
+    /// A tier is full and what is under way can still free space there.
     WaitForRoom {
         /// The tier.
         spot: TierRef,
@@ -171,7 +171,7 @@ pub enum Reason {
         /// Bytes on their way to the external store.
         draining: u64,
     },
-    /// A tier is full, and it is not this run that can free room: others hold a part of it.
+    /// A tier is full, and it is not this run that can free space: others hold a part of it.
     WaitForOthers {
         /// The tier.
         spot: TierRef,
@@ -209,12 +209,12 @@ pub enum Reason {
         /// Bytes free.
         free: u64,
     },
-    /// A verified replica lies elsewhere; this one made room.
+    /// A verified replica is stored elsewhere; this one made space.
     MovedAway {
         /// The transfer that moved it.
         transfer: TransferId,
     },
-    /// It was assigned, but the room for its inputs went to others before they were there.
+    /// It was assigned, but the space for its inputs went to others before they were there.
     RoomGone,
     /// It was assigned, but an entry that it reads was changed or added to before it began.
     EntryChanged {
@@ -273,7 +273,7 @@ pub enum Reason {
         /// What failed.
         about: Subject,
     },
-    /// It failed for good, and whatever does not need it goes on.
+    /// It failed for good, and whatever does not need it continues.
     GaveUp {
         /// What failed, as it was reported.
         message: String,
@@ -319,7 +319,7 @@ pub enum Reason {
         /// The signal.
         signal: i32,
     },
-    /// The run was interrupted; this was not finished and begins anew.
+    /// The run was interrupted; this was not finished and begins again.
     BeginAnew,
     /// Everything is done.
     AllDone,

@@ -19,7 +19,7 @@ const SETTABLE: &str = "abefhkmnuvxBCEHPT";
 pub struct Command {
     /// The program, by its name or path, and its arguments.
     pub argv: Vec<String>,
-    /// The text of a script, which lies in a file: the path of that is one argument more.
+    /// The text of a script, which is in a file: the path of that is one argument more.
     pub file: Option<String>,
 }
 

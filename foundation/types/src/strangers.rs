@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Who of too many strangers, numbered as they came, has to go: the oldest of the address that has most of them. So a crowd
-/// makes room for itself, and does not push out who comes from elsewhere.
+/// makes space for itself, and does not push out who comes from elsewhere.
 pub fn sent_away(strangers: impl IntoIterator<Item = (u64, IpAddr)>) -> Option<u64> {
     let mut of: BTreeMap<IpAddr, (usize, Reverse<u64>)> = BTreeMap::new();
     for (number, from) in strangers {

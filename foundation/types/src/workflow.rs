@@ -50,7 +50,7 @@ pub struct Dataset {
     pub copies: u32,
     /// What happens to it when the run fails.
     pub on_failure: OnFailure,
-    /// The tier it is kept on (by name); otherwise the fastest with room.
+    /// The tier it is kept on (by name); otherwise the fastest with space.
     pub tier: Option<String>,
     /// Its replicas on the nodes are sealed; in clear it is only what a running step sees.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -107,9 +107,9 @@ pub struct StoragePartition {
     pub size: u64,
     /// Bytes of a unit that it is written by; `None`: it is mapped.
     pub unit: Option<u32>,
-    /// The tier it lies on (by name); otherwise that of the step's outputs.
+    /// The tier it is stored on (by name); otherwise that of the step's outputs.
     pub tier: Option<String>,
-    /// What lies on the nodes of a step is one partition, block by block in turn: bytes of a block.
+    /// What is stored on the nodes of a step is one partition, block by block in turn: bytes of a block.
     pub spread: Option<u64>,
     /// How long it is there.
     pub keep: KeepPartition,
@@ -206,7 +206,7 @@ pub struct Step {
     pub time: Option<Nanos>,
     /// How often a failed step is run again.
     pub retries: u32,
-    /// It goes on from its checkpoints when an attempt has failed.
+    /// It continues from its checkpoints when an attempt has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
     /// The tier its outputs are written to (by name).
@@ -225,7 +225,7 @@ pub struct Step {
     pub code: Hash,
 }
 
-/// How a step goes on from its checkpoints.
+/// How a step continues from its checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
     /// Whose checkpoints they are.
@@ -238,12 +238,12 @@ pub struct Restart {
     /// Of images: the step has a network, shared memory and terminals of its own, and they hold its connections.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
-    /// Of images: a copy of each lies on another node of the run.
+    /// Of images: a copy of each is stored on another node of the run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub buddy: bool,
 }
 
-/// Whose checkpoints a step goes on from.
+/// Whose checkpoints a step continues from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckpointMethod {
@@ -284,7 +284,7 @@ pub struct DatasetUse {
     pub data: DataId,
     /// Read, written or both.
     pub role: Role,
-    /// How it lies over the step's nodes.
+    /// How it is spread over the step's nodes.
     pub distribution: Distribution,
     /// Of an `in`: the one top-level entry that is read; `{item}` is replaced.
     pub entry: Option<String>,
@@ -306,7 +306,7 @@ pub enum Role {
     Inout,
 }
 
-/// How a version lies over the nodes of a step.
+/// How a version is spread over the nodes of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
@@ -316,7 +316,7 @@ pub enum Distribution {
     Scatter,
     /// Whole, on every node.
     Broadcast,
-    /// One namespace that all nodes see and write. What is read is whole on the first node before; what is written lies
+    /// One namespace that all nodes see and write. What is read is whole on the first node before; what is written is
     /// where the file system has put it, each file whole on a node.
     Shared,
 }

@@ -113,11 +113,11 @@ impl Inventory {
 
     /// The node's mode: by its modules, or by all together, or as far as the kernel sees it.
     pub fn present(&self) -> CurrentMode {
-        let told = self
+        let reported = self
             .modules
             .iter()
             .all(|m| m.memory.is_some() && m.app_direct.is_some());
-        match (self.modules.is_empty(), told, &self.resources) {
+        match (self.modules.is_empty(), reported, &self.resources) {
             (false, true, _) => one(self.sockets().iter().map(|s| s.mode)),
             (_, _, Some(r)) if r.modules > 0 => whole(r.memory, r.app_direct),
             (false, false, _) => CurrentMode::Unconfigured,
@@ -164,15 +164,15 @@ impl Inventory {
     /// Bytes of all modules.
     pub fn module_bytes(&self) -> u64 {
         let sum = self.modules.iter().map(|m| m.capacity);
-        let told = self.resources.map_or(0, |r| r.modules);
-        sum.fold(0, u64::saturating_add).max(told)
+        let reported = self.resources.map_or(0, |r| r.modules);
+        sum.fold(0, u64::saturating_add).max(reported)
     }
 
     /// Bytes of all DRAM, as far as they are known.
     pub fn dram_bytes(&self) -> u64 {
         let sum = self.dram.iter().map(|d| d.capacity);
-        let told = self.resources.map_or(0, |r| r.dram);
-        sum.fold(0, u64::saturating_add).max(told)
+        let reported = self.resources.map_or(0, |r| r.dram);
+        sum.fold(0, u64::saturating_add).max(reported)
     }
 
     /// Bytes that stay when the power goes: the persistent part of modules, and persistent CXL memory.

@@ -137,13 +137,13 @@ pub fn topology(text: &str, modules: &[Module]) -> Result<Vec<Dram>, Garbled> {
         }
         let locator = record.text("DeviceLocator");
         let place = ["SocketID", "MemControllerID", "ChannelID"].map(|n| record.number(n));
-        let told = match place {
+        let reported = match place {
             [Some(socket), Some(controller), Some(channel)] => Some((socket, controller, channel)),
             _ => None,
         };
         Some(Dram {
             capacity: record.bytes("Capacity")?,
-            place: told.or_else(|| of_module(channel_name(&locator))),
+            place: reported.or_else(|| of_module(channel_name(&locator))),
             locator,
         })
     });
@@ -233,10 +233,10 @@ impl Platform {
 /// When it is none.
 pub fn platform(text: &str) -> Result<Option<Platform>, Garbled> {
     let all = records(text)?;
-    let told = all
+    let reported = all
         .iter()
         .find(|r| r.get("AllowedVolatileMode").is_some() || r.get("CurrentVolatileMode").is_some());
-    Ok(told.map(|r| Platform {
+    Ok(reported.map(|r| Platform {
         allowed_volatile: r.text("AllowedVolatileMode"),
         current_volatile: r.text("CurrentVolatileMode"),
         allowed_app_direct: r.text("AllowedAppDirectMode"),

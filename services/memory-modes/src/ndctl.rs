@@ -42,14 +42,14 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Whether it lies on DIMMs, whose mode firmware changes: not what the command line (`e820`) or CXL brings.
+    /// Whether it is stored on DIMMs, whose mode firmware changes: not what the command line (`e820`) or CXL brings.
     pub fn on_modules(&self) -> bool {
         on_modules(self.provider.as_deref())
     }
 }
 
 impl Region {
-    /// Whether it lies on DIMMs.
+    /// Whether it is stored on DIMMs.
     pub fn on_modules(&self) -> bool {
         on_modules(self.provider.as_deref())
     }

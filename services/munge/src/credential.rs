@@ -58,8 +58,8 @@ impl Munge {
         let uid = reader.to_string();
         let ttl = TTL.to_string();
         let words = ["--restrict-uid", &uid, "--ttl", &ttl];
-        let said = self.run("munge", &words, payload)?;
-        let text = String::from_utf8_lossy(&said).trim().to_owned();
+        let output = self.run("munge", &words, payload)?;
+        let text = String::from_utf8_lossy(&output).trim().to_owned();
         match text.len() {
             1..=MAX_CREDENTIAL => Ok(text),
             _ => Err(MungeError::Refused("it made no credential".into())),
@@ -72,11 +72,11 @@ impl Munge {
     /// When munge refuses it, and why.
     pub fn decode(&self, credential: &[u8]) -> Result<(Identity, Vec<u8>), MungeError> {
         let words = ["--numeric", "--keys", "STATUS,UID,GID"];
-        let said = self.run("unmunge", &words, credential)?;
+        let output = self.run("unmunge", &words, credential)?;
         let refused = || MungeError::Refused("the output of unmunge cannot be read".into());
-        let end = said.windows(2).position(|two| two == b"\n\n");
+        let end = output.windows(2).position(|two| two == b"\n\n");
         let end = end.ok_or_else(refused)?;
-        let head = std::str::from_utf8(&said[..end]).map_err(|_| refused())?;
+        let head = std::str::from_utf8(&output[..end]).map_err(|_| refused())?;
         let mut identity = [None, None];
         for line in head.lines() {
             let Some((key, value)) = line.split_once(':') else {
@@ -94,7 +94,7 @@ impl Munge {
         let [Some(user), Some(group)] = identity else {
             return Err(refused());
         };
-        Ok((Identity { user, group }, said[end + 2..].to_vec()))
+        Ok((Identity { user, group }, output[end + 2..].to_vec()))
     }
 
     fn run(
@@ -132,10 +132,10 @@ impl Munge {
             }
         };
         // A credential's payload is smaller than a pipe holds.
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         let mut why = String::new();
         if let Some(mut pipe) = child.stdout.take() {
-            let _ = pipe.read_to_end(&mut said);
+            let _ = pipe.read_to_end(&mut output);
         }
         if let Some(mut pipe) = child.stderr.take() {
             let _ = pipe.read_to_string(&mut why);
@@ -143,7 +143,7 @@ impl Munge {
         let why = why.trim().trim_start_matches(command);
         let why = why.trim_start_matches(": ").trim_start_matches("Error: ");
         if status.success() {
-            return Ok(said);
+            return Ok(output);
         }
         match why.contains("socket") || why.contains("connect") {
             true => Err(failed(why.to_owned())),

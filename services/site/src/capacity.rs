@@ -9,7 +9,7 @@ use tarn_proto::site::{Excluded, SlurmJobId};
 
 impl Site {
     /// Jobs that wait for nodes, at most [`MAX_ADVISED`], those with the lowest numbers first: which nodes each is not to get, which changes with
-    /// what is stored there, and those without room of which Slurm was told when the job was taken in.
+    /// what is stored there, and those without space of which Slurm was told when the job was taken in.
     pub fn excluded(&self) -> Vec<(SlurmJobId, Excluded, Vec<String>)> {
         let jobs = self.jobs.iter().map(|(id, job)| (*id, job));
         let waiting =

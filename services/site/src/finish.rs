@@ -191,7 +191,7 @@ impl Site {
     }
 
     /// Of each of these parts the node that has it and was there last is waited for, if none answers: its tarnd may be about to begin
-    /// anew.
+    /// again.
     fn wait_for_parts<'a>(
         &mut self,
         id: SlurmJobId,
@@ -214,7 +214,7 @@ impl Site {
         Ok(())
     }
 
-    /// Sees to replicas on as many nodes as a dataset asks for, as far as there are nodes with room.
+    /// Sees to replicas on as many nodes as a dataset asks for, as far as there are nodes with space.
     fn copy(&mut self, id: SlurmJobId, job: &SiteJob, makes: &Makes) -> bool {
         let version = self
             .catalog

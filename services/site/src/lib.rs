@@ -55,7 +55,7 @@ pub const MAX_LISTED: usize = 20_000;
 pub const MAX_VERIFIED: usize = 4_096;
 /// Lines of a job's history: the newest stay.
 pub const MAX_HISTORY: usize = 64;
-/// Moves between stores of one node at a time that only make room: what they take of it, jobs there lack.
+/// Moves between stores of one node at a time that only make space: what they take of it, jobs there lack.
 pub const MAX_MOVES: usize = 4;
 /// Times that something is tried on a node for a job before the job is told that it failed.
 pub const MAX_TRIES: u32 = 3;

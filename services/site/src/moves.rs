@@ -1,4 +1,4 @@
-//! The stores of a node, fast to slow: what lies in which of them, and what is free there. docs/internals/site.md, "Moves between stores".
+//! The stores of a node, fast to slow: what is in which of them, and what is free there. docs/internals/site.md, "Moves between stores".
 
 use crate::model::catalog::stored_size;
 use crate::model::node::PartMigration;

@@ -56,7 +56,7 @@ impl Site {
         node.is_up = true;
         node.since = now;
         node.stuck.clear();
-        // What lies in a store that the node has no more is found when it has it again.
+        // What is in a store that the node has no more is found when it has it again.
         let levels = &node.levels;
         node.doomed.retain(|(_, held)| match held {
             StoreContent::Copy(_, store) => levels.iter().any(|level| level.name == *store),

@@ -39,7 +39,7 @@ pub(crate) fn partitions_of(workflow: &Workflow) -> Result<Vec<JobPartition>, Re
 }
 
 impl Site {
-    /// Nothing in a partition is sealed: what a job reads of an encrypted dataset would lie in the store in clear. And one has as many pieces
+    /// Nothing in a partition is sealed: what a job reads of an encrypted dataset would be stored in the store in clear. And one has as many pieces
     /// as can be opened as one, whose names fit into one variable; which these are is known at the gate.
     pub(crate) fn check_partitions(&self, job: &SiteJob) -> Result<(), RequestError> {
         let pieces = job.nodes.len().max(job.wants as usize);
@@ -207,9 +207,9 @@ pub(crate) fn mounts(
     node: Option<&SiteNode>,
 ) -> impl Iterator<Item = Mount> {
     let owner = Owner::User(job.user);
-    let lies = move |name: &String| Some(node?.written.get(&(id, name.clone()))?.0.clone());
+    let store_of = move |name: &String| Some(node?.written.get(&(id, name.clone()))?.0.clone());
     job.partitions.iter().map(move |partition| Mount {
-        store: lies(&partition.name).unwrap_or_default(),
+        store: store_of(&partition.name).unwrap_or_default(),
         dataset: partition.name.clone(),
         owner,
         path: PathBuf::from(format!("{owner}/j/{id}/p/{}", partition.name)),

@@ -37,7 +37,7 @@ impl Placement<'_> {
         }
     }
 
-    /// What a job writes of one dataset lies in one store.
+    /// What a job writes of one dataset is in one store.
     fn check_each(&self, job: &SiteJob) -> Result<(), RequestError> {
         let levels = self.stock.nodes.values().flat_map(|n| &n.levels);
         let largest = levels.map(|level| level.bytes).max();
@@ -78,7 +78,7 @@ impl Placement<'_> {
         Err(RequestError::new(Code::Invalid, text))
     }
 
-    /// The nodes that a job is not to get, among those that are short of room.
+    /// The nodes that a job is not to get, among those that are short of space.
     pub(crate) fn excluded_of(&self, job: &SiteJob, short: &[(u64, String)]) -> Excluded {
         let (most, reads) = self.wants_of(job);
         let is_full = |(spare, name): &&(u64, String)| {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::{Part, SlurmJobId};
 use tarn_types::units::Time;
 
-/// What goes from a store, for others to have room there.
+/// What goes from a store, for others to have space there.
 pub(crate) enum Relief {
     /// A copy is removed.
     Drop(Part, String),
@@ -169,7 +169,7 @@ impl<'a> ReliefPlanner<'a> {
             })
     }
 
-    /// A slower store that has room for a part, or where it can be made.
+    /// A slower store that has space for a part, or where it can be made.
     fn lower(
         &self,
         at: usize,

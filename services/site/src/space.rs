@@ -20,7 +20,7 @@ fn order<'a>(node: &'a SiteNode, tier: Option<&str>) -> Vec<&'a SiteNodeStore> {
 }
 
 impl Site {
-    /// A store of a node with room for so many bytes: the best one that has it, or where it can be made.
+    /// A store of a node with space for so many bytes: the best one that has it, or where it can be made.
     pub(crate) fn find_space(
         &mut self,
         name: &str,
@@ -49,7 +49,7 @@ impl Site {
     }
 
     /// Whether so many bytes are free in a store of a node; if not, what makes them so is ordered: what is under way is waited for; what
-    /// lies elsewhere too is dropped; what is there alone goes to a slower store; what can be read outside again is dropped.
+    /// is stored elsewhere too is dropped; what is there alone goes to a slower store; what can be read outside again is dropped.
     pub(crate) fn free_space(
         &mut self,
         (name, store): (&str, &str),
@@ -90,7 +90,7 @@ impl Site {
         SpaceAvailability::Soon
     }
 
-    /// Orders what a plan says; what is to go where room is only being made goes later.
+    /// Orders what a plan says; what is to go where space is only being made goes later.
     fn carry_out(&mut self, name: &str, steps: Vec<Relief>, (store, job): (&str, SlurmJobId)) {
         let mut full = BTreeSet::new();
         let (mut dropped, mut moved) = (0, 0);
@@ -152,8 +152,8 @@ impl Site {
         self.doom_copy((name, store), part);
     }
 
-    /// Sees to it that what a job reads on a node lies together in one store, the best one that has room for it: what is read is moved up
-    /// before the gate opens. Where no better one has room, it is read where it lies.
+    /// Sees to it that what a job reads on a node is together in one store, the best one that has space for it: what is read is moved up
+    /// before the gate opens. Where no better one has space, it is read where it is stored.
     pub(crate) fn lift(
         &mut self,
         id: SlurmJobId,

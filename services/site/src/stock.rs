@@ -42,7 +42,7 @@ impl<'a> Stock<'a> {
             .saturating_sub(taken)
     }
 
-    /// The versions that jobs work with where they lie, or that are being read for one that is expected: these parts do not go from their
+    /// The versions that jobs work with where they are stored, or that are being read for one that is expected: these parts do not go from their
     /// places. Those of `but` alone may.
     pub(crate) fn pinned(&self, but: Option<SlurmJobId>) -> BTreeSet<VersionKey> {
         let mut all = BTreeSet::new();

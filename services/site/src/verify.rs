@@ -169,7 +169,7 @@ impl Site {
         }
     }
 
-    /// Whether a part lies there, as far as is known, and stays there.
+    /// Whether a part is there, as far as is known, and stays there.
     fn is_placed(&self, (node, store): (&str, &str), part: &Part) -> bool {
         self.nodes.get(node).is_some_and(|node| {
             let places = node.places.get(part);

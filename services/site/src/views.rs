@@ -61,7 +61,7 @@ impl Site {
         is_whole
     }
 
-    /// The store in which a dataset of several parts is merged for a job: where all of them lie; it stays that one.
+    /// The store in which a dataset of several parts is merged for a job: where all of them are stored; it stays that one.
     fn store_to_merge(
         &mut self,
         (id, is_begun): (SlurmJobId, bool),

@@ -32,7 +32,7 @@ impl SlurmAllocation {
         let Some(job) = variable("SLURM_JOB_ID") else {
             return Ok(None);
         };
-        // The script of a job that `tarn run` plays where there is no Slurm.
+        // The script of a job that `tarn run` runs itself where there is no Slurm.
         if variable(OWN_JOB).is_some_and(|own| own == job) {
             return Ok(None);
         }
@@ -57,7 +57,7 @@ impl SlurmAllocation {
     fn of(job: String, began: Vec<String>) -> Self {
         let words = ["--noheader", "--jobs", &job, "--format", "%N"];
         let now = answer("squeue", &words, SOON).ok();
-        let now = now.filter(|said| !said.trim().is_empty());
+        let now = now.filter(|output| !output.trim().is_empty());
         let now = now.and_then(|list| hostnames(list.trim(), SOON).ok());
         let now = now.unwrap_or_else(|| began.clone());
         let list = now.join(",");
@@ -114,11 +114,11 @@ impl SlurmAllocation {
     pub fn time_left(&self) -> Result<Option<Duration>, SlurmError> {
         // Not the time of its end: that is in whatever time zone Slurm's commands are told.
         let words = ["--noheader", "--jobs", &self.job, "--format", "%L"];
-        let said = answer("squeue", &words, TIMEOUT)?;
-        let said = said.trim();
-        time_left(said).ok_or_else(|| SlurmError::Answer {
+        let output = answer("squeue", &words, TIMEOUT)?;
+        let output = output.trim();
+        time_left(output).ok_or_else(|| SlurmError::Answer {
             command: format!("`squeue {}`", words.join(" ")),
-            answer: said.to_owned(),
+            answer: output.to_owned(),
         })
     }
 }

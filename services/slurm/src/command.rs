@@ -25,8 +25,8 @@ pub(crate) fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus
 
 /// The nodes of a list of Slurm's (`node[1-3]`), in its order.
 pub(crate) fn hostnames(list: &str, timeout: Duration) -> Result<Vec<String>, SlurmError> {
-    let said = answer("scontrol", &["show", "hostnames", list], timeout)?;
-    Ok(said.split_whitespace().map(str::to_owned).collect())
+    let output = answer("scontrol", &["show", "hostnames", list], timeout)?;
+    Ok(output.split_whitespace().map(str::to_owned).collect())
 }
 
 /// Runs a command to its end, killed after `timeout`; what it wrote to standard output.
@@ -60,13 +60,13 @@ pub(crate) fn answer(
         read.recv_timeout(Duration::from_secs(1))
             .unwrap_or_default()
     };
-    let (said, errors) = (text(out), text(err));
+    let (output, errors) = (text(out), text(err));
     match ended {
-        Some(status) if status.success() => Ok(said),
+        Some(status) if status.success() => Ok(output),
         Some(status) => Err(SlurmError::Failed {
             command: command(),
             status: status.to_string(),
-            said: format!("{errors}{said}").trim().to_owned(),
+            output: format!("{errors}{output}").trim().to_owned(),
         }),
         None => Err(SlurmError::Late {
             command: command(),

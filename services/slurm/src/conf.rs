@@ -75,9 +75,9 @@ pub fn without(text: &str) -> Result<String, Torn> {
 /// What a key of slurm.conf is set to: the last one counts, upper and lower case are one.
 #[must_use]
 pub fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
-    let said = statements(text).filter_map(|line| line.split_once('='));
-    let said = said.filter(|(name, _)| name.trim().eq_ignore_ascii_case(key));
-    said.map(|(_, value)| value.trim()).last()
+    let output = statements(text).filter_map(|line| line.split_once('='));
+    let output = output.filter(|(name, _)| name.trim().eq_ignore_ascii_case(key));
+    output.map(|(_, value)| value.trim()).last()
 }
 
 /// The files that a text includes, as it names them.
@@ -124,7 +124,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written can be taken out again, and is where it was when it is written anew.
+        /// What is written can be taken out again, and is where it was when it is written again.
         #[test]
         fn a_block_comes_and_goes(before in "([A-Za-z=#. ]{0,12}\n){0,4}", behind in "([A-Za-z=#. ]{0,12}\n){0,4}", lines in "([a-z=]{0,8}\n){0,3}") {
             let once = with(&before, &lines).unwrap();

@@ -1,4 +1,4 @@
-//! Nodes that a job is not to get, as they have no room for its data: `ExcNodeList`. docs/internals/site.md.
+//! Nodes that a job is not to get, as they have no space for its data: `ExcNodeList`. docs/internals/site.md.
 
 use crate::SlurmError;
 use crate::command::{SOON, answer, hostnames};
@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// # Errors
 /// When Slurm cannot be asked.
 pub fn excluding() -> Result<BTreeSet<u32>, SlurmError> {
-    let said = answer("squeue", &["-h", "-t", "PD", "-o", "%A|%x"], SOON)?;
-    let lines = said.lines().filter_map(|line| line.split_once('|'));
+    let output = answer("squeue", &["-h", "-t", "PD", "-o", "%A|%x"], SOON)?;
+    let lines = output.lines().filter_map(|line| line.split_once('|'));
     let excluding = lines.filter(|(_, nodes)| is_set(nodes));
     Ok(excluding.filter_map(|(job, _)| job.parse().ok()).collect())
 }
@@ -23,15 +23,15 @@ pub fn excluding() -> Result<BTreeSet<u32>, SlurmError> {
 pub fn exclude(job: u32, own: &[String], full: &[String]) -> Result<(), SlurmError> {
     let id = job.to_string();
     let words = ["-h", "-j", &id, "-t", "PD", "-o", "%D|%P|%v|%x|%n"];
-    let said = answer("squeue", &words, SOON)?;
-    let Some(fields) = said.lines().next() else {
+    let output = answer("squeue", &words, SOON)?;
+    let Some(fields) = output.lines().next() else {
         return Ok(());
     };
     let fields: Vec<&str> = fields.trim().splitn(5, '|').collect();
     let [wants, partition, reservation, excluded, required] = fields[..] else {
         return Err(SlurmError::Answer {
             command: "squeue".into(),
-            answer: said,
+            answer: output,
         });
     };
     let mut without: BTreeSet<String> = own.iter().cloned().collect();

@@ -50,14 +50,14 @@ pub enum SlurmError {
         source: std::io::Error,
     },
     /// A command of Slurm failed.
-    #[error("{command} failed ({status}): {said}")]
+    #[error("{command} failed ({status}): {output}")]
     Failed {
         /// What was run.
         command: String,
         /// How it ended.
         status: String,
         /// What it said.
-        said: String,
+        output: String,
     },
     /// A command of Slurm did not end.
     #[error(
@@ -96,13 +96,13 @@ pub enum SlurmError {
         program: String,
     },
     /// Some nodes did not start.
-    #[error("tarnd did not start on {missing} ({why}){said}")]
+    #[error("tarnd did not start on {missing} ({why}){output}")]
     Missing {
         /// The nodes.
         missing: String,
         /// What was noticed.
         why: String,
         /// What srun and the nodes said, if anything.
-        said: String,
+        output: String,
     },
 }

@@ -56,7 +56,7 @@ struct SrunErrorLog {
 pub struct SrunNodes {
     srun: Child,
     input: Option<ChildStdin>,
-    said: Arc<Mutex<SrunErrorLog>>,
+    error_log: Arc<Mutex<SrunErrorLog>>,
     job: String,
     name: String,
 }
@@ -80,10 +80,10 @@ impl SrunNodes {
             source,
         };
         let mut srun = command(allocation, launch).spawn().map_err(system)?;
-        let said = Arc::new(Mutex::new(SrunErrorLog::default()));
+        let error_log = Arc::new(Mutex::new(SrunErrorLog::default()));
         if let Some(errors) = srun.stderr.take() {
-            let said = Arc::clone(&said);
-            std::thread::spawn(move || listen(errors, &said));
+            let error_log = Arc::clone(&error_log);
+            std::thread::spawn(move || listen(errors, &error_log));
         }
         let (tell, lines) = sync_channel(MAX_LINES);
         if let Some(output) = srun.stdout.take() {
@@ -92,7 +92,7 @@ impl SrunNodes {
         let mut nodes = Self {
             input: srun.stdin.take(),
             srun,
-            said,
+            error_log,
             job: allocation.job.clone(),
             name: launch.name.to_owned(),
         };
@@ -144,9 +144,9 @@ impl SrunNodes {
         Err(SlurmError::Missing {
             missing: missing.join(", "),
             why,
-            said: match self.stderr_tail() {
-                said if said.is_empty() => String::new(),
-                said => format!("; its messages:\n{said}{}", hint(&said)),
+            output: match self.stderr_tail() {
+                tail if tail.is_empty() => String::new(),
+                tail => format!("; its messages:\n{tail}{}", hint(&tail)),
             },
         })
     }
@@ -160,23 +160,28 @@ impl SrunNodes {
     }
 
     fn note(&self, line: String) {
-        lock(&self.said).add(line);
+        lock(&self.error_log).add(line);
     }
 
     /// The last of what srun and the nodes have said on standard error.
     pub fn stderr_tail(&self) -> String {
-        let said = lock(&self.said);
-        said.last.iter().cloned().collect::<Vec<_>>().join("\n")
+        let error_log = lock(&self.error_log);
+        error_log
+            .last
+            .iter()
+            .cloned()
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     /// Writes what they have said and will say into a file as well.
     pub fn log_to(&self, mut file: File) {
-        let mut said = lock(&self.said);
-        for line in &said.last {
+        let mut error_log = lock(&self.error_log);
+        for line in &error_log.last {
             // A log that cannot be written is none.
             let _ = writeln!(file, "{line}");
         }
-        said.log = Some((file, 0));
+        error_log.log = Some((file, 0));
     }
 
     /// How srun has ended, if it has: then no node is served any more.
@@ -242,8 +247,8 @@ impl Drop for SrunNodes {
     }
 }
 
-fn lock(said: &Mutex<SrunErrorLog>) -> std::sync::MutexGuard<'_, SrunErrorLog> {
-    said.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(error_log: &Mutex<SrunErrorLog>) -> std::sync::MutexGuard<'_, SrunErrorLog> {
+    error_log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl SrunErrorLog {
@@ -270,10 +275,10 @@ fn line(from: &mut impl BufRead) -> Option<String> {
     }
 }
 
-fn listen(errors: impl Read, said: &Mutex<SrunErrorLog>) {
+fn listen(errors: impl Read, error_log: &Mutex<SrunErrorLog>) {
     let mut errors = BufReader::new(errors);
     while let Some(line) = line(&mut errors) {
-        lock(said).add(line);
+        lock(error_log).add(line);
     }
 }
 
@@ -286,9 +291,9 @@ fn each_line(output: impl Read, tell: &SyncSender<String>) {
 }
 
 /// What to do about what srun said.
-fn hint(said: &str) -> &'static str {
+fn hint(error_log: &str) -> &'static str {
     // Seen with 22.05: the loss of a node ends the job's containers on all of its nodes.
-    match said.contains("container_p_join") {
+    match error_log.contains("container_p_join") {
         true => {
             "\nthe job's container (job_container/tmpfs) is gone, as when one of its nodes was lost: nothing starts in this job any more; continue in a new one"
         }
@@ -369,11 +374,11 @@ mod tests {
 
     #[test]
     fn what_is_said_is_kept_in_bounds() {
-        let said = Mutex::new(SrunErrorLog::default());
+        let error_log = Mutex::new(SrunErrorLog::default());
         let long = "x".repeat(usize::try_from(MAX_LINE).unwrap() + 5);
         let text = format!("{long}\n{}", "line\n".repeat(100));
-        listen(text.as_bytes(), &said);
-        assert_eq!(lock(&said).last.len(), KEPT_LINES);
+        listen(text.as_bytes(), &error_log);
+        assert_eq!(lock(&error_log).last.len(), KEPT_LINES);
         let mut whole = text.as_bytes();
         assert_eq!(
             line(&mut whole).unwrap().len(),

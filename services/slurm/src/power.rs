@@ -13,8 +13,8 @@ const SOON: Duration = Duration::from_secs(10);
 /// # Errors
 /// When Slurm cannot be asked.
 pub fn energy_plugin() -> Result<Option<String>, SlurmError> {
-    let said = answer("scontrol", &["show", "config"], SOON)?;
-    Ok(plugin(&said).map(str::to_owned))
+    let output = answer("scontrol", &["show", "config"], SOON)?;
+    Ok(plugin(&output).map(str::to_owned))
 }
 
 /// Milliwatts that these nodes draw, of those of which Slurm knows it.
@@ -22,12 +22,12 @@ pub fn energy_plugin() -> Result<Option<String>, SlurmError> {
 /// # Errors
 /// When Slurm cannot be asked.
 pub fn drawn(nodes: &[String]) -> Result<BTreeMap<String, u64>, SlurmError> {
-    let said = answer(
+    let output = answer(
         "scontrol",
         &["--oneliner", "show", "node", &nodes.join(",")],
         SOON,
     )?;
-    let known = said.lines().filter_map(milliwatts);
+    let known = output.lines().filter_map(milliwatts);
     Ok(known.map(|(n, mw)| (n.to_owned(), mw)).collect())
 }
 
@@ -36,8 +36,8 @@ pub fn drawn(nodes: &[String]) -> Result<BTreeMap<String, u64>, SlurmError> {
 /// # Errors
 /// When Slurm cannot be asked.
 pub fn idle() -> Result<BTreeSet<String>, SlurmError> {
-    let said = answer("sinfo", &["-h", "-N", "-o", "%N %t"], SOON)?;
-    Ok(said
+    let output = answer("sinfo", &["-h", "-N", "-o", "%N %t"], SOON)?;
+    Ok(output
         .lines()
         .filter_map(is_idle)
         .map(str::to_owned)
@@ -59,8 +59,8 @@ pub fn put_to_sleep(nodes: &[&str]) -> Result<(), SlurmError> {
     answer("scontrol", &["update", &name, "state=power_down"], SOON).map(drop)
 }
 
-fn plugin(said: &str) -> Option<&str> {
-    let lines = said.lines().filter_map(|l| l.split_once('='));
+fn plugin(output: &str) -> Option<&str> {
+    let lines = output.lines().filter_map(|l| l.split_once('='));
     let mut types = lines.filter(|(name, _)| name.trim() == "AcctGatherEnergyType");
     let found = types.next()?.1.trim();
     let none = matches!(found, "" | "(null)" | "acct_gather_energy/none");
@@ -77,8 +77,8 @@ fn milliwatts(line: &str) -> Option<(&str, u64)> {
 }
 
 /// Joules that a step has taken so far, as `sstat --parsable2` says them.
-pub(crate) fn joules(said: &str) -> Option<u64> {
-    let lines = said.lines().map(str::trim).filter(|l| !l.is_empty());
+pub(crate) fn joules(output: &str) -> Option<u64> {
+    let lines = output.lines().map(str::trim).filter(|l| !l.is_empty());
     let all: Option<Vec<u64>> = lines.map(|l| l.parse().ok()).collect();
     // NO_VAL64 and 0 are what is said where nothing is measured.
     let known = |j: &u64| (1..u64::MAX >> 8).contains(j);
@@ -105,20 +105,20 @@ Node n9 not found
 
     #[test]
     fn only_who_is_idle_and_awake_is_idle() {
-        let said = "n1 idle\nn2 idle~\nn3 mix\nn4 idle*\nn5 idle#\n\nn6 idle \n";
-        let idle: Vec<_> = said.lines().filter_map(is_idle).collect();
+        let output = "n1 idle\nn2 idle~\nn3 mix\nn4 idle*\nn5 idle#\n\nn6 idle \n";
+        let idle: Vec<_> = output.lines().filter_map(is_idle).collect();
         assert_eq!(idle, ["n1", "n6"]);
     }
 
     #[test]
     fn a_plugin_has_a_name() {
-        let said = |value: &str| {
+        let output = |value: &str| {
             format!("AccountingStorageType = x\nAcctGatherEnergyType    = {value}\nFoo = 1\n")
         };
-        let rapl = said("acct_gather_energy/rapl");
+        let rapl = output("acct_gather_energy/rapl");
         assert_eq!(plugin(&rapl), Some("acct_gather_energy/rapl"));
         for none in ["acct_gather_energy/none", "(null)", ""] {
-            assert_eq!(plugin(&said(none)), None, "{none}");
+            assert_eq!(plugin(&output(none)), None, "{none}");
         }
         assert_eq!(plugin("nothing of it"), None);
     }

@@ -16,33 +16,33 @@ const NUMBER: usize = 12;
 /// When Slurm cannot be asked, or refuses.
 pub fn prefer(job: u32, wished: &[String]) -> Result<bool, SlurmError> {
     let id = job.to_string();
-    let said = answer(
+    let output = answer(
         "squeue",
         &["-h", "-j", &id, "-t", "PD", "-o", "%A|%D|%P|%x"],
         SOON,
     )?;
-    let Some(fields) = of_job(&said, job) else {
+    let Some(fields) = of_job(&output, job) else {
         return Ok(false);
     };
     let fields: Vec<&str> = fields.splitn(3, '|').collect();
     let [wants, partition, excluded] = fields[..] else {
         return Err(SlurmError::Answer {
             command: "squeue".into(),
-            answer: said,
+            answer: output,
         });
     };
     let excluded = match excluded {
         "" | "(null)" | "N/A" => Vec::new(),
         list => hostnames(list, SOON)?,
     };
-    let said = answer(
+    let output = answer(
         "sinfo",
         &["-h", "-N", "-p", partition, "-o", "%N|%t|%f"],
         SOON,
     )?;
     // `2-4`: it does with two.
     let wants = wants.split('-').next().and_then(|n| n.parse().ok());
-    let chosen = chosen(&said, wants.unwrap_or(1), wished, &excluded);
+    let chosen = chosen(&output, wants.unwrap_or(1), wished, &excluded);
     if chosen.is_empty() {
         return Ok(false);
     }
@@ -60,8 +60,8 @@ pub fn prefer(job: u32, wished: &[String]) -> Result<bool, SlurmError> {
 }
 
 /// What stands behind the number of a job in its line of `squeue`. Of an array that is named by its number there is a line of each task.
-fn of_job(said: &str, job: u32) -> Option<&str> {
-    said.lines().find_map(|line| {
+fn of_job(output: &str, job: u32) -> Option<&str> {
+    output.lines().find_map(|line| {
         let (number, rest) = line.trim().split_once(['|', ' '])?;
         (number.parse() == Ok(job)).then_some(rest.trim())
     })
@@ -77,14 +77,14 @@ struct SinfoNode<'a> {
 
 /// Those of the wished nodes that a job can get, and others up to what it needs, those without a job first. None if there are too few.
 fn chosen<'a>(
-    said: &'a str,
+    output: &'a str,
     wants: usize,
     wished: &[String],
     excluded: &[String],
 ) -> Vec<SinfoNode<'a>> {
     let mut seen = BTreeSet::new();
     let mut nodes = Vec::new();
-    for line in said.lines() {
+    for line in output.lines() {
         let fields: Vec<&str> = line.trim().splitn(3, '|').collect();
         let [name, state, features] = fields[..] else {
             continue;
@@ -135,8 +135,8 @@ fn name_feature(node: &SinfoNode<'_>) -> Result<(), SlurmError> {
 /// # Errors
 /// When Slurm cannot be asked.
 pub fn held() -> Result<BTreeSet<u32>, SlurmError> {
-    let said = answer("squeue", &["-h", "-t", "PD", "-o", "%A|%Q|%r"], SOON)?;
-    let lines = said.lines().filter_map(|line| {
+    let output = answer("squeue", &["-h", "-t", "PD", "-o", "%A|%Q|%r"], SOON)?;
+    let lines = output.lines().filter_map(|line| {
         let (job, rest) = line.trim().split_once('|')?;
         let is_held = rest == "0|BadConstraints";
         is_held.then(|| job.parse().ok()).flatten()
@@ -149,14 +149,14 @@ pub fn held() -> Result<BTreeSet<u32>, SlurmError> {
 /// # Errors
 /// When Slurm cannot be asked, or does not say it.
 pub fn controller_start_time() -> Result<String, SlurmError> {
-    let said = answer("scontrol", &["show", "config"], SOON)?;
-    let started = said
+    let output = answer("scontrol", &["show", "config"], SOON)?;
+    let started = output
         .lines()
         .find_map(|line| line.strip_prefix("BOOT_TIME")?.trim().strip_prefix('='));
     let started = started.map(|at| at.trim().to_owned());
     started.ok_or_else(|| SlurmError::Answer {
         command: "scontrol show config".into(),
-        answer: said.clone(),
+        answer: output.clone(),
     })
 }
 
@@ -179,12 +179,12 @@ pub fn restore_preference(job: u32, is_held: bool) -> Result<Preference, SlurmEr
     // Behind its number nothing but this: what the user has worded, such as the job's name, may look like any field.
     let id = job.to_string();
     let fields = format!("JobID:{NUMBER},prefer:{MAX_TEXT}");
-    let said = answer(
+    let output = answer(
         "squeue",
         &["-h", "-t", "PD", "-j", &id, "-O", &fields],
         SOON,
     )?;
-    let wished = of_job(&said, job).unwrap_or_default();
+    let wished = of_job(&output, job).unwrap_or_default();
     if matches!(wished, "" | "(null)" | "N/A") {
         return Ok(Preference::None);
     }
@@ -218,10 +218,10 @@ mod tests {
 
     #[test]
     fn of_an_array_the_line_of_the_job_itself_is_read() {
-        let said = "13          (null)\n12          n1|n2   \n112         n3\n";
-        assert_eq!(of_job(said, 12), Some("n1|n2"));
-        assert_eq!(of_job(said, 13), Some("(null)"));
-        assert_eq!(of_job(said, 11), None);
+        let output = "13          (null)\n12          n1|n2   \n112         n3\n";
+        assert_eq!(of_job(output, 12), Some("n1|n2"));
+        assert_eq!(of_job(output, 13), Some("(null)"));
+        assert_eq!(of_job(output, 11), None);
         assert_eq!(of_job("13|1|q|\n12|2|p|n[4-5]\n", 12), Some("2|p|n[4-5]"));
         assert_eq!(of_job("12\n", 12), None);
     }

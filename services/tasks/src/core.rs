@@ -20,7 +20,7 @@ use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Tasks before one in its queue are counted so far.
 const MAX_AHEAD: usize = 1000;
-/// Between these lies what a full queue is told to wait.
+/// Between these is what a full queue is told to wait.
 const RETRY: (Nanos, Nanos) = (SECOND / 1000, SECOND);
 
 /// The core.
@@ -255,8 +255,8 @@ impl Core {
         }
     }
 
-    /// What will free room is waited for: removals that are ready, moves under way (one that is not might itself wait
-    /// for room).
+    /// What will free space is waited for: removals that are ready, moves under way (one that is not might itself wait
+    /// for space).
     pub(crate) fn count_freeing(&mut self, id: TaskId, more: bool) {
         let Some(task) = self.tasks.get(&id) else {
             return;
@@ -438,7 +438,7 @@ impl Core {
         }
     }
 
-    /// A task ends: it is told, forgotten, and what follows it goes on.
+    /// A task ends: it is told, forgotten, and what follows it continues.
     pub(crate) fn end(
         &mut self,
         now: Time,

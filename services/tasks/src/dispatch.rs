@@ -154,7 +154,7 @@ impl Core {
         DispatchResult::Moved
     }
 
-    /// A task whose size has become known goes on, or back into its queue until there is room.
+    /// A task whose size has become known continues, or back into its queue until there is space.
     pub(crate) fn start_measured(&mut self, now: Time, id: TaskId, actions: &mut Vec<TaskAction>) {
         let Some(size) = self.known_size(id) else {
             return;
@@ -205,7 +205,7 @@ impl Core {
         }
     }
 
-    /// `Err(Ok)` when there will be room, `Err(Err)` when not.
+    /// `Err(Ok)` when there will be space, `Err(Err)` when not.
     fn space_for(
         &mut self,
         now: Time,

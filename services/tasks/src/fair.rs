@@ -92,7 +92,7 @@ impl Queues {
         queue.map_or(0, |q| q.ready.range(..rank).take(most).count())
     }
 
-    /// A user's task is started: virtual time goes on to its tag.
+    /// A user's task is started: virtual time advances to its tag.
     pub(crate) fn started(&mut self, user: UserId, cost: u64) {
         if let Some(queue) = self.queues.get(&user) {
             self.now = self.now.max(queue.tag);

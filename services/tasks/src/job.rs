@@ -54,23 +54,23 @@ impl RegisteredJob {
         }
     }
 
-    /// Whether the job may have `room` more in a space: `Ok(false)` when it may later.
-    pub(crate) fn fits(&self, job: JobId, space: &str, room: u64) -> Result<bool, RequestError> {
+    /// Whether the job may have `bytes` more in a space: `Ok(false)` when it may later.
+    pub(crate) fn fits(&self, job: JobId, space: &str, bytes: u64) -> Result<bool, RequestError> {
         let Some(limit) = self.limits.get(space) else {
             return Ok(true);
         };
         let usage = self.usage.get(space).copied().unwrap_or_default();
-        if usage.fits(room, *limit) {
+        if usage.fits(bytes, *limit) {
             return Ok(true);
         }
-        if room <= *limit && usage.reserved > 0 {
+        if bytes <= *limit && usage.reserved > 0 {
             return Ok(false);
         }
         Err(RequestError::new(
             Code::Quota,
             format!(
                 "{} are needed, but job {job} may have {} in dataspace `{space}` and has {}; remove something there, or ask for more",
-                Bytes(room),
+                Bytes(bytes),
                 Bytes(*limit),
                 Bytes(usage.used)
             ),
@@ -123,7 +123,7 @@ impl JobRegistry {
         })
     }
 
-    /// Processes of a job that has no room for more: some may have ended.
+    /// Processes of a job that has no space for more: some may have ended.
     pub(crate) fn crowd(&self, job: JobId) -> Vec<Process> {
         let full = |j: &&RegisteredJob| j.processes.len() >= MAX_PROCESSES;
         let found = self.by_id.get(&job).filter(full).into_iter();

@@ -73,7 +73,7 @@ impl Core {
         self.jobs.job_of(processes)
     }
 
-    /// Processes of a job that has no room for more: some may have ended.
+    /// Processes of a job that has no space for more: some may have ended.
     pub fn crowd(&self, job: JobId) -> Vec<Process> {
         self.jobs.crowd(job)
     }

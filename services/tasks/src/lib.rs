@@ -172,7 +172,7 @@ pub enum TaskEvent {
         /// Which.
         ids: Vec<TaskId>,
     },
-    /// Somebody wants tasks not to run for a while, or to go on.
+    /// Somebody wants tasks not to run for a while, or to continue.
     Pause {
         /// Comes back with the answer.
         ticket: u64,
@@ -256,10 +256,10 @@ pub enum TaskAction {
     Stop {
         /// The task.
         task: TaskId,
-        /// It will go on: what it has half done stays.
+        /// It will continue: what it has half done stays.
         keep: bool,
     },
-    /// Remove what a task that does not go on has half done.
+    /// Remove what a task that does not continue has half done.
     Discard(Box<Task>),
     /// Find out what is in a space.
     Survey(String),

@@ -1,7 +1,7 @@
 //! Pausing and resuming: tasks, a job's tasks, all that would be started.
 //!
-//! A paused task has no place in the queues. One that was under way is stopped: it gives its slots back and keeps the room
-//! that was reserved for it, as what it has half done stays; resumed, it goes on from there in its turn.
+//! A paused task has no place in the queues. One that was under way is stopped: it gives its slots back and keeps the space
+//! that was reserved for it, as what it has half done stays; resumed, it continues from there in its turn.
 
 use crate::core::Core;
 use crate::record::TaskLogRecord;
@@ -122,7 +122,7 @@ impl Core {
         self.make_ready(id);
     }
 
-    /// A task is not under way any more, and will go on.
+    /// A task is not under way any more, and will continue.
     pub(crate) fn halt(&mut self, id: TaskId) {
         self.release_slots(id);
         let Some(task) = self.tasks.get_mut(&id) else {
@@ -139,7 +139,7 @@ impl Core {
         }
     }
 
-    /// What a task leaves that ends without being under way: its room, and what it has half done.
+    /// What a task leaves that ends without being under way: its space, and what it has half done.
     pub(crate) fn leave(&mut self, id: TaskId, actions: &mut Vec<TaskAction>) {
         let Some(task) = self.tasks.get(&id) else {
             return;

@@ -143,7 +143,7 @@ pub(crate) enum StartObstacle {
     Space,
     /// Space under this user's quota will come.
     Quota,
-    /// It never fits, or nothing that could make room is known.
+    /// It never fits, or nothing that could make space is known.
     Never(RequestError),
 }
 

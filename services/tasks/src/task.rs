@@ -72,7 +72,7 @@ pub struct Task {
     pub(crate) paused: bool,
     /// It was told to stop because it was paused.
     pub(crate) halting: bool,
-    /// It is not under way, but has the room that it needs: what it has half done takes some of that.
+    /// It is not under way, but has the space that it needs: what it has half done takes some of that.
     pub(crate) holds: bool,
     /// Whether its end was told while it did not stop.
     pub(crate) told: bool,

@@ -100,7 +100,7 @@ impl Arrivals for Arriving {
 
     fn ended(&self, whole: bool) {
         self.change(|state| {
-            // The first end counts, until it grows anew.
+            // The first end counts, until it grows again.
             state.ended.get_or_insert(whole);
             state.files = HashMap::new();
         });

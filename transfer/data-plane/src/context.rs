@@ -117,7 +117,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Makes room for another stranger.
+    /// Makes space for another stranger.
     fn evict_pending(&mut self) {
         if self.count(ConnectionState::Unproven) < STRANGERS {
             return;
@@ -211,12 +211,12 @@ impl DataServerContext {
         live.place(number, ConnectionState::Proven, full)
     }
 
-    /// A stream is given over to storage memory, if there is room: such streams stay open for as long as programs want.
+    /// A stream is given over to storage memory, if there is space: such streams stay open for as long as programs want.
     pub(crate) fn give_over(&self, number: u64) -> bool {
         let mut live = lock(&self.live);
-        let room = live.count(ConnectionState::Storage) < self.limits.storages;
+        let has_space = live.count(ConnectionState::Storage) < self.limits.storages;
         let stream = live.connections.get_mut(&number);
-        match stream.filter(|c| room && c.state == ConnectionState::Proven) {
+        match stream.filter(|c| has_space && c.state == ConnectionState::Proven) {
             Some(c) => {
                 c.state = ConnectionState::Storage;
                 true

@@ -19,7 +19,7 @@ use tarn_types::stream::RunId;
 /// A tree that may be read.
 #[derive(Debug, Clone)]
 pub enum Served {
-    /// It lies beneath this folder.
+    /// It is beneath this folder.
     Whole(Arc<Root>),
     /// It is being copied here.
     Arriving(Arc<Arriving>),
@@ -57,8 +57,8 @@ pub type MakeTarget = Box<dyn FnOnce(&TcpStream) -> io::Result<Box<dyn Target>> 
 
 /// What a call is answered with.
 pub enum Called {
-    /// This, and the stream goes on as it was.
-    Said(Vec<u8>),
+    /// This, and the stream continues as it was.
+    Reply(Vec<u8>),
     /// This, and from then on the stream is given over to storage memory: who has called uses it by [`crate::Far`].
     Storage(Vec<u8>, MakeTarget),
 }

@@ -5,14 +5,14 @@
 //! longer: an idle daemon idles.
 
 mod bare;
-mod lane;
 mod ranks;
 mod shared;
 mod shim;
+mod window_client;
 
 pub use bare::{BareWindow, RawWindowClient};
-pub(crate) use lane::Lane;
 pub(crate) use shim::RmaDirection;
+pub(crate) use window_client::WindowClient;
 
 use crate::lock;
 use shim::{FileWindow, RmaEndpoint, RmaOperation, Shim};
@@ -59,13 +59,13 @@ const BLOCK: usize = 512 << 10;
 const AHEAD: usize = 3;
 /// One turn of the thread that makes progress.
 const TURN: Duration = Duration::from_millis(20);
-/// So long it goes on when nobody needs it: the next one comes soon.
+/// So long it continues when nobody needs it: the next one comes soon.
 const LINGER: Duration = Duration::from_secs(1);
 /// The same in a program that computes.
 const SHORT_LINGER: Duration = Duration::from_millis(20);
 /// Before a read that could not be begun is tried again.
 const AGAIN: Duration = Duration::from_millis(1);
-/// A wait before somebody looks whether to go on waiting.
+/// A wait before somebody looks whether to continue waiting.
 const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of the stack on which an endpoint is opened: libfabric asks every provider.
 const STACK: usize = 8 << 20;

@@ -161,7 +161,7 @@ impl<'a> Answering<'a> {
             }
         })?;
         let (replied, mut given_over) = match replied {
-            Ok(Called::Said(reply)) => (Ok(reply), None),
+            Ok(Called::Reply(reply)) => (Ok(reply), None),
             Ok(Called::Storage(reply, make)) => match shared.give_over(self.number) {
                 true => (Ok(reply), Some(make)),
                 false => {

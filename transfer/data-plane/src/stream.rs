@@ -24,7 +24,7 @@ const REQUEST: usize = 8 << 10;
 const IN_FLIGHT: usize = 32 << 10;
 /// The same in requests.
 const REQUESTS_IN_FLIGHT: usize = 64;
-/// A stream that was not used for so long is opened anew: the server closes idle ones.
+/// A stream that was not used for so long is opened again: the server closes idle ones.
 const STALE: Duration = Duration::from_secs(30);
 
 /// What must come next.
@@ -133,9 +133,9 @@ impl<'a> Stream<'a> {
     fn pump(&mut self) -> Result<()> {
         while let Some(next) = self.unsent.front() {
             let under_way: usize = self.in_flight.iter().sum();
-            let room =
+            let has_space =
                 under_way + next.len() <= IN_FLIGHT && self.in_flight.len() < REQUESTS_IN_FLIGHT;
-            if !room && !self.in_flight.is_empty() {
+            if !has_space && !self.in_flight.is_empty() {
                 return Ok(());
             }
             self.in_flight.push_back(next.len());

@@ -71,7 +71,7 @@ struct FolderEmptier<'a, T> {
 }
 
 impl<T: AsFd> FolderEmptier<'_, T> {
-    /// Empties a folder, which lies in those of `above`.
+    /// Empties a folder, which is in those of `above`.
     fn empty(&mut self, folder: &OwnedFd, above: &mut Vec<Box<[u8]>>) -> ErrnoResult<()> {
         for entry in Dir::read_from(folder)? {
             let entry = entry?;

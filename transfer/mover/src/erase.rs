@@ -51,7 +51,7 @@ impl RemovalMethod {
     ) -> Result<(), Errno> {
         if self == Self::Erase && status.kind == FileType::RegularFile {
             match erase(&at, name) {
-                // What cannot be overwritten would stay for ever else: a medium without room that copies what is written, a program that
+                // What cannot be overwritten would stay for ever else: a full medium that copies what is written, a program that
                 // runs, another user's file.
                 Err(Errno::NOSPC | Errno::DQUOT | Errno::TXTBSY | Errno::PERM) => {}
                 outcome => outcome?,

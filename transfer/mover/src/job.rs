@@ -58,7 +58,7 @@ pub(crate) struct Listed {
     pub(crate) path: Box<[u8]>,
     /// Its modification time when it was.
     pub(crate) mtime: i64,
-    /// Where it lies, if it is there by a link.
+    /// Where it is stored, if it is there by a link.
     pub(crate) real: Option<PathBuf>,
 }
 

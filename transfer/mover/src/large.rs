@@ -56,7 +56,7 @@ impl Worker<'_> {
     }
 
     /// Shares blocks with the source instead of copying, where the file system can. Only a file whose hash is
-    /// known and which has not changed since: nothing is read. Not under a limit, which plays a slow store.
+    /// known and which has not changed since: nothing is read. Not under a limit, which emulates a slow store.
     fn reflink(&self, target: &CopyTarget, large: &Large) -> bool {
         let no_reflink = &self.job.trees[large.source.tree as usize].no_reflink;
         let (Sink::File(fd, _, None), Content::File(from)) = (&large.sink, &large.source.from)

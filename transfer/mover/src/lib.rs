@@ -109,7 +109,7 @@ impl Trees {
         objects::place(self.store.as_ref(), path)
     }
 
-    /// Sources that lie in an object store as such that are fetched; `None` where there are none.
+    /// Sources that are in an object store as such that are fetched; `None` where there are none.
     fn fetched(
         &self,
         sources: &[CopySource],

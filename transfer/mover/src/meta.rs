@@ -171,7 +171,7 @@ pub(crate) fn set_xattrs(fd: impl AsFd, xattrs: &[Xattr]) -> Result<bool, Errno>
     Ok(true)
 }
 
-/// Whether the file system has room for at least some blocks.
+/// Whether the file system has space for at least some blocks.
 fn has_free_blocks(fd: impl AsFd) -> bool {
     rustix::fs::fstatvfs(fd).is_ok_and(|s| s.f_bavail > 16)
 }

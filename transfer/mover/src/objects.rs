@@ -80,7 +80,7 @@ pub(crate) fn place<'a>(
     })
 }
 
-/// A source that lies in a store, as one that is fetched like a peer's.
+/// A source that is in a store, as one that is fetched like a peer's.
 pub(crate) fn fetched(
     place: &StoreLocation<'_>,
     source: &CopySource,
@@ -98,13 +98,13 @@ pub(crate) fn fetched(
     ) {
         only.path = name.as_bytes().into();
     }
-    let lies = match &source.sealed {
+    let stored = match &source.sealed {
         Some(_) => resized(manifest.clone(), sealed_len),
         None => manifest.clone(),
     };
     Ok(CopySource {
         root: PathBuf::new(),
-        peer: Some(as_peer(place, lies)),
+        peer: Some(as_peer(place, stored)),
         // The paths of its manifest say where it is.
         as_entry: None,
         manifest: Some(manifest),
@@ -117,14 +117,14 @@ pub(crate) fn as_peer(place: &StoreLocation<'_>, manifest: Manifest) -> Arc<dyn 
     Arc::new(ObjectTree::new(place, manifest))
 }
 
-/// The manifest of what sealed files hold, of one that says what lies there.
-fn opened(mut lies: Manifest) -> Manifest {
-    for entry in &mut lies.entries {
+/// The manifest of what sealed files hold, of one that says what is there.
+fn opened(mut stored: Manifest) -> Manifest {
+    for entry in &mut stored.entries {
         if let EntryKind::File { hash, .. } = &mut entry.kind {
             *hash = None;
         }
     }
-    resized(lies, content_len)
+    resized(stored, content_len)
 }
 
 /// Files have other sizes when they are sealed; one that cannot be, or is none, has a size that nothing has.
@@ -143,11 +143,11 @@ pub(crate) fn digest(
     key: Option<&Arc<DataKey>>,
     control: &Control,
 ) -> Result<Manifest> {
-    let lies = list(&**place.store, &place.at, control)?;
-    let tree = ObjectTree::new(place, lies.clone());
+    let stored = list(&**place.store, &place.at, control)?;
+    let tree = ObjectTree::new(place, stored.clone());
     let mut manifest = match key {
-        Some(_) => opened(lies),
-        None => lies,
+        Some(_) => opened(stored),
+        None => stored,
     };
     let files = manifest.entries.iter_mut();
     let hashes: Vec<_> = files

@@ -216,7 +216,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Where a file has data, if it has holes: a sealed one has none, where it lies and where it goes.
+    /// Where a file has data, if it has holes: a sealed one has none, where it is stored and where it goes.
     fn data_of<'e>(&self, tree: u32, extents: &'e [(u64, u64)]) -> &'e [(u64, u64)] {
         let sealed = self.job.target().is_some_and(|t| t.seal.is_some());
         match sealed || self.job.trees[tree as usize].sealed.is_some() {

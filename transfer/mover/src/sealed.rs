@@ -16,7 +16,7 @@ use tarn_seal::SealError;
 use tarn_seal::file::{self, FileCipher, HEADER, SALT, TRAILER};
 
 impl Worker<'_> {
-    /// How the destination of a file is sealed, if it is: its header is written, or the one of an earlier attempt goes on.
+    /// How the destination of a file is sealed, if it is: its header is written, or the one of an earlier attempt continues.
     pub(crate) fn sealing(
         &self,
         target: &CopyTarget,
@@ -30,7 +30,7 @@ impl Worker<'_> {
         let failed = |doing: &str, errno| target.failed(doing, &source.path, errno);
         let size = source.status.size;
         let attempt = random().map_err(|e| failed("find random bytes for", e))?;
-        // What fits one piece is sealed anew: that it is as it was would have to be kept beside it.
+        // What fits one piece is sealed again: that it is as it was would have to be kept beside it.
         let same = source.cipher().filter(|_| size > PIECE as u64);
         let same = same.map(FileCipher::header);
         let same = same.filter(|h| file::key_of(h) == key.id());
@@ -82,7 +82,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Reads a piece of a sealed source into the buffer's beginning as it lies there; its bytes with the trailer.
+    /// Reads a piece of a sealed source into the buffer's beginning as it is there; its bytes with the trailer.
     fn raw(&mut self, source: &OpenSourceFile, cipher: &FileCipher, piece: u64) -> Result<usize> {
         let Content::Sealed(fd, _) = &source.from else {
             let len = cipher.piece_len(piece) + TRAILER;

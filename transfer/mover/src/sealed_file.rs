@@ -57,7 +57,7 @@ pub(crate) fn open(key: &DataKey, fd: impl AsFd, size: u64) -> Result<FileCipher
     }
 }
 
-/// Reads a piece into the buffer's beginning as it lies there; its bytes with the trailer.
+/// Reads a piece into the buffer's beginning as it is there; its bytes with the trailer.
 pub(crate) fn read_raw(
     fd: impl AsFd,
     cipher: &FileCipher,

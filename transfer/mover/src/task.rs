@@ -39,7 +39,7 @@ pub(crate) type OpenFolder = Arc<ScanFolder>;
 /// A folder that a link of a source points to.
 #[derive(Debug, Clone)]
 pub(crate) struct LinkedFolder {
-    /// Where it lies.
+    /// Where it is stored.
     pub(crate) real: PathBuf,
     /// The path of the link in the result: what leads out of there leads out.
     pub(crate) at: Box<[u8]>,

@@ -1,4 +1,4 @@
-//! Rate and latency limits: playing a slow external store.
+//! Rate and latency limits: emulating a slow external store.
 
 use crate::error::{Result, cancelled};
 use crate::queue::lock;
@@ -13,7 +13,7 @@ use tarn_ports::Watch;
 const BURST: Duration = Duration::from_millis(2);
 /// The longest sleep between two looks at the cancel flag.
 const NAP: Duration = Duration::from_millis(50);
-/// Different limiters kept; a process plays one or two stores.
+/// Different limiters kept; a process emulates one or two stores.
 const MAX_LIMITERS: usize = 64;
 
 /// A token bucket for bytes and a cost for each file, shared by all threads and jobs that use one store.

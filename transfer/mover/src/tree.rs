@@ -156,7 +156,7 @@ impl<'a> SourceTree<'a> {
         }
     }
 
-    /// A path of the result, for a message: where it lies in the source.
+    /// A path of the result, for a message: where it is stored in the source.
     pub(crate) fn show(&self, path: &[u8]) -> String {
         match &self.origin {
             TreeOrigin::Folder(_) | TreeOrigin::Peer(_) => show_in(&self.path, self.relative(path)),

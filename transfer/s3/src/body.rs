@@ -1,4 +1,4 @@
-//! An object, or a stretch of it, being read. A connection that is cut is made anew and goes on where it was.
+//! An object, or a stretch of it, being read. A connection that is cut is made again and continues where it was.
 
 use crate::S3Client;
 use crate::answer;
@@ -14,7 +14,7 @@ use ureq::BodyReader;
 type Result<T> = std::result::Result<T, MoverError>;
 
 pub(crate) struct Body<'a> {
-    /// Keys may be others by the time that it goes on.
+    /// Keys may be others by the time that it continues.
     client: &'a S3Client,
     watch: &'a dyn Watch,
     at: ObjectUrl,

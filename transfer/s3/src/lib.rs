@@ -101,7 +101,7 @@ impl S3Client {
         Arc::new(self)
     }
 
-    /// Whether it is known which store a place lies in, and who asks. Nobody is asked.
+    /// Whether it is known which store a place is in, and who asks. Nobody is asked.
     ///
     /// # Errors
     /// What is missing.
@@ -176,7 +176,7 @@ struct Listing {
 }
 
 impl Listing {
-    /// Whether a page goes on from the one before.
+    /// Whether a page continues from the one before.
     fn goes_on(&mut self, (found, next): (&[ObjectMetadata], Option<&str>)) -> bool {
         let ends = [found.first(), found.last()].map(|f| f.map(|f| &f.key));
         let is_further = match (&self.last, ends[0]) {

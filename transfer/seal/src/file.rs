@@ -2,7 +2,7 @@
 //!
 //! The key of a file is derived from the data key, the file's random salt and all of its header, so whatever is changed there makes
 //! every piece fail. A piece's nonce is its number, whether it is the last, and eight random bytes of whoever sealed it: a piece that is
-//! sealed again, by an attempt that goes on where another ended, never meets its old nonce.
+//! sealed again, by an attempt that continues where another ended, never meets its old nonce.
 
 use crate::{AES_256_GCM, SealError};
 use ::ring::aead::{self, Aad, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, UnboundKey};
@@ -168,7 +168,7 @@ impl FileCipher {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Seals a piece where it lies: its content, and room for [`TRAILER`] bytes behind it. `attempt` must be random, and one content of
+    /// Seals a piece where it is stored: its content, and space for [`TRAILER`] bytes behind it. `attempt` must be random, and one content of
     /// a piece be sealed under it once.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ impl FileCipher {
         Ok(())
     }
 
-    /// Opens a piece where it lies, with its trailer; what is left of the buffer is its content.
+    /// Opens a piece where it is stored, with its trailer; what is left of the buffer is its content.
     ///
     /// # Errors
     /// [`SealError::Forged`] where anything of it is not what was sealed as this piece of this file.

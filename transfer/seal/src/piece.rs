@@ -1,4 +1,4 @@
-//! Pieces of memory, each sealed where it is, with a proof that lies elsewhere: of checkpoints. docs/admin/security.md.
+//! Pieces of memory, each sealed where it is, with a proof that is stored elsewhere: of checkpoints. docs/admin/security.md.
 
 use crate::SealError;
 use ::ring::aead::{self, Aad, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, Tag, UnboundKey};

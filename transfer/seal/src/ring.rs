@@ -1,5 +1,5 @@
 //! A file of wrapping keys: a line for each, the one that is used for new data first. Older ones open what they have wrapped until that
-//! is wrapped anew.
+//! is wrapped again.
 
 use crate::SealError;
 use crate::wrap::{WrappedKeyOwner, WrappingKey, wrapped_by};

@@ -362,7 +362,7 @@ impl Registry for Replicas {
             }
         };
         let said = taken.map_or_else(PeerTarndReply::Refused, |()| PeerTarndReply::Done);
-        Ok(Called::Said(pack(&said)?))
+        Ok(Called::Reply(pack(&said)?))
     }
 }
 

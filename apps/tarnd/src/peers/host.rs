@@ -356,13 +356,13 @@ impl Registry for PeerHost {
                     let said = pack(&said)?;
                     Ok(Called::Storage(said, make))
                 }
-                Err(why) => Ok(Called::Said(pack(&PeerTarndReply::Refused(why))?)),
+                Err(why) => Ok(Called::Reply(pack(&PeerTarndReply::Refused(why))?)),
             };
         }
         let said = self
             .answer(ask, control)
             .unwrap_or_else(PeerTarndReply::Refused);
-        Ok(Called::Said(pack(&said)?))
+        Ok(Called::Reply(pack(&said)?))
     }
 }
 

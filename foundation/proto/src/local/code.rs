@@ -35,7 +35,7 @@ codes! {
     NotFound = 3, "what was named does not exist";
     /// The user may not.
     Denied = 4, "not allowed for this user";
-    /// The space or the file system has no room.
+    /// The space or the file system is full.
     NoSpace = 5, "no space at the destination";
     /// The user's or the job's quota is used up.
     Quota = 6, "the quota is used up";

@@ -53,7 +53,7 @@ pub enum LocalRequest {
     /// Tasks are not started and what is under way of them stops, until they are resumed. Answered by `Paused` for
     /// tasks, otherwise by `Done`.
     Pause(Scope),
-    /// They go on. Answered as `Pause`.
+    /// They continue. Answered as `Pause`.
     Resume(Scope),
     /// Answered by `Opened`, with the partition's file: it is open for as long as somebody has that. One of another node: by `OpenedThere`.
     Open {

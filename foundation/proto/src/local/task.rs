@@ -163,7 +163,7 @@ pub struct TaskSpec {
     pub verify: CopyVerification,
     /// Bytes a second at most; 0 for no limit of its own.
     pub rate: u64,
-    /// It goes on after tarnd was started again.
+    /// It continues after tarnd was started again.
     pub durable: bool,
     /// A destination that exists is replaced.
     pub replace: bool,

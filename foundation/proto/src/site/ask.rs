@@ -44,7 +44,7 @@ pub const MAX_BEFORE: usize = 1_000;
 /// A job's place in a workflow: the options `--workflow-...` of the NEXTGenIO fork of Slurm.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chain {
-    /// It goes on with the workflow of this job of the same user. Without, it begins one.
+    /// It continues with the workflow of this job of the same user. Without, it begins one.
     pub prior: Option<SlurmJobId>,
     /// It is the last one.
     pub is_end: bool,
@@ -165,7 +165,7 @@ pub enum ControllerRequest {
         /// The version; all if not said.
         version: Option<u32>,
     },
-    /// What lies on nodes and nobody knows: the asker's, or all if root asks.
+    /// What is stored on nodes and nobody knows: the asker's, or all if root asks.
     Orphans,
     /// Remove these.
     RemoveOrphans,
@@ -234,7 +234,7 @@ pub struct PlacementAdvice {
 pub struct Excluded {
     /// Those that its user excludes.
     pub own: Vec<String>,
-    /// Those where it would find no room, those with least first; at most [`MAX_EXCLUDED`].
+    /// Those where it would find no space, those with least first; at most [`MAX_EXCLUDED`].
     pub full: Vec<String>,
 }
 
@@ -254,7 +254,7 @@ pub struct DatasetInfo {
     pub version: u32,
     /// Bytes of content.
     pub bytes: u64,
-    /// Where its parts lie.
+    /// Where its parts are stored.
     pub nodes: Vec<String>,
     /// Of nodes whose stores have names: in which of them.
     #[serde(default)]
@@ -276,7 +276,7 @@ pub struct DatasetInfo {
     pub jobs: Vec<SlurmJobId>,
 }
 
-/// Something that lies on a node and nobody knows, for people.
+/// Something that is stored on a node and nobody knows, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrphanInfo {
     /// The node.
@@ -332,7 +332,7 @@ pub struct JobInfo {
     pub phase: String,
     /// What has happened to its data, oldest first, each with its time.
     pub history: Vec<(Time, String)>,
-    /// Why it does not go on, if it does not.
+    /// Why it does not continue, if it does not.
     pub waits: Option<String>,
     /// What of its data will soon be removed.
     #[serde(default)]

@@ -46,7 +46,7 @@ pub enum NodeWelcome {
         pieces: bool,
         /// The jobs that it lets in.
         jobs: Vec<SlurmJobId>,
-        /// Keys there may be wrapped with an older secret still: some could not be wrapped anew, or were not seen.
+        /// Keys there may be wrapped with an older secret still: some could not be wrapped again, or were not seen.
         #[serde(default)]
         is_behind: bool,
     },
@@ -85,7 +85,7 @@ pub struct NodeStoreReport {
     pub name: String,
     /// The store.
     pub capacity: StoreCapacity,
-    /// It is not there, as its file system is not mounted: what lies in it is neither lost nor to be had.
+    /// It is not there, as its file system is not mounted: what is in it is neither lost nor to be had.
     #[serde(default)]
     pub is_away: bool,
 }
@@ -145,13 +145,13 @@ pub enum NodeOrder {
 pub struct Mount {
     /// What it is called there.
     pub dataset: String,
-    /// Whose folder it is: what lies there must belong to them.
+    /// Whose folder it is: what is there must belong to them.
     pub owner: Owner,
     /// Relative to the store, or to the job's memory.
     pub path: PathBuf,
     /// Whether it may be written.
     pub writable: bool,
-    /// It lies in the job's memory, in clear.
+    /// It is in the job's memory, in clear.
     #[serde(default)]
     pub in_memory: bool,
     /// It is a partition, in a folder of its own: `$TARN_PARTITION_<dataset>`.
@@ -160,12 +160,12 @@ pub struct Mount {
     /// The partition is spread over the job's nodes.
     #[serde(default)]
     pub spread: Option<PartitionSpread>,
-    /// The store that it lies in, if the node's stores have names.
+    /// The store that it is in, if the node's stores have names.
     #[serde(default)]
     pub store: String,
 }
 
-/// How a partition lies over the nodes of a job.
+/// How a partition is spread over the nodes of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionSpread {
     /// Bytes of a block: `$TARN_BLOCK_<partition>`.

@@ -61,7 +61,7 @@ pub struct Proof {
     /// Of a source: its names, sizes and times when it was read.
     #[serde(default)]
     pub origin: Option<Hash>,
-    /// Its files are sealed: what the others tell is of them as they lie.
+    /// Its files are sealed: what the others tell is of them as they are stored.
     #[serde(default)]
     pub sealed: bool,
 }
@@ -111,7 +111,7 @@ pub enum Work {
         from: Origin,
         /// What it must be. None of a source that nobody has read.
         proof: Option<Proof>,
-        /// It lies sealed in stores, its key beside it.
+        /// It is sealed in stores, its key beside it.
         #[serde(default)]
         sealed: bool,
         /// Into this store. Without a name: where the part is already, else the node's first one.
@@ -152,7 +152,7 @@ pub enum Work {
         /// It is a copy in the job's memory, which holds so many bytes at most, of what is sealed in the store.
         #[serde(default)]
         memory: Option<u64>,
-        /// Of what lies in this store, and in it; without a name, the node's first one.
+        /// Of what is in this store, and in it; without a name, the node's first one.
         #[serde(default)]
         store: String,
     },
@@ -175,7 +175,7 @@ pub enum Work {
     Share {
         /// The job.
         job: SlurmJobId,
-        /// What each of them is called, and the store that it lies in; without a name, the node's first one.
+        /// What each of them is called, and the store that it is in; without a name, the node's first one.
         partitions: Vec<(String, String)>,
     },
     /// A job whose pieces are lent here has the others there: those are opened for its tasks.
@@ -193,7 +193,7 @@ pub enum Work {
         part: Part,
         /// What of it; all if not said. The rest is removed.
         slice: Option<Slice>,
-        /// It lies in the job's memory, and is sealed in the store.
+        /// It is in the job's memory, and is sealed in the store.
         #[serde(default)]
         sealed: bool,
         /// In this store, where the folder was made; without a name, the node's first one.
@@ -205,13 +205,13 @@ pub enum Work {
     Move {
         /// The part.
         part: Part,
-        /// Where it lies.
+        /// Where it is stored.
         from: String,
-        /// Where it is to lie.
+        /// Where it is to be stored.
         to: String,
         /// What it must be.
         proof: Proof,
-        /// It lies in both then.
+        /// It is in both then.
         keep: bool,
     },
     /// Write parts, of this node and of others, merged to a place outside, and read them back.
@@ -234,7 +234,7 @@ pub enum Work {
     },
     /// Read a part again, and compare it with its manifest. What that is goes back: who asks compares it with what was published.
     Check(Part),
-    /// The same of what lies in this store.
+    /// The same of what is in this store.
     CheckIn(Part, String),
     /// Remove these; what is not there is removed.
     Remove(Vec<StoreContent>),
@@ -251,7 +251,7 @@ pub enum StoreContent {
     Part(Part),
     /// What a job has there: the folders that it writes, its views and its partitions.
     Job(SlurmJobId),
-    /// A part, as it lies in one of several stores.
+    /// A part, as it is in one of several stores.
     Copy(Part, String),
 }
 
@@ -285,7 +285,7 @@ pub struct Holding {
     /// Its key could not be wrapped with the newest secret.
     #[serde(default)]
     pub is_behind: bool,
-    /// The store that it lies in, if the node's stores have names. What lies in several is told of for each.
+    /// The store that it is in, if the node's stores have names. What is in several is told of for each.
     #[serde(default)]
     pub store: String,
 }

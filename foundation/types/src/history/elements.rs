@@ -65,7 +65,7 @@ impl History {
     }
 
     /// A part that was not there, or held another entry, changes what a step ranges over.
-    pub(super) fn expand_anew(&mut self, part: PartRef, info: &PartInfo) {
+    pub(super) fn expand_again(&mut self, part: PartRef, info: &PartInfo) {
         let same = self.parts.get(&part).is_some_and(|p| p.class == info.class);
         let Some(start) = self.start.as_ref().filter(|_| !same) else {
             return;

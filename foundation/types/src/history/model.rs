@@ -77,7 +77,7 @@ pub struct Attempt {
     pub ended: Option<(Time, AttemptEnd)>,
     /// What it used; zero until it has ended.
     pub usage: Usage,
-    /// Of a step that goes on from images of its processes.
+    /// Of a step that continues from images of its processes.
     pub images: AttemptImages,
 }
 
@@ -101,7 +101,7 @@ pub struct AttemptImages {
     /// How many were copied to another node.
     #[serde(default, skip_serializing_if = "is_none_of_it")]
     pub copied: u64,
-    /// The newest of these, and where it lies.
+    /// The newest of these, and where it is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buddy: Option<(CheckpointId, TierRef)>,
     /// How many could not be copied.
@@ -391,6 +391,6 @@ pub struct Traffic {
     pub promote: u64,
     /// To a slower tier of the same node.
     pub demote: u64,
-    /// Bytes of inputs that lay where they were needed.
+    /// Bytes of inputs that were stored where they were needed.
     pub retained: u64,
 }

@@ -62,7 +62,7 @@ impl History {
         Some(((info.key.clone(), place), unreachable))
     }
 
-    /// What lies of a part under this key, where nobody can look, is of no use: it was made again under another.
+    /// What is stored of a part under this key, where nobody can look, is of no use: it was made again under another.
     pub(super) fn outdated(&mut self, key: &StoreKey) {
         let first = Place::Node(TierRef {
             node: NodeId(0),
@@ -108,12 +108,12 @@ impl History {
                 let bytes = loss.alone.entry(part.data).or_default();
                 *bytes = bytes.saturating_add(replica.stored);
             }
-            let Some((at, lies)) = self.out_of_reach(part, place, replica) else {
+            let Some((at, replica)) = self.out_of_reach(part, place, replica) else {
                 continue;
             };
             match leaving.contains(&at) {
                 true => drop(self.removed.insert(at, self.now)),
-                false => drop(self.unreachable.insert(at, lies)),
+                false => drop(self.unreachable.insert(at, replica)),
             }
         }
         self.mark_missed_unreachable(node);
@@ -128,11 +128,11 @@ impl History {
         let missed = std::mem::take(&mut self.missed);
         let (here, elsewhere) = missed.into_iter().partition(|((_, p), _)| here(p));
         self.missed = elsewhere;
-        for (at, lies) in here {
+        for (at, replica) in here {
             let current = |info: &crate::part::PartInfo| info.key == at.0;
-            if self.parts.get(&lies.part).is_some_and(current) {
+            if self.parts.get(&replica.part).is_some_and(current) {
                 self.removed.remove(&at);
-                self.unreachable.insert(at, lies);
+                self.unreachable.insert(at, replica);
             }
         }
     }
@@ -162,7 +162,7 @@ impl History {
         self.removed.extend(gone.into_iter().map(|at| (at, now)));
     }
 
-    /// A run that goes on believes in all of its nodes, until it hears otherwise.
+    /// A run that continues believes in all of its nodes, until it hears otherwise.
     pub(super) fn all_nodes_back(&mut self) {
         let open = self.losses.iter().filter(|l| l.back.is_none());
         let lost: Vec<NodeId> = open.map(|l| l.node).collect();

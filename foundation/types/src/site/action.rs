@@ -61,9 +61,9 @@ pub enum SiteAction {
         local_read: u64,
         /// Bytes that its nodes write to their tiers, all nodes together.
         local_write: u64,
-        /// What it writes lies on its nodes' tiers then, in equal shares; otherwise it is in the memory of the job.
+        /// What it writes is stored on its nodes' tiers then, in equal shares; otherwise it is in the memory of the job.
         to_tiers: bool,
-        /// Bytes of its input that lay on its nodes and did not have to be moved for it.
+        /// Bytes of its input that was stored on its nodes and did not have to be moved for it.
         retained: u64,
     },
     /// A job gives its nodes back.
@@ -77,7 +77,7 @@ pub enum SiteAction {
         item: ItemId,
         /// Where they are: one layout.
         nodes: JobNodes,
-        /// How it lies over them.
+        /// How it is spread over them.
         spread: Spread,
     },
     /// Reboot an idle node into another memory mode (ends in `ModeSet`).
@@ -124,7 +124,7 @@ pub struct Move {
     pub from: Where,
     /// To where. Space there is taken from now on, unless the move is `direct`.
     pub to: Where,
-    /// How it lies over the nodes of `to`.
+    /// How it is spread over the nodes of `to`.
     pub spread: Spread,
     /// Streams that the external store sees (see [`super::Store::saturates`]), at least 1.
     pub streams: u32,
@@ -177,10 +177,10 @@ pub enum AllocationReason {
         /// When its nodes are free, from now.
         free_in: Nanos,
     },
-    /// Its input lies there.
+    /// Its input is there.
     WithData,
     /// Its predecessor had these nodes.
     SameNodes,
-    /// It goes on in an allocation that its script already has.
+    /// It continues in an allocation that its script already has.
     Continues,
 }

@@ -63,7 +63,7 @@ pub struct Job {
     pub expect: Nanos,
     /// Jobs that must have ended before, beside the producers of what it reads.
     pub after: Vec<JobId>,
-    /// It goes on in the allocation of this job, on the first `nodes` of its nodes, without queueing: both are parts of
+    /// It continues in the allocation of this job, on the first `nodes` of its nodes, without queueing: both are parts of
     /// one batch script (Weiland, Figure 3). The allocation ends with the last of them.
     pub continues: Option<JobId>,
     /// What it reads.
@@ -77,11 +77,11 @@ pub struct Job {
 pub struct Input {
     /// The item.
     pub item: ItemId,
-    /// How it lies over the job's nodes.
+    /// How it is spread over the job's nodes.
     pub spread: Spread,
 }
 
-/// How an item lies over several nodes.
+/// How an item is spread over several nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
@@ -96,7 +96,7 @@ pub enum Spread {
 pub struct Item {
     /// Bytes, as far as known at submission.
     pub bytes: u64,
-    /// It lies in the external store from the start; nobody writes it.
+    /// It is in the external store from the start; nobody writes it.
     pub outside: bool,
     /// It has to be in the external store in the end.
     pub keep: bool,

@@ -50,7 +50,7 @@ pub struct BytesByWay {
     pub external_out: u64,
     /// Between nodes.
     pub peer: u64,
-    /// Inputs that lay on the job's nodes and were not moved for it.
+    /// Inputs that were stored on the job's nodes and were not moved for it.
     pub retained: u64,
 }
 

@@ -91,7 +91,7 @@ pub(crate) struct SiteJob {
     /// Nodes that its user excludes. `None`: not known, so what it excludes is left as it is.
     #[serde(default)]
     pub(crate) excludes: Option<Vec<String>>,
-    /// The nodes without room for it when it was taken in.
+    /// The nodes without space for it when it was taken in.
     #[serde(default)]
     pub(crate) full: Vec<String>,
     /// As long as it has no nodes: those that it is expected on.

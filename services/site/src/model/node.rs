@@ -89,7 +89,7 @@ impl SiteNodeStore {
         stores.iter().map(level).collect()
     }
 
-    /// Whether a copy in a store that lasts so long may take the place of one that lies here: a loss of power must not take the last one
+    /// Whether a copy in a store that lasts so long may take the place of one that is here: a loss of power must not take the last one
     /// of what had outlived it.
     pub(crate) fn is_replaced_by(&self, is_persistent: bool) -> bool {
         is_persistent || !self.persistent

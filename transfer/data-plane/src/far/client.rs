@@ -1,7 +1,7 @@
 //! The node that uses it.
 
 use super::result;
-use crate::rma::{Lane, RmaDirection};
+use crate::rma::{RmaDirection, WindowClient};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -41,10 +41,10 @@ struct RemoteStorageRequest {
 /// writes by; when one of them is lost, all that was under way ends with `Lost`, and whatever is asked for later.
 #[derive(Debug)]
 pub struct RemoteStorage {
-    lane: Option<Lane>,
-    /// An eventfd, told when the lane has something to tell, and an epoll descriptor that has that, the stream, and the lane's own.
+    window: Option<WindowClient>,
+    /// An eventfd, told when the window has something to tell, and an epoll descriptor that has that, the stream, and the window's own.
     event: Option<[OwnedFd; 2]>,
-    /// When the stream was last seen to be there, what had ended by the lane, and how often that was the same.
+    /// When the stream was last seen to be there, what had ended by the window, and how often that was the same.
     looked: Instant,
     seen: (u64, u32),
     wire: Wire,
@@ -81,7 +81,7 @@ impl RemoteStorage {
         keep_alive(wire.socket())?;
         wire.socket().set_nonblocking(true)?;
         Ok(Self {
-            lane: None,
+            window: None,
             event: None,
             looked: Instant::now(),
             seen: (0, 0),
@@ -117,9 +117,9 @@ impl RemoteStorage {
         let offer = offered?.filter(|offer| offer.provider == provider && offer.size > 0);
         if let Some(offer) = offer {
             let at = self.wire.socket().local_addr()?.ip();
-            self.lane = Lane::open(library, at, offer).ok();
+            self.window = WindowClient::open(library, at, offer).ok();
         }
-        Ok(self.lane.is_some())
+        Ok(self.window.is_some())
     }
 
     fn offered(&mut self) -> io::Result<Option<Offer>> {
@@ -148,18 +148,18 @@ impl RemoteStorage {
         span: MemorySpan,
         ticket: Ticket,
     ) -> Option<SubmitOutcome> {
-        let lane = self
-            .lane
+        let window = self
+            .window
             .as_mut()
-            .filter(|lane| lane.takes(way, at, span))?;
-        if lane.begin(way, at, span, ticket).is_err() {
+            .filter(|window| window.takes(way, at, span))?;
+        if window.begin(way, at, span, ticket).is_err() {
             // It is told when ends are taken.
             self.lost = true;
         }
         Some(SubmitOutcome::Pending)
     }
 
-    /// The stream is there, however long nothing is asked on it; where nothing ends by the lane, the node is asked whether its window is good.
+    /// The stream is there, however long nothing is asked on it; where nothing ends by the window, the node is asked whether its window is good.
     fn look(&mut self, ended: u64) -> io::Result<()> {
         if self.looked.elapsed() < LOOK {
             return Ok(());
@@ -262,10 +262,10 @@ impl RemoteStorage {
         &mut self,
         ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>),
     ) -> io::Result<()> {
-        if let Some(lane) = &mut self.lane {
-            lane.reap(&mut |ticket, bytes| ended(ticket, Ok(bytes)))?;
-            if self.asked.is_empty() && self.waiting.is_empty() && !lane.is_idle() {
-                let ended = lane.ended();
+        if let Some(window) = &mut self.window {
+            window.reap(&mut |ticket, bytes| ended(ticket, Ok(bytes)))?;
+            if self.asked.is_empty() && self.waiting.is_empty() && !window.is_idle() {
+                let ended = window.ended();
                 return self.look(ended);
             }
         }
@@ -370,8 +370,8 @@ impl RemoteStorage {
         }
         let all = self.asked.drain(..).chain(self.waiting.drain(..));
         let all = all.filter_map(|piece| piece.ends);
-        let lane = self.lane.take().map_or_else(Vec::new, Lane::lose);
-        for ticket in all.chain(lane) {
+        let window = self.window.take().map_or_else(Vec::new, WindowClient::lose);
+        for ticket in all.chain(window) {
             ended(ticket, Err(StorageRequestError::Lost));
         }
     }
@@ -438,7 +438,11 @@ impl Storage for RemoteStorage {
         }
         // What is lost here is told when ends are taken.
         if let Some([event, _]) = &self.event
-            && (self.lost || self.lane.as_ref().is_some_and(|lane| !lane.may_sleep()))
+            && (self.lost
+                || self
+                    .window
+                    .as_ref()
+                    .is_some_and(|window| !window.may_sleep()))
         {
             let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
         }
@@ -466,8 +470,8 @@ impl Storage for RemoteStorage {
         if add(self.wire.socket().as_fd()).is_err() {
             return false;
         }
-        if let Some(lane) = &self.lane
-            && lane.descriptor().is_none_or(|fd| add(fd).is_err())
+        if let Some(window) = &self.window
+            && window.descriptor().is_none_or(|fd| add(fd).is_err())
         {
             return false;
         }

@@ -302,7 +302,7 @@ impl RmaEndpoint {
         let context = Arc::into_raw(Arc::clone(&flight));
         let context = context.cast_mut().cast();
         let (shim, tf) = (&self.shim, self.tf);
-        // SAFETY, of both: `start` has room for `len` bytes and stays where it is: nobody takes the vector out of the flight before the
+        // SAFETY, of both: `start` has space for `len` bytes and stays where it is: nobody takes the vector out of the flight before the
         // endpoint says that it is over, and until then the endpoint holds the flight by `context`.
         let rc = match way {
             // SAFETY: see above.
@@ -432,7 +432,7 @@ impl Numbered {
     ) -> io::Result<()> {
         let length = size.min(TRIAL as u64);
         let start = NonNull::from(&mut *self.trial).cast();
-        // SAFETY: it lies there for as long as this does, whose endpoint is stopped before, or until it is leaked.
+        // SAFETY: it is there for as long as this does, whose endpoint is stopped before, or until it is leaked.
         let memory = unsafe { ProgramMemory::new(start, TRIAL, true) };
         let span = memory.span(start.addr().get() as u64, length);
         let span = span.ok_or(io::ErrorKind::InvalidInput)?;

@@ -49,9 +49,9 @@ impl Registry for Echo {
             }
             b"slow" => {
                 std::thread::sleep(Duration::from_millis(4500));
-                Ok(Called::Said(b"at last".to_vec()))
+                Ok(Called::Reply(b"at last".to_vec()))
             }
-            said => Ok(Called::Said(said.repeat(3))),
+            said => Ok(Called::Reply(said.repeat(3))),
         }
     }
 }

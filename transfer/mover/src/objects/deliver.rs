@@ -33,7 +33,7 @@ pub(super) const PART: u64 = 8 << 20;
 const MAX_PARTS: u64 = 10_000;
 /// Bytes of an object (Amazon S3's old bound, which others keep to).
 const MAX_OBJECT: u64 = 5 << 40;
-/// How often a file goes up in parts, where the store wants it anew because somebody else puts an object there at the same time.
+/// How often a file goes up in parts, where the store wants it again because somebody else puts an object there at the same time.
 const UPLOADS: u32 = 3;
 /// The file's time, as rclone writes and reads it.
 const TIME: &str = "mtime";

@@ -19,7 +19,7 @@ const FILE_MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
 const SECOND: i64 = 1_000_000_000;
 
-/// What lies below a tree's prefix.
+/// What is below a tree's prefix.
 #[derive(Default)]
 pub(crate) struct TreeListing {
     /// The objects, by path.
@@ -29,7 +29,7 @@ pub(crate) struct TreeListing {
     /// tarn's own manifest.
     pub(crate) marker: Option<ObjectMetadata>,
     /// What it says.
-    pub(crate) said: MarkerEntries,
+    pub(crate) marked: MarkerEntries,
     /// The note of an upload that a delivery has under way, or had when it was killed.
     pub(crate) upload: Option<ObjectMetadata>,
 }
@@ -106,7 +106,7 @@ pub(crate) fn listed(
         listing.add(at, found)
     })?;
     if let Some(found) = &listing.marker {
-        listing.said = marker::read(store, at, found, watch)?;
+        listing.marked = marker::read(store, at, found, watch)?;
     }
     Ok(listing)
 }
@@ -143,7 +143,7 @@ impl TreeListing {
 
     /// What tarn has put as this object, if it still is that.
     pub(crate) fn known(&self, path: &[u8], found: &ObjectMetadata) -> Option<&Entry> {
-        let (entry, etag) = self.said.get(path)?;
+        let (entry, etag) = self.marked.get(path)?;
         let same = matches!(entry.kind, EntryKind::File { size, .. } if size == found.size);
         (same && *etag == found.etag).then_some(entry)
     }
@@ -159,7 +159,7 @@ impl TreeListing {
             entries.insert(path.clone(), known.unwrap_or_else(|| plain(path, found)));
         }
         // Folders and links are where no object is now.
-        for (path, (entry, _)) in &self.said {
+        for (path, (entry, _)) in &self.marked {
             if !matches!(entry.kind, EntryKind::File { .. }) {
                 entries.entry(path.clone()).or_insert_with(|| entry.clone());
             }
@@ -179,10 +179,10 @@ impl TreeListing {
                 match entries.entry(folder.into()) {
                     Slot::Vacant(slot) => drop(slot.insert(self::folder(folder, mtime))),
                     Slot::Occupied(slot) if slot.get().is_folder() => {
-                        let said = self.said.contains_key(folder);
+                        let is_marked = self.marked.contains_key(folder);
                         let entry = slot.into_mut();
                         // As new as the newest in it.
-                        entry.mtime = entry.mtime.max(if said { i64::MIN } else { mtime });
+                        entry.mtime = entry.mtime.max(if is_marked { i64::MIN } else { mtime });
                     }
                     Slot::Occupied(_) => return Err(collision(at, folder, &path)),
                 }

@@ -75,7 +75,7 @@ pub(crate) fn read(
     body.fill(&mut bytes)?;
     drop(body);
     let tree = Manifest::decode(&bytes).map_err(|e| damaged(e.to_string()))?;
-    let said = tree.entries.into_iter().map(|entry| {
+    let marked = tree.entries.into_iter().map(|entry| {
         let own = entry.xattrs.iter().find(|x| *x.0 == *ETAG);
         let etag = own.map(|x| String::from_utf8_lossy(&x.1).into_owned());
         let plain = Entry {
@@ -85,5 +85,5 @@ pub(crate) fn read(
         };
         (plain.path.clone(), (plain, etag.unwrap_or_default()))
     });
-    Ok(said.collect())
+    Ok(marked.collect())
 }

@@ -1,4 +1,4 @@
-//! What lies where a tree, or an object, is to be put, and whose it is: each object says its owner.
+//! What is already in the place of a tree, or an object, and whose it is: each object says its owner.
 
 use super::listing::{TreeListing, listed};
 use super::{STREAMS, StoreLocation, marker, together, upload};
@@ -27,7 +27,7 @@ pub(super) struct There {
     pub(super) hash: Option<Hash>,
 }
 
-/// What lies below a prefix, and of each object what is known.
+/// What is below a prefix, and of each object what is known.
 pub(super) type Owned = (TreeListing, BTreeMap<Box<[u8]>, There>);
 
 /// Who delivers, and what makes way.
@@ -123,7 +123,7 @@ fn check_own_objects(
             Over::Unfinished if own && name == upload::NAME => {}
             Over::Own | Over::Unfinished => return Err(foreign(place, over, name.as_bytes())),
             // What somebody else's says is nobody's word here.
-            Over::All if !own && name == marker::NAME => listing.said.clear(),
+            Over::All if !own && name == marker::NAME => listing.marked.clear(),
             Over::All => {}
         }
     }

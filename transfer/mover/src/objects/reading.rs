@@ -124,17 +124,18 @@ fn read_sealed_peer(
     from: u64,
     bytes: &mut [u8],
 ) -> Result<()> {
-    let lies = |offset, len| {
+    let piece_of = |offset, len| {
         let (offset, len) = stretch(offset, len);
         Piece { path, offset, len }
     };
     let mut pieces = vec![sealed_file::header(path)];
     match bytes.is_empty() {
         // It has a proof all the same.
-        true => pieces.push(lies(0, 0)),
+        true => pieces.push(piece_of(0, 0)),
         false => {
             let chunks = bytes.chunks(CHUNK).enumerate();
-            pieces.extend(chunks.map(|(at, c)| lies(from + (at * CHUNK) as u64, c.len() as u64)));
+            pieces
+                .extend(chunks.map(|(at, c)| piece_of(from + (at * CHUNK) as u64, c.len() as u64)));
         }
     }
     stream.ask(&pieces)?;

@@ -126,7 +126,7 @@ impl PeerStream for ObjectTreeStream<'_> {
         for piece in pieces {
             let range = piece.offset..piece.offset + piece.len;
             match self.wanted.back_mut() {
-                // One request for what lies together.
+                // One request for what is together.
                 Some((path, last)) if **path == *piece.path && last.end == range.start => {
                     last.end = range.end;
                 }

@@ -1,4 +1,4 @@
-//! The upload that a delivery has under way, noted in the tree itself: who comes after a delivery that was killed goes on with it or
+//! The upload that a delivery has under way, noted in the tree itself: who comes after a delivery that was killed continues with it or
 //! ends it, and nobody else's. docs/reference/formats.md has the text.
 
 use super::StoreLocation;
@@ -70,7 +70,7 @@ pub(crate) fn noted(
     anybody: bool,
     control: &Control,
 ) -> Result<UploadNote> {
-    // Where the key has no room for a note there is none.
+    // Where the key has no space for a note there is none.
     let Ok(at) = place.note() else {
         return Ok(UploadNote::Nothing);
     };

@@ -1,4 +1,4 @@
-//! Taking back what a delivery that does not go on has left in a store.
+//! Taking back what a delivery that does not continue has left in a store.
 
 use super::owned::of_owner;
 use super::upload::UploadNote;
@@ -7,7 +7,7 @@ use crate::error::Result;
 use tarn_ports::{Control, MoverError, ObjectStoreError};
 use tarn_types::object::ObjectUrl;
 
-/// Whether what lies there is a delivery of this owner's that came to its end.
+/// Whether what is there is a delivery of this owner's that came to its end.
 pub(crate) fn is_whole(place: &StoreLocation<'_>, owner: &str, control: &Control) -> Result<bool> {
     let last = match place.at.is_tree() {
         true => place.own(marker::NAME)?,

@@ -30,7 +30,7 @@ struct QueuedRmaRequest {
 }
 
 /// Reads and writes of a window.
-pub(crate) struct Lane {
+pub(crate) struct WindowClient {
     endpoint: Numbered,
     peer: u64,
     offer: Offer,
@@ -74,17 +74,17 @@ impl InFlightBytes {
     }
 }
 
-impl std::fmt::Debug for Lane {
+impl std::fmt::Debug for WindowClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "Lane({}, {} under way)",
+            "WindowClient({}, {} under way)",
             self.offer.provider, self.under_way.count
         )
     }
 }
 
-impl Lane {
+impl WindowClient {
     /// To the window that a node offers which this one, at an address of its own, reaches by a stream.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl Lane {
     /// Begins what waits, as far as it can be.
     ///
     /// # Errors
-    /// As [`Lane::begin`].
+    /// As [`WindowClient::begin`].
     pub(crate) fn push(&mut self) -> io::Result<()> {
         while let Some(first) = self.waiting.front() {
             if !self.try_begin(*first)? {
@@ -186,7 +186,7 @@ impl Lane {
         all.and_then(|()| self.push())
     }
 
-    /// What becomes readable when something may have ended, unless [`Lane::may_sleep`] says no; none where the provider cannot say.
+    /// What becomes readable when something may have ended, unless [`WindowClient::may_sleep`] says no; none where the provider cannot say.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.endpoint.descriptor()
     }
@@ -214,7 +214,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for WindowClient {
     fn drop(&mut self) {
         let until = Instant::now() + FAREWELL;
         for it in self.waiting.drain(..) {
