@@ -8,6 +8,7 @@ mod hub;
 mod line;
 mod meeting;
 mod one_sided;
+mod peer;
 mod serve;
 mod socket;
 mod state;

@@ -1,10 +1,10 @@
 //! A rank that has come.
 
-use crate::calls::{RankCall, RankPeer, open};
 use crate::folder::{self, AGAIN, PrivateFolder, RankLock, TIMEOUT};
 use crate::greet::{ConnectionRole, GreetingReply, PROOF, ProgramKey, RankGreeting, random};
 use crate::hub::Hub;
 use crate::line::{FrameConnection, malformed};
+use crate::peer::{RankCall, RankPeer, open};
 use crate::serve::THREAD;
 use crate::socket::{Listener, RankSocket, deadline};
 use crate::state::{MeetingContext, rank};
@@ -165,15 +165,17 @@ impl Meeting {
     }
 
     /// Has bytes go to ranks of other nodes, and come from there, by this, as far as those have the same; before others are served. Where
-    /// that cannot be had all goes by streams, and why is told ([`Ranks::detour`]).
-    pub fn reach_by(&self, one_sided: Result<Arc<dyn OneSided>, String>) {
-        match one_sided {
-            // A second one is not needed.
-            Ok(one_sided) => drop(self.shared().one_sided.set(one_sided)),
-            Err(why) => self.shared().note_detour(format!(
-                "copies go to other nodes and come back by TCP: {why}"
-            )),
-        }
+    /// that cannot be had all goes by streams ([`Meeting::report_streams_only`]).
+    pub fn reach_by(&self, one_sided: Arc<dyn OneSided>) {
+        // A second one is not needed.
+        drop(self.shared().one_sided.set(one_sided));
+    }
+
+    /// All bytes go by streams, although they were to go otherwise: [`Ranks::detour`] returns why.
+    pub fn report_streams_only(&self, why: impl std::fmt::Display) {
+        self.shared().note_detour(format!(
+            "copies go to other nodes and come back by TCP: {why}"
+        ));
     }
 
     fn shared(&self) -> &MeetingContext {

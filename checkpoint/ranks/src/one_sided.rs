@@ -1,8 +1,8 @@
 //! What ranks of different nodes write to each other, and read, by [`OneSided`]: announced, confirmed and proven by the stream, which all
 //! goes by where that does not work.
 
-use crate::calls::{RankCall, RankReply, receive, send};
 use crate::line::malformed;
+use crate::peer::{RankCall, RankCallError, RankReply, WindowName, receive, send};
 use crate::socket::{RankSocket, deadline};
 use crate::state::rank;
 use crate::wire::{FrameFields, MAX_TEXT, RankRequest, SHOWN};
@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_ports::{OneSided, RanksError};
 
@@ -18,9 +18,6 @@ use tarn_ports::{OneSided, RanksError};
 const WORTH: usize = 64 << 10;
 /// Without a byte for so long, or for half of the time that there is, it is given up.
 const STALL: Duration = Duration::from_secs(10);
-
-/// A window at a rank: the generation that it is for, and the words that name it.
-pub(crate) type WindowName = (u64, Arc<[u8]>);
 
 /// Goes on waiting as long as the stream says nothing and the time is not over.
 fn patient(socket: &RankSocket, until: Instant) -> io::Result<()> {
@@ -49,10 +46,12 @@ fn address(socket: &RankSocket) -> io::Result<IpAddr> {
 /// What became of it: a rank that is gone is not the fault of what moved bytes.
 fn outcome<T>(moved: io::Result<T>) -> RankReply<T> {
     match moved {
-        Ok(moved) => Ok(Ok(moved)),
-        Err(e) if e.kind() == ErrorKind::UnexpectedEof => Err(e),
-        Err(e) if e.kind() == ErrorKind::TimedOut => Ok(Err("nothing came through in time".into())),
-        Err(e) => Ok(Err(e.to_string())),
+        Ok(moved) => Ok(moved),
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => Err(e.into()),
+        Err(e) if e.kind() == ErrorKind::TimedOut => Err(RankCallError::Refused(
+            "nothing came through in time".into(),
+        )),
+        Err(e) => Err(RankCallError::Refused(e.to_string())),
     }
 }
 
@@ -63,14 +62,24 @@ fn reason(e: RanksError) -> String {
     }
 }
 
-impl RankCall<'_> {
-    fn one_sided(&self) -> Option<&dyn OneSided> {
-        let far = self.folder.is_none();
-        self.shared.one_sided.get().filter(|_| far).map(|o| &**o)
+/// The way to a rank of another node beside the stream.
+pub(crate) struct OneSidedPath<'a> {
+    call: &'a RankCall<'a>,
+    one_sided: &'a dyn OneSided,
+}
+
+impl<'a> OneSidedPath<'a> {
+    /// None for a rank of this node, and where there are streams only.
+    pub(crate) fn of(call: &'a RankCall<'a>) -> Option<Self> {
+        let one_sided = call.shared.one_sided.get()?;
+        call.folder.is_none().then_some(Self {
+            call,
+            one_sided: &**one_sided,
+        })
     }
 
     fn window(&self) -> MutexGuard<'_, Option<WindowName>> {
-        let window = self.peer.window.lock();
+        let window = self.call.peer.window.lock();
         window.unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,25 +87,22 @@ impl RankCall<'_> {
         *self.window() = None;
     }
 
-    pub(crate) fn note_detour(&self, why: &str) {
-        let name = self.one_sided().map_or("", |o| o.name());
-        let who = rank(self.to);
+    /// Bytes went by the stream because of this.
+    pub(crate) fn note_detour(&self, why: RanksError) {
+        let (name, who, why) = (self.one_sided.name(), rank(self.call.to), reason(why));
         let text = format!("bytes go between this rank and {who} by TCP, not by {name}: {why}");
-        self.shared.note_detour(text);
+        self.call.shared.note_detour(text);
     }
 
-    /// Asks for a window onto what was granted.
-    pub(crate) fn ask_window(&self, generation: u64) {
-        if self.one_sided().is_none() {
-            return;
-        }
-        let asked = self.run(|socket, until| {
+    /// Requests a window onto what was granted.
+    pub(crate) fn request_window(&self, generation: u64) {
+        let words = self.call.run(|socket, until| {
             send(socket, &RankRequest::Window(generation), until)?;
             receive(socket, MAX_TEXT, until)
         });
-        match asked {
+        match words {
             Ok(words) => *self.window() = Some((generation, words.into())),
-            Err(e) => self.note_detour(&reason(e)),
+            Err(why) => self.note_detour(why),
         }
     }
 
@@ -109,34 +115,26 @@ impl RankCall<'_> {
         generation: u64,
         at: u64,
         bytes: &[u8],
-    ) -> Result<Option<u64>, String> {
+    ) -> Result<Option<u64>, RanksError> {
         let window = self.window().clone().filter(|(of, _)| *of == generation);
-        let (Some(one_sided), Some((_, words))) = (self.one_sided(), window) else {
+        let Some((_, words)) = window.filter(|_| !bytes.is_empty()) else {
             return Ok(None);
         };
-        if bytes.is_empty() {
-            return Ok(None);
-        }
-        let written = self.run(|socket, until| {
+        let written = self.call.run(|socket, until| {
             let give_up = half(until);
             send(socket, &RankRequest::Comes, until)?;
             let mut waits = || patient(socket, give_up);
             let here = address(socket)?;
-            let moved = one_sided.write(here, &words, at, bytes, &mut waits);
-            if let Err(why) = outcome(moved)? {
-                return Ok(Err(why));
-            }
+            outcome(self.one_sided.write(here, &words, at, bytes, &mut waits))?;
             let landed = RankRequest::Landed(generation, at, bytes.len() as u64);
             send(socket, &landed, until)?;
-            match receive(socket, 8, until)? {
-                Ok(sum) => FrameFields(&sum).u64().ok_or_else(malformed).map(Ok),
-                Err(why) => Ok(Err(why)),
-            }
+            let sum = receive(socket, 8, until)?;
+            Ok(FrameFields(&sum).u64().ok_or_else(malformed)?)
         });
-        written.map(Some).map_err(|e| {
+        if written.is_err() {
             self.forget_window();
-            reason(e)
-        })
+        }
+        written.map(Some)
     }
 
     /// Reads bytes of a medium by windows; how many are there, and why not all.
@@ -146,47 +144,49 @@ impl RankCall<'_> {
         at: u64,
         into: &mut [u8],
         arrived: &mut dyn FnMut(&[u8]),
-    ) -> (usize, Option<String>) {
-        let plain = self.peer.plain.load(Ordering::Relaxed);
-        let Some(one_sided) = self.one_sided().filter(|_| !plain) else {
+    ) -> (usize, Option<RanksError>) {
+        if self.call.peer.plain.load(Ordering::Relaxed) {
             return (0, None);
-        };
+        }
+        let RankCall {
+            until: end_of_call,
+            within,
+            ..
+        } = self.call;
         let there = Cell::new(0);
         while into.len() - there.get() >= WORTH {
             let begun = there.get();
             let end = (begun + SHOWN).min(into.len());
-            let read = self.run(|socket, until| {
+            let read = self.call.run(|socket, until| {
                 let show = RankRequest::Show(at + begun as u64, end - begun, medium);
                 send(socket, &show, until)?;
-                let words = match receive(socket, MAX_TEXT, until)? {
-                    Ok(words) => words,
-                    Err(why) => return Ok(Err(why)),
-                };
+                let words = receive(socket, MAX_TEXT, until)?;
                 let give_up = Cell::new(half(until));
                 let mut waits = || patient(socket, give_up.get());
                 let mut came = |part: &[u8]| {
                     there.set(begun + part.len());
                     // However slow it is: only what stands still is given up.
-                    self.until.set(deadline(self.within));
-                    give_up.set(half(self.until.get()));
+                    end_of_call.set(deadline(*within));
+                    give_up.set(half(end_of_call.get()));
                     // Of later windows it is told at their end.
                     if begun == 0 {
                         arrived(part);
                     }
                 };
                 let part = &mut into[begun..end];
-                let moved = one_sided.read(address(socket)?, &words, part, &mut waits, &mut came);
-                if let Err(why) = outcome(moved)? {
-                    return Ok(Err(why));
-                }
-                send(socket, &RankRequest::Seen, self.until.get())?;
-                Ok(Ok(()))
+                let here = address(socket)?;
+                let moved = self
+                    .one_sided
+                    .read(here, &words, part, &mut waits, &mut came);
+                outcome(moved)?;
+                send(socket, &RankRequest::Seen, end_of_call.get())?;
+                Ok(())
             });
             if begun > 0 && there.get() > begun {
                 arrived(&into[..there.get()]);
             }
-            if let Err(e) = read {
-                return (there.get(), Some(reason(e)));
+            if let Err(why) = read {
+                return (there.get(), Some(why));
             }
         }
         (there.get(), None)

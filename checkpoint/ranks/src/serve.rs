@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tarn_ports::RankServiceError::{self, Unserved};
 use tarn_ports::{KeepAliveGuard, OneSided, RankService};
 use tarn_sys::signals::Blocked;
 use tarn_types::strangers::sent_away;
@@ -159,7 +160,7 @@ fn serve(shared: &MeetingContext, socket: &RankSocket, of: u32) -> io::Result<()
             continue;
         }
         let host = shared.lock().host.clone();
-        let host = host.ok_or_else(|| "it does not serve others yet".to_owned());
+        let host = host.ok_or(Unserved("it does not serve others yet"));
         let done = host.and_then(|host| found(shared, socket, &*host, of, &asked));
         let until = Instant::now() + STALL;
         match done {
@@ -173,8 +174,9 @@ fn serve(shared: &MeetingContext, socket: &RankSocket, of: u32) -> io::Result<()
                 socket.send_file(&file, at, len, until)
             }
             Err(why) => {
-                let why = short(&why);
-                socket.send_all(&head(1, why.len()), why, until)
+                let text = why.to_string();
+                let text = short(&text);
+                socket.send_all(&head(1, text.len()), text, until)
             }
         }?;
     }
@@ -187,8 +189,7 @@ fn found(
     host: &dyn RankService,
     of: u32,
     asked: &RankRequest<'_>,
-) -> Result<ServedData, String> {
-    let text = |e: io::Error| e.to_string();
+) -> Result<ServedData, RankServiceError> {
     Ok(match *asked {
         RankRequest::Grant(generation, bytes) => {
             let name = host.grant(of, generation, bytes)?;
@@ -210,7 +211,7 @@ fn found(
             let (one_sided, here) = means(shared, socket)?;
             let mut words = Vec::new();
             host.window(of, generation, &mut |file, size| {
-                let (hold, told) = one_sided.open(here, file, 0..size, true).map_err(text)?;
+                let (hold, told) = one_sided.open(here, file, 0..size, true)?;
                 words = told.into();
                 Ok(hold)
             })?;
@@ -220,8 +221,8 @@ fn found(
             let (one_sided, here) = means(shared, socket)?;
             let (file, stretch) = stretch(host, medium, at, len)?;
             let shown = one_sided.open(here, file.as_fd(), stretch, false);
-            let (hold, words) = shown.map_err(text)?;
-            let attends = one_sided.attend(here).map_err(text)?;
+            let (hold, words) = shown?;
+            let attends = one_sided.attend(here)?;
             ServedData::Shown(Box::new((hold, attends)), words.into())
         }
         RankRequest::Comes | RankRequest::Seen => ServedData::Words(Vec::new()),
@@ -234,28 +235,31 @@ fn stretch(
     medium: &str,
     at: u64,
     len: usize,
-) -> Result<(OwnedFd, Range<u64>), String> {
+) -> Result<(OwnedFd, Range<u64>), RankServiceError> {
     let file = host.file(medium)?;
-    let size = fstat(&file).map_err(|e| e.to_string())?.st_size as u64;
+    let size = fstat(&file).map_err(io::Error::from)?.st_size as u64;
     let end = at.checked_add(len as u64).filter(|end| *end <= size);
-    Ok((file, at..end.ok_or("it ends before that")?))
+    Ok((file, at..end.ok_or(Unserved("it ends before that"))?))
 }
 
 /// What the caller and this rank may reach each other by, beside streams.
 fn means<'a>(
     shared: &'a MeetingContext,
     socket: &RankSocket,
-) -> Result<(&'a dyn OneSided, IpAddr), String> {
+) -> Result<(&'a dyn OneSided, IpAddr), RankServiceError> {
     let one_sided = shared.one_sided.get();
-    let one_sided = one_sided.ok_or("it goes by TCP alone")?;
-    let here = socket.here().ok_or("they are on one node")?;
+    let one_sided = one_sided.ok_or(Unserved("it goes by TCP alone"))?;
+    let here = socket.here().ok_or(Unserved("they are on one node"))?;
     Ok((&**one_sided, here))
 }
 
 /// Has what the caller does get on.
-fn attend(shared: &MeetingContext, socket: &RankSocket) -> Result<KeepAliveGuard, String> {
+fn attend(
+    shared: &MeetingContext,
+    socket: &RankSocket,
+) -> Result<KeepAliveGuard, RankServiceError> {
     let (one_sided, here) = means(shared, socket)?;
-    one_sided.attend(here).map_err(|e| e.to_string())
+    Ok(one_sided.attend(here)?)
 }
 
 /// What was asked for.

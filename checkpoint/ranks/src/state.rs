@@ -17,7 +17,7 @@ use tarn_ports::{Carried, OneSided, RankProgress, RankService, RanksError};
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Everybody's words, by rank, or why there are none.
-type Words = Result<Vec<Box<[u8]>>, String>;
+type Words = Result<Vec<Box<[u8]>>, RanksError>;
 
 /// A connection that came in.
 pub(crate) struct IncomingConnection {
@@ -96,6 +96,11 @@ impl CarriedCounters {
             fetched_by_stream: read(&self.fetched_by_stream),
         }
     }
+}
+
+/// An exchange that the hub ends without words.
+fn refused(why: String) -> RanksError {
+    RanksError::Refused { who: rank(0), why }
 }
 
 /// A rank's name in errors.
@@ -191,7 +196,7 @@ impl MeetingContext {
             if let Some(Some(words)) = state.waiting.get_mut(&number) {
                 let words = std::mem::replace(words, Ok(Vec::new()));
                 state.waiting.remove(&number);
-                return words.map_err(|why| RanksError::Refused { who: rank(0), why });
+                return words;
             }
             if let Some(gone) = state.broken() {
                 state.waiting.remove(&number);
@@ -272,12 +277,15 @@ impl MeetingContext {
         let mut state = self.lock();
         match said {
             FromHub::Words(number, words) => {
-                let whole = words.len() == self.ranks as usize;
-                let why = || Err(format!("it sent {} words", words.len()));
-                let words = if whole { Ok(words) } else { why() };
+                let count = words.len();
+                let words = if count == self.ranks as usize {
+                    Ok(words)
+                } else {
+                    Err(refused(format!("it sent {count} words")))
+                };
                 state.end_exchange(number, words);
             }
-            FromHub::No(number, why) => state.end_exchange(number, Err(why)),
+            FromHub::No(number, why) => state.end_exchange(number, Err(refused(why))),
             FromHub::Least(least) => state.least = least,
             FromHub::Gone(rank, in_order, why) => state.note_gone(rank, in_order, why),
             FromHub::Missing(number, who) => state.missing = Some((number, who)),

@@ -3,11 +3,12 @@
 mod common;
 
 use common::{LONG, SHORT, all, far_program, far_program_at, folder, free_port, lost, program};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tarn_ports::RankServiceError::{self, Unserved};
 use tarn_ports::{RankService, Ranks, RanksError};
 use tarn_ranks::Meeting;
 use tarn_types::crc::crc;
@@ -17,28 +18,36 @@ use tarn_types::crc::crc;
 struct Memory(Mutex<(u32, u64, Vec<u8>)>);
 
 impl RankService for Memory {
-    fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, String> {
+    fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, RankServiceError> {
         if bytes > 1 << 30 {
-            return Err("that's more than there is".into());
+            return Err(Unserved("that's more than there is"));
         }
         *self.0.lock().unwrap() = (of, generation, vec![0; bytes as usize]);
         Ok(format!("staging of {of}"))
     }
 
-    fn put(&self, of: u32, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, String> {
+    fn put(
+        &self,
+        of: u32,
+        generation: u64,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<u64, RankServiceError> {
         let mut memory = self.0.lock().unwrap();
         if (memory.0, memory.1) != (of, generation) {
-            return Err("nothing was granted".into());
+            return Err(Unserved("nothing was granted"));
         }
         let place = memory.2.get_mut(at as usize..at as usize + bytes.len());
-        place.ok_or("less was granted")?.copy_from_slice(bytes);
+        place
+            .ok_or(Unserved("less was granted"))?
+            .copy_from_slice(bytes);
         Ok(crc(bytes))
     }
 
-    fn file(&self, medium: &str) -> Result<OwnedFd, String> {
+    fn file(&self, medium: &str) -> Result<OwnedFd, RankServiceError> {
         match medium {
             "0/0.staging" => Ok(file(&self.0.lock().unwrap().2)),
-            _ => Err(format!("there is no {medium}")),
+            _ => Err(io::Error::other(format!("there is no {medium}")).into()),
         }
     }
 }
@@ -173,18 +182,18 @@ fn threads_of_one_rank_ask_at_the_same_time_and_a_rank_asks_itself() {
 struct Slow(AtomicBool);
 
 impl RankService for Slow {
-    fn grant(&self, _: u32, _: u64, _: u64) -> Result<String, String> {
+    fn grant(&self, _: u32, _: u64, _: u64) -> Result<String, RankServiceError> {
         while !self.0.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(String::new())
     }
 
-    fn put(&self, _: u32, _: u64, _: u64, _: &[u8]) -> Result<u64, String> {
+    fn put(&self, _: u32, _: u64, _: u64, _: &[u8]) -> Result<u64, RankServiceError> {
         panic!("a host that has an error")
     }
 
-    fn file(&self, _: &str) -> Result<OwnedFd, String> {
+    fn file(&self, _: &str) -> Result<OwnedFd, RankServiceError> {
         Ok(file(&[0; 100]))
     }
 }
@@ -259,16 +268,16 @@ fn who_has_ended_is_asked_in_vain() {
 struct Owner(Mutex<Option<Arc<Meeting>>>);
 
 impl RankService for Owner {
-    fn grant(&self, _: u32, _: u64, _: u64) -> Result<String, String> {
+    fn grant(&self, _: u32, _: u64, _: u64) -> Result<String, RankServiceError> {
         drop(self.0.lock().unwrap().take());
         Ok("the last".into())
     }
 
-    fn put(&self, _: u32, _: u64, _: u64, _: &[u8]) -> Result<u64, String> {
+    fn put(&self, _: u32, _: u64, _: u64, _: &[u8]) -> Result<u64, RankServiceError> {
         Ok(0)
     }
 
-    fn file(&self, _: &str) -> Result<OwnedFd, String> {
+    fn file(&self, _: &str) -> Result<OwnedFd, RankServiceError> {
         Ok(file(&[0; 100]))
     }
 }

@@ -16,7 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use tarn_data_plane::{LIBRARY, Rma};
 use tarn_ports::ranks::OpenWindow;
-use tarn_ports::{Carried, ExposedExtent, KeepAliveGuard, OneSided, RankService, Ranks};
+use tarn_ports::{
+    Carried, ExposedExtent, KeepAliveGuard, OneSided, RankService, RankServiceError, Ranks,
+};
 use tarn_ranks::Meeting;
 use tarn_types::crc::crc;
 
@@ -58,11 +60,14 @@ struct Granted {
 struct Memory(Mutex<Option<Granted>>);
 
 impl Memory {
-    fn granted(&self, generation: u64) -> Result<MutexGuard<'_, Option<Granted>>, String> {
+    fn granted(
+        &self,
+        generation: u64,
+    ) -> Result<MutexGuard<'_, Option<Granted>>, RankServiceError> {
         let granted = self.0.lock().unwrap();
         match &*granted {
             Some(g) if g.generation == generation => Ok(granted),
-            _ => Err("nothing was granted".into()),
+            _ => Err(RankServiceError::Unserved("nothing was granted")),
         }
     }
 
@@ -77,7 +82,7 @@ impl Memory {
 }
 
 impl RankService for Memory {
-    fn grant(&self, _: u32, generation: u64, bytes: u64) -> Result<String, String> {
+    fn grant(&self, _: u32, generation: u64, bytes: u64) -> Result<String, RankServiceError> {
         let mut granted = self.0.lock().unwrap();
         *granted = None;
         let file = memfd_create("tarn-test", MemfdFlags::CLOEXEC).unwrap();
@@ -90,7 +95,7 @@ impl RankService for Memory {
         Ok("memory".into())
     }
 
-    fn put(&self, _: u32, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, String> {
+    fn put(&self, _: u32, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, RankServiceError> {
         let mut granted = self.granted(generation)?;
         let granted = granted.as_mut().unwrap();
         granted.window = None;
@@ -98,7 +103,12 @@ impl RankService for Memory {
         Ok(crc(bytes))
     }
 
-    fn window(&self, _: u32, generation: u64, open: &mut OpenWindow<'_>) -> Result<(), String> {
+    fn window(
+        &self,
+        _: u32,
+        generation: u64,
+        open: &mut OpenWindow<'_>,
+    ) -> Result<(), RankServiceError> {
         let mut granted = self.granted(generation)?;
         let granted = granted.as_mut().unwrap();
         let size = granted.file.metadata().unwrap().len();
@@ -106,15 +116,23 @@ impl RankService for Memory {
         Ok(())
     }
 
-    fn landed(&self, _: u32, generation: u64, at: u64, bytes: u64) -> Result<u64, String> {
+    fn landed(
+        &self,
+        _: u32,
+        generation: u64,
+        at: u64,
+        bytes: u64,
+    ) -> Result<u64, RankServiceError> {
         drop(self.granted(generation)?);
         let at = at as usize;
         Ok(crc(&self.bytes(at..at + bytes as usize)))
     }
 
-    fn file(&self, _: &str) -> Result<OwnedFd, String> {
+    fn file(&self, _: &str) -> Result<OwnedFd, RankServiceError> {
         let granted = self.0.lock().unwrap();
-        let granted = granted.as_ref().ok_or("there is nothing")?;
+        let granted = granted
+            .as_ref()
+            .ok_or(RankServiceError::Unserved("there is nothing"))?;
         Ok(granted.file.try_clone().unwrap().into())
     }
 }
@@ -133,11 +151,14 @@ struct Two {
 }
 
 impl Two {
-    fn by(of: impl Fn(u32) -> Option<Result<Arc<dyn OneSided>, String>>) -> Option<Self> {
+    fn by(of: impl Fn(u32) -> Option<Result<Arc<dyn OneSided>, &'static str>>) -> Option<Self> {
         let folder = folder();
         let ranks = far_program(folder.path(), 2);
         for rank in &ranks {
-            rank.reach_by(of(rank.rank())?);
+            match of(rank.rank())? {
+                Ok(one_sided) => rank.reach_by(one_sided),
+                Err(why) => rank.report_streams_only(why),
+            }
         }
         let memory = Arc::new(Memory::default());
         ranks[1].serve(memory.clone());
@@ -380,10 +401,9 @@ fn what_stands_still_goes_on_by_the_stream_in_time() {
 #[test]
 fn where_one_end_has_it_not_all_goes_by_streams_and_that_is_said() {
     let only = |who: u32| {
-        let none = || Err("there is no such network".to_owned());
         Two::by(|rank| match rank == who {
             true => Some(Ok(libfabric(PROVIDERS[0])?)),
-            false => Some(none()),
+            false => Some(Err("there is no such network")),
         })
     };
     let of_two_kinds = Two::by(|rank| {

@@ -228,7 +228,10 @@ impl CheckpointSession {
         })?;
         let several = (0..options.ranks).any(|rank| ranks.node(rank) != ranks.node(0));
         if several && !providers.is_empty() {
-            ranks.reach_by(transport::open(&providers).map_err(|fault| fault.text));
+            match transport::open(&providers) {
+                Ok(one_sided) => ranks.reach_by(one_sided),
+                Err(error) => ranks.report_streams_only(error),
+            }
         }
         let replicas = options.replicas.unwrap_or(u32::from(several));
         let slow = profile != Profile::none();

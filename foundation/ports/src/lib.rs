@@ -33,7 +33,7 @@ pub use one_sided::{ExposedExtent, KeepAliveGuard, OneSided};
 pub use operation::{Control, MoverError, ObjectStoreError};
 pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};
 pub use progress::Progress;
-pub use ranks::{Carried, RankProgress, RankService, Ranks, RanksError};
+pub use ranks::{Carried, RankProgress, RankService, RankServiceError, Ranks, RanksError};
 pub use site::SiteWorld;
 pub use track::{TrackError, WatchedMemory};
 pub use vault::Vault;

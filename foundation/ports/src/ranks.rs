@@ -1,6 +1,8 @@
 //! The ranks of one program, as one of them sees them: how they meet, agree, and keep copies for each other.
 
+use crate::medium::MediumError;
 use crate::one_sided::KeepAliveGuard;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +52,20 @@ pub enum RanksError {
     /// What was given makes no sense.
     #[error("{0}")]
     Invalid(String),
+}
+
+/// Why a rank does not do what another one requests. The other rank gets the text.
+#[derive(Debug, thiserror::Error)]
+pub enum RankServiceError {
+    /// A medium of its node fails.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+    /// The operating system, or what moves bytes between nodes, fails.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The request does not fit what this rank has.
+    #[error("{0}")]
+    Unserved(&'static str),
 }
 
 /// How far a rank is: counts that only grow, and what it lacks of the last versions.
@@ -105,7 +121,8 @@ pub struct Carried {
 }
 
 /// Opens a window: onto a file, of so many bytes.
-pub type OpenWindow<'a> = dyn FnMut(BorrowedFd<'_>, u64) -> Result<KeepAliveGuard, String> + 'a;
+pub type OpenWindow<'a> =
+    dyn FnMut(BorrowedFd<'_>, u64) -> Result<KeepAliveGuard, RankServiceError> + 'a;
 
 /// What a rank does for others when they ask. Called on threads of the adapter's own, several at a time.
 pub trait RankService: Send + Sync {
@@ -114,39 +131,51 @@ pub trait RankService: Send + Sync {
     /// the same node.
     ///
     /// # Errors
-    /// A text that says why not.
-    fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, String>;
+    /// When it cannot.
+    fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, RankServiceError>;
 
     /// Keeps bytes of a rank's staged part, and returns the checksum (CRC-64/NVME) of what is kept.
     ///
     /// # Errors
-    /// A text that says why not: nothing was granted for this generation, or less.
-    fn put(&self, of: u32, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, String>;
+    /// When nothing was granted for this generation, or less.
+    fn put(&self, of: u32, generation: u64, at: u64, bytes: &[u8])
+    -> Result<u64, RankServiceError>;
 
     /// Has a window opened onto the memory that was granted to a rank, to be written by it alone, and keeps that until the memory is taken
     /// away, or until the rank's bytes come by [`Host::put`]: then the window is closed first, so that nothing lands late.
     ///
     /// # Errors
-    /// A text that says why there is none.
-    fn window(&self, of: u32, generation: u64, open: &mut OpenWindow<'_>) -> Result<(), String> {
+    /// When there is none.
+    fn window(
+        &self,
+        of: u32,
+        generation: u64,
+        open: &mut OpenWindow<'_>,
+    ) -> Result<(), RankServiceError> {
         let _ = (of, generation, open);
-        Err("it has no windows".into())
+        Err(RankServiceError::Unserved("it has no windows"))
     }
 
     /// The checksum of bytes that are in the memory that was granted to a rank, once it says that it has written them by its window.
     ///
     /// # Errors
-    /// A text that says why not: no window is open, nothing was granted for this generation, or less.
-    fn landed(&self, of: u32, generation: u64, at: u64, bytes: u64) -> Result<u64, String> {
+    /// When no window is open, nothing was granted for this generation, or less.
+    fn landed(
+        &self,
+        of: u32,
+        generation: u64,
+        at: u64,
+        bytes: u64,
+    ) -> Result<u64, RankServiceError> {
         let _ = (of, generation, at, bytes);
-        Err("it has no windows".into())
+        Err(RankServiceError::Unserved("it has no windows"))
     }
 
     /// Opens the file that a medium of this rank's node is: its bytes are sent from there.
     ///
     /// # Errors
-    /// A text that says why not.
-    fn file(&self, medium: &str) -> Result<OwnedFd, String>;
+    /// When it cannot.
+    fn file(&self, medium: &str) -> Result<OwnedFd, RankServiceError>;
 }
 
 /// All ranks of a program, in the hands of one. No call waits for ever.

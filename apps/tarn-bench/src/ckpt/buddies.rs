@@ -57,7 +57,7 @@ pub(super) fn rank(does: &BuddyRankSpec) -> anyhow::Result<()> {
     let meeting = does.rank.meeting()?;
     if let Some(provider) = &does.provider {
         let rma = Rma::load_as_guest(&library()?, provider).map_err(anyhow::Error::msg)?;
-        meeting.reach_by(Ok(rma));
+        meeting.reach_by(rma);
     }
     meeting.exchange(b"", TIMEOUT)?;
     let began = Instant::now();

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use tarn_ports::ranks::OpenWindow;
 use tarn_ports::{
-    KeepAliveGuard, Medium, MediumError, MediumWindow, PowerFail, RankService, Ranks,
-    ReadableMedium, Vault,
+    KeepAliveGuard, Medium, MediumError, MediumWindow, PowerFail, RankService, RankServiceError,
+    Ranks, ReadableMedium, Vault,
 };
 use tarn_types::crc::joined;
 
@@ -344,17 +344,17 @@ impl<T: Vault, M: Vault> BuddyStorage<T, M> {
         &self,
         of: u32,
         generation: u64,
-        what: impl FnOnce(&mut GrantWindow, &mut M::Medium) -> Result<R, String>,
-    ) -> Result<R, String> {
+        what: impl FnOnce(&mut GrantWindow, &mut M::Medium) -> Result<R, RankServiceError>,
+    ) -> Result<R, RankServiceError> {
         let mut granted = lock(&self.granted);
         let Some(grant) = granted.get_mut(&of).filter(|g| g.generation == generation) else {
-            return Err("no memory was granted to this start of the program".into());
+            return unserved("no memory was granted to this start of the program");
         };
         let medium = match &mut grant.medium {
             Some(medium) => medium,
             none => {
-                let medium = none.insert(self.memory.open(&found::kept(of)).map_err(text)?);
-                super::whole(medium).map_err(text)?.warm();
+                let medium = none.insert(self.memory.open(&found::kept(of))?);
+                super::whole(medium)?.warm();
                 medium
             }
         };
@@ -362,22 +362,22 @@ impl<T: Vault, M: Vault> BuddyStorage<T, M> {
     }
 }
 
-fn text(e: MediumError) -> String {
-    e.to_string()
+fn unserved<R>(why: &'static str) -> Result<R, RankServiceError> {
+    Err(RankServiceError::Unserved(why))
 }
 
 impl<T: Vault, M: Vault> RankService for BuddyStorage<T, M> {
-    fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, String> {
+    fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, RankServiceError> {
         let mut granted = lock(&self.granted);
         if granted.get(&of).is_some_and(|g| g.generation > generation) {
-            return Err("a later start of the program has its memory".into());
+            return unserved("a later start of the program has its memory");
         }
         let name = found::kept(of);
         // Its window is closed, and whoever still has the memory itself writes to what has no name any more.
         granted.remove(&of);
         let made = self.memory.remove(&name);
         let made = made.and_then(|()| self.memory.create(&name, bytes, &mut |_| Ok(())));
-        made.map_err(text)?;
+        made?;
         let grant = MemoryGrant {
             generation,
             medium: None,
@@ -387,55 +387,74 @@ impl<T: Vault, M: Vault> RankService for BuddyStorage<T, M> {
         Ok(name)
     }
 
-    fn put(&self, of: u32, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, String> {
+    fn put(
+        &self,
+        of: u32,
+        generation: u64,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<u64, RankServiceError> {
         self.with(of, generation, |own, medium| {
             // Who sends has given up what it was writing itself: that must not come later.
             own.window = None;
-            let mut whole = super::whole(medium).map_err(text)?;
-            let sum = whole.write(at, bytes).map_err(text)?;
-            whole.persist().map_err(text)?;
+            let mut whole = super::whole(medium)?;
+            let sum = whole.write(at, bytes)?;
+            whole.persist()?;
             Ok(sum)
         })
     }
 
-    fn window(&self, of: u32, generation: u64, open: &mut OpenWindow<'_>) -> Result<(), String> {
+    fn window(
+        &self,
+        of: u32,
+        generation: u64,
+        open: &mut OpenWindow<'_>,
+    ) -> Result<(), RankServiceError> {
         self.with(of, generation, |own, medium| {
             own.window = None;
             if medium.promises().power_fail != PowerFail::Lost {
-                return Err(
-                    "its folder in memory is on a medium that has to be synced or flushed".into(),
+                return unserved(
+                    "its folder in memory is on a medium that has to be synced or flushed",
                 );
             }
-            let file = self.memory.file(&found::kept(of), true).map_err(text)?;
+            let file = self.memory.file(&found::kept(of), true)?;
             own.window = Some(open(file.as_fd(), medium.size())?);
             Ok(())
         })
     }
 
-    fn landed(&self, of: u32, generation: u64, at: u64, bytes: u64) -> Result<u64, String> {
+    fn landed(
+        &self,
+        of: u32,
+        generation: u64,
+        at: u64,
+        bytes: u64,
+    ) -> Result<u64, RankServiceError> {
         self.with(of, generation, |own, medium| {
             if own.window.is_none() {
-                return Err("its window was closed".into());
+                return unserved("its window was closed");
             }
-            let whole = super::whole(medium).map_err(text)?;
+            let whole = super::whole(medium)?;
             let (mut sum, mut read) = (0, 0);
             own.seen.resize(CHUNK as usize, 0);
             while read < bytes {
                 let part = (bytes - read).min(CHUNK);
-                let place = at.checked_add(read).ok_or("it ends nowhere")?;
+                let place = at
+                    .checked_add(read)
+                    .ok_or(RankServiceError::Unserved("it ends nowhere"))?;
                 let piece = whole.read(place, &mut own.seen[..part as usize]);
-                sum = joined(sum, piece.map_err(text)?, part);
+                sum = joined(sum, piece?, part);
                 read += part;
             }
             Ok(sum)
         })
     }
 
-    fn file(&self, medium: &str) -> Result<OwnedFd, String> {
+    fn file(&self, medium: &str) -> Result<OwnedFd, RankServiceError> {
         let file = match found::on_tier(medium) {
             true => self.tier.file(medium, false),
             false => self.memory.file(medium, false),
         };
-        file.map_err(text)
+        Ok(file?)
     }
 }

@@ -1,6 +1,7 @@
 //! Ranks that are threads of one process, and what can happen to them.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,10 +109,10 @@ impl Hall {
     }
 }
 
-fn refused(rank: u32) -> impl Fn(String) -> RanksError {
+fn refused<E: Display>(rank: u32) -> impl Fn(E) -> RanksError {
     move |why| RanksError::Refused {
         who: format!("rank {rank}"),
-        why,
+        why: why.to_string(),
     }
 }
 
@@ -215,7 +216,7 @@ impl Ranks for Seat {
         let file = self.hall.host(from)?.file(medium);
         let file = File::from(file.map_err(refused(from))?);
         let read = file.read_exact_at(into, at);
-        read.map_err(|e| refused(from)(e.to_string()))?;
+        read.map_err(refused(from))?;
         // Not chunk by chunk.
         arrived(&into[..into.len() / 3]);
         arrived(into);
