@@ -19,6 +19,7 @@ mod parity;
 mod replicate;
 mod restore;
 mod space;
+mod wait;
 mod words;
 
 use crate::arena::{Arena, ArenaError, PersistenceLevel, Version, VersionId, pinned_by_readers};
@@ -442,88 +443,6 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     pub fn restorable(&self) -> Vec<Restorable> {
         let restorable = self.shared.world.restorable(self.shared.ranks.rank());
         restorable.into_iter().map(|(_, version)| version).collect()
-    }
-
-    /// Waits until a version has a level, on all ranks.
-    ///
-    /// # Errors
-    /// When it has not within the time, or never will.
-    pub fn wait(
-        &self,
-        id: VersionId,
-        level: PersistenceLevel,
-        within: Duration,
-    ) -> Result<(), CheckpointError> {
-        let shared = &self.shared;
-        if level == PersistenceLevel::Flushed {
-            return shared.wait_flushed(id, within);
-        }
-        let replicated = level == PersistenceLevel::Replicated;
-        if replicated && shared.options.replicate == Replicate::None {
-            let text = "versions are not kept on other nodes: it was not asked for";
-            return Err(CheckpointError::new(CheckpointErrorCode::Unsupported, text));
-        }
-        if replicated && !shared.is_replicated(id.number) {
-            let text = format!(
-                "version {id} is not kept on other nodes: every {}th is",
-                shared.options.replicate_every
-            );
-            return Err(CheckpointError::new(CheckpointErrorCode::NotFound, text));
-        }
-        let none = |why| {
-            Err(CheckpointError::new(
-                CheckpointErrorCode::NotFound,
-                format!("there is no version {id}{why}"),
-            ))
-        };
-        let (generation, number) = (
-            shared.world.start.generation,
-            shared.number.load(Ordering::Acquire),
-        );
-        if id.generation < generation {
-            if replicated {
-                return none(
-                    " of this start: of earlier ones it is not known which nodes have them",
-                );
-            }
-            // What is restorable was completed as this start began.
-            return match self.restorable().iter().any(|v| v.id == id) {
-                true => Ok(()),
-                false => none(""),
-            };
-        }
-        if id.generation > generation || id.number > number {
-            return none(" yet");
-        }
-        if number - id.number >= RECENT {
-            return none(" any more");
-        }
-        let mut least = RankProgress {
-            committed: id.number,
-            ..RankProgress::default()
-        };
-        if level >= PersistenceLevel::Durable {
-            least.durable = id.number;
-            if self.helper.is_none() {
-                shared.take().destage(shared)?;
-            }
-        }
-        if replicated {
-            least.replicated = id.number;
-        }
-        shared.ranks.wait(least, within)?;
-        let told = shared.ranks.common_progress();
-        let place = id.number / shared.options.replicate_every.max(1) % 64;
-        if replicated && told.bare & 1 << place != 0 {
-            let text = format!(
-                "version {id} is not on other nodes: there are too few, or a rank could not keep it"
-            );
-            return Err(CheckpointError::new(CheckpointErrorCode::NoSpace, text));
-        }
-        match told.lacks(id.number) {
-            true => none(": a rank could not commit it, or it was damaged before it was de-staged"),
-            false => Ok(()),
-        }
     }
 
     /// What was done.

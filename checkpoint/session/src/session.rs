@@ -1,6 +1,6 @@
 //! What a program has between its begin and its end.
 
-use crate::environment::{distance, may_begin, path, switches, text};
+use crate::environment::{distance, path, switches, text};
 use crate::memory::{Element, ObjectMemory};
 use crate::settings::{self, invalid};
 use crate::transport;
@@ -17,8 +17,7 @@ use tarn_checkpoint_core::{
 };
 use tarn_dirty_pages::Tracker;
 use tarn_media::{Device, Folder, Profile};
-use tarn_ports::{PowerFail, Ranks};
-use tarn_ranks::Meeting;
+use tarn_ports::PowerFail;
 use tarn_sys::signals::Blocked;
 
 /// Longest wait for other ranks, unless told otherwise.
@@ -196,14 +195,7 @@ impl CheckpointSession {
         check(&options)?;
         let processors = options.processors;
         let tracker = settings::tracker(options.mprotect)?;
-        let tier = settings::tier_of(options.tier)?;
-        let memory = options.memory.or_else(|| path("TARN_PHX_MEMORY"));
-        let memory = memory.unwrap_or_else(|| "/dev/shm".into());
-        may_begin(&tier, "the persistent tier (`tier`, or TARN_PHX_TIER)")?;
-        may_begin(
-            &memory,
-            "the folder of memory (`memory`, or TARN_PHX_MEMORY)",
-        )?;
+        let (tier, memory) = settings::folders(options.tier, options.memory)?;
         let key_file = options.key.or_else(|| path("TARN_PHX_KEY"));
         let key = key_file.as_deref().map(settings::key).transpose()?;
         let providers = transport::providers(options.transport)?;
@@ -216,7 +208,7 @@ impl CheckpointSession {
         let seal = encrypt.then(|| crate::keys::sealing(name)).transpose()?;
         let plain = Arc::new(Device::new(Profile::none()));
         let memory = settings::memory_of(&memory, name, Arc::clone(&plain))?;
-        let ranks = Meeting::join(tarn_ranks::Options {
+        let meeting = tarn_ranks::Options {
             folder: memory.join("meet"),
             rank: options.rank,
             ranks: options.ranks,
@@ -225,14 +217,8 @@ impl CheckpointSession {
             switches: switches(),
             key,
             timeout: options.timeout,
-        })?;
-        let several = (0..options.ranks).any(|rank| ranks.node(rank) != ranks.node(0));
-        if several && !providers.is_empty() {
-            match transport::open(&providers) {
-                Ok(one_sided) => ranks.reach_by(one_sided),
-                Err(error) => ranks.report_streams_only(error),
-            }
-        }
+        };
+        let (ranks, several) = transport::join(meeting, &providers)?;
         let replicas = options.replicas.unwrap_or(u32::from(several));
         let slow = profile != Profile::none();
         let device = match slow {

@@ -1,6 +1,6 @@
 //! The settings of a session: each is as the program gives it, else as the environment says.
 
-use crate::environment::{path, text};
+use crate::environment::{may_begin, path, text};
 use rustix::thread::CpuSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,6 +51,22 @@ pub(crate) fn name_of(given: Option<String>) -> Result<String, CheckpointError> 
         )));
     }
     Ok(name)
+}
+
+/// The folders on the persistent tier and in memory; each is there, or may be made.
+pub(crate) fn folders(
+    tier: Option<PathBuf>,
+    memory: Option<PathBuf>,
+) -> Result<(PathBuf, PathBuf), CheckpointError> {
+    let tier = tier_of(tier)?;
+    let memory = memory.or_else(|| path("TARN_PHX_MEMORY"));
+    let memory = memory.unwrap_or_else(|| "/dev/shm".into());
+    may_begin(&tier, "the persistent tier (`tier`, or TARN_PHX_TIER)")?;
+    may_begin(
+        &memory,
+        "the folder of memory (`memory`, or TARN_PHX_MEMORY)",
+    )?;
+    Ok((tier, memory))
 }
 
 /// The folder on the persistent tier: as it is given, or as the environment says.

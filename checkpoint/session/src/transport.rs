@@ -4,7 +4,8 @@ use crate::environment::text;
 use std::sync::Arc;
 use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 use tarn_data_plane::{Rma, Transport, library};
-use tarn_ports::OneSided;
+use tarn_ports::{OneSided, Ranks};
+use tarn_ranks::Meeting;
 
 /// Providers of networks that read and write memory themselves, and then the one that every machine has: the first that can be opened is
 /// taken where none is named. None of the first three has been tried on its network.
@@ -34,8 +35,25 @@ pub(crate) fn providers(given: Option<String>) -> Result<Vec<String>, Checkpoint
     }
 }
 
+/// Has the ranks meet. Where they are on several nodes, which is the second of what is returned, bytes go by the first of these providers
+/// that can be opened.
+pub(crate) fn join(
+    options: tarn_ranks::Options,
+    providers: &[String],
+) -> Result<(Arc<Meeting>, bool), CheckpointError> {
+    let ranks = Meeting::join(options)?;
+    let several = (0..ranks.ranks()).any(|rank| ranks.node(rank) != ranks.node(0));
+    if several && !providers.is_empty() {
+        match open(providers) {
+            Ok(one_sided) => ranks.reach_by(one_sided),
+            Err(error) => ranks.report_streams_only(error),
+        }
+    }
+    Ok((ranks, several))
+}
+
 /// The first of them that can be opened, or why none can.
-pub(crate) fn open(providers: &[String]) -> Result<Arc<dyn OneSided>, CheckpointError> {
+fn open(providers: &[String]) -> Result<Arc<dyn OneSided>, CheckpointError> {
     let library =
         library().map_err(|e| unsupported(format!("this program does not find itself: {e}")))?;
     let mut why = String::new();

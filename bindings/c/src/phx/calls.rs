@@ -89,29 +89,9 @@ unsafe fn read(options: *const phx_options) -> Result<Options, CheckpointError> 
             given.flags & !known
         )));
     }
-    let replicate = match (given.copies, given.parity) {
-        (0, 0) => Replicate::None,
-        (copies, 0) => Replicate::Copies(copies as usize),
-        (0, parity) => Replicate::Parity(parity as usize),
-        _ => {
-            return Err(invalid("copies or parity: one of the two, the other is 0"));
-        }
-    };
-    let count = given.helper_count as usize;
-    let processors = match (given.helpers.is_null(), count) {
-        (true, 0) => &[],
-        (false, 1..=MAX_PROCESSORS) => {
-            // SAFETY: not NULL, and the caller says that there are so many.
-            unsafe { std::slice::from_raw_parts(given.helpers, count) }
-        }
-        _ => {
-            return Err(invalid(format!(
-                "helpers: a list of 1 to {MAX_PROCESSORS} processors, or NULL and 0"
-            )));
-        }
-    };
-    let processors = processors.iter().map(|p| usize::try_from(*p).ok());
-    let processors: Option<Vec<usize>> = processors.collect();
+    let replicate = replicate(&given)?;
+    // SAFETY: the caller says that the list has so many.
+    let listed = unsafe { processors(&given) }?;
     let default = Options::default();
     // SAFETY: the caller says that texts end with NUL.
     unsafe {
@@ -130,12 +110,7 @@ unsafe fn read(options: *const phx_options) -> Result<Options, CheckpointError> 
             key: path(given.key),
             profile: text(given.profile, "profile")?,
             transport: text(given.transport, "transport")?,
-            staging: match given.staging {
-                _ if given.flags & NO_STAGING != 0 => Some(StagingShare::None),
-                0 => None,
-                DEFAULT => Some(StagingShare::All),
-                bytes => Some(StagingShare::Bytes(bytes)),
-            },
+            staging: staging(&given),
             same_node: given.flags & SAME_NODE != 0,
             replicate,
             replicate_every: given.replicate_every.max(1),
@@ -150,10 +125,49 @@ unsafe fn read(options: *const phx_options) -> Result<Options, CheckpointError> 
             external: path(given.external),
             flush_every: (given.flush_every > 0).then_some(given.flush_every),
             flush_rate: (given.flush_rate > 0).then_some(given.flush_rate),
-            processors: processors
-                .ok_or_else(|| invalid("a processor has a number that there is not"))?,
+            processors: processor_numbers(listed)?,
         })
     }
+}
+
+fn replicate(given: &phx_options) -> Result<Replicate, CheckpointError> {
+    match (given.copies, given.parity) {
+        (0, 0) => Ok(Replicate::None),
+        (copies, 0) => Ok(Replicate::Copies(copies as usize)),
+        (0, parity) => Ok(Replicate::Parity(parity as usize)),
+        _ => Err(invalid("copies or parity: one of the two, the other is 0")),
+    }
+}
+
+fn staging(given: &phx_options) -> Option<StagingShare> {
+    match given.staging {
+        _ if given.flags & NO_STAGING != 0 => Some(StagingShare::None),
+        0 => None,
+        DEFAULT => Some(StagingShare::All),
+        bytes => Some(StagingShare::Bytes(bytes)),
+    }
+}
+
+/// # Safety
+/// `helpers` is NULL or has as many numbers as `helper_count` says.
+unsafe fn processors(given: &phx_options) -> Result<&[i32], CheckpointError> {
+    let count = given.helper_count as usize;
+    match (given.helpers.is_null(), count) {
+        (true, 0) => Ok(&[]),
+        (false, 1..=MAX_PROCESSORS) => {
+            // SAFETY: not NULL, and the caller says that there are so many.
+            Ok(unsafe { std::slice::from_raw_parts(given.helpers, count) })
+        }
+        _ => Err(invalid(format!(
+            "helpers: a list of 1 to {MAX_PROCESSORS} processors, or NULL and 0"
+        ))),
+    }
+}
+
+fn processor_numbers(listed: &[i32]) -> Result<Vec<usize>, CheckpointError> {
+    let numbers = listed.iter().map(|p| usize::try_from(*p).ok());
+    let numbers: Option<Vec<usize>> = numbers.collect();
+    numbers.ok_or_else(|| invalid("a processor has a number that there is not"))
 }
 
 /// # Safety

@@ -323,6 +323,39 @@ impl PrecopyObject {
         }
     }
 
+    /// Copies the next chunks that are not copied yet, from this one on, to where the object is stored in its slot. Whether there were any.
+    fn copy_slice(
+        &mut self,
+        chunk: u64,
+        key: &[u8],
+        medium: &mut impl Medium,
+        place: u64,
+        seal: Option<&RankSealer>,
+    ) -> bool {
+        let left = &self.copies[chunk as usize..];
+        let has = left.iter().take_while(|sum| sum.is_some()).count();
+        let lacks = left[has..].iter().take_while(|sum| sum.is_none()).count() as u64;
+        let chunk = chunk + has as u64;
+        if lacks == 0 {
+            self.doing = Doing::Copying(chunk);
+            return false;
+        }
+        let end = chunk + lacks.min(SLICE);
+        let bytes = chunk * CHUNK..(end * CHUNK).min(self.memory.size());
+        match slice((key, &*self.memory), medium, place, bytes, seal) {
+            Some(sums) => {
+                let copied = &mut self.copies[chunk as usize..end as usize];
+                for (to, sum) in copied.iter_mut().zip(sums) {
+                    *to = Some(sum);
+                }
+                self.doing = Doing::Copying(end);
+            }
+            // The commit says what is wrong with the tier.
+            None => self.doing = Doing::Nothing,
+        }
+        true
+    }
+
     /// The cycle of this number has ended: what was learned, and what was copied and not written since. `bytes` are looked through for
     /// writes that nobody saw.
     fn settle(&mut self, bytes: Option<&[u8]>, cycle: u64, learns: bool) -> Vec<Option<Early>> {
@@ -418,30 +451,10 @@ impl<A: Medium, S: Medium> RankState<A, S> {
                     let (Some(slot), Some((_, medium))) = (*slot, &mut self.arena) else {
                         continue;
                     };
-                    let left = &object.copies[chunk as usize..];
-                    let has = left.iter().take_while(|sum| sum.is_some()).count();
-                    let lacks = left[has..].iter().take_while(|sum| sum.is_none()).count() as u64;
-                    let chunk = chunk + has as u64;
-                    if lacks == 0 {
-                        object.doing = Doing::Copying(chunk);
-                        continue;
+                    if object.copy_slice(chunk, key, medium, slot + place, seal) {
+                        copied = true;
+                        again(now);
                     }
-                    let end = chunk + lacks.min(SLICE);
-                    let bytes = chunk * CHUNK..(end * CHUNK).min(*size);
-                    copied = true;
-                    match slice((key, &*object.memory), medium, slot + place, bytes, seal) {
-                        Some(sums) => {
-                            let copied = &mut object.copies[chunk as usize..end as usize];
-                            copied
-                                .iter_mut()
-                                .zip(sums)
-                                .for_each(|(to, sum)| *to = Some(sum));
-                            object.doing = Doing::Copying(end);
-                        }
-                        // The commit says what is wrong with the tier.
-                        None => object.doing = Doing::Nothing,
-                    }
-                    again(now);
                 }
             }
         }

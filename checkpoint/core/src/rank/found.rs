@@ -1,13 +1,14 @@
 //! What earlier starts of the program have left: which versions there are, on which nodes, and which of them are whole. What was only
 //! staged is completed first, so that all that follows reads arenas alone.
 
+mod mend;
+
 use super::outside::{self, ExternalVersions};
-use super::parity::{self, PartImage, ReconstructedImage};
+use super::parity;
 use super::words::{ExchangeKind, agree};
-use super::{Options, Restorable, left, publish, replicate};
-use crate::arena::{Arena, ArenaHeader, PersistenceLevel, ProgramStart, Version, VersionId};
+use super::{Options, Restorable, left};
+use crate::arena::{Arena, PersistenceLevel, ProgramStart, Version, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
-use crate::manifest::CHUNK;
 use crate::seal::SealedOrigin;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -18,8 +19,6 @@ use tarn_types::crc::crc;
 
 /// Bytes of the head of a staging file: the rest is as in an arena.
 pub(super) const HEAD: usize = 4 << 10;
-/// Bytes a second that a part is made again with, at least.
-const MEND_RATE: u64 = 20_000_000;
 /// Chunks that are asked of another node at once, and are there within the longest wait.
 const AT_ONCE: usize = 256;
 /// What arenas are called.
@@ -46,11 +45,6 @@ pub(super) fn copy(generation: u64, of: u32) -> String {
 /// The name of the parity that a rank keeps of its set.
 pub(super) fn parity(generation: u64, by: u32) -> String {
     format!("{generation}/{by}{PARITY}")
-}
-
-/// The name of what a rank had, made again from the others of its set.
-fn made(generation: u64, of: u32) -> String {
-    format!("{generation}/{of}{MADE}")
 }
 
 /// Whether a name is one of those on the tier; the others are in memory.
@@ -139,9 +133,6 @@ struct NodeInventory {
     memories: Vec<SurvivingMemory>,
 }
 
-/// A rank whose part can be made again, and its set.
-type Mendable = (u32, Vec<u32>);
-
 /// All that was found.
 #[derive(Debug, Clone)]
 pub(super) struct RestartInventory {
@@ -164,38 +155,19 @@ pub(super) fn find<T: Vault, M: Vault>(
     ranks: &dyn Ranks,
 ) -> Result<(RestartInventory, OpenArenas<T::Medium>), CheckpointError> {
     let me = ranks.rank();
-    let here = ranks.node(me);
-    let near = |rank: u32| rank < ranks.ranks() && ranks.node(rank) == here;
     // One rank of each node looks.
-    let first = (0..me).find(|rank| near(*rank)).unwrap_or(me);
-    let (node, damaged) = match first == me {
-        true => look(options, tier, memory, me)?,
-        false => Default::default(),
+    let looker = (0..me).find(|rank| is_near(ranks, *rank)).unwrap_or(me);
+    let (node, damaged) = if looker == me {
+        look(options, tier, memory, me)?
+    } else {
+        Default::default()
     };
-    let how = (options.replicate, options.replicate_every);
-    let word = (options.identity, how, node);
-    let words = agree(ranks, ExchangeKind::Begin, &word, options.timeout)?;
-    let identity = words[0].0;
-    if let Some(other) = words.iter().position(|(_, theirs, _)| *theirs != how) {
-        let text = format!(
-            "rank {other} keeps versions on other nodes in another way than this one: give all ranks the same settings"
-        );
-        return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
-    }
-    let nodes: Vec<NodeInventory> = words.into_iter().map(|(_, _, node)| node).collect();
-    let mut seen: BTreeMap<u128, &SurvivingArena> = BTreeMap::new();
-    for found in nodes.iter().flat_map(|n| &n.arenas) {
-        if let Some(other) = seen.insert(found.identity, found) {
-            return Err(twice(ranks, found, other));
-        }
-    }
+    let (identity, nodes) = exchange_inventories(options, ranks, node)?;
     let (mut mine, mut open) = (Vec::new(), OpenArenas::new());
     let there = nodes.iter().flat_map(|n| &n.arenas);
-    for found in there.filter(|f| near(f.host)) {
-        let successor = match found.ranks == ranks.ranks() && near(found.rank) {
-            true => found.rank,
-            false => first,
-        };
+    for found in there.filter(|f| is_near(ranks, f.host)) {
+        let owner_is_near = found.ranks == ranks.ranks() && is_near(ranks, found.rank);
+        let successor = if owner_is_near { found.rank } else { looker };
         if successor == me {
             mine.push(complete(
                 found,
@@ -214,6 +186,7 @@ pub(super) fn find<T: Vault, M: Vault>(
     let outside = outside::find(options, ranks)?;
     let newest = arenas.iter().map(|f| f.started.generation).max();
     let start = ProgramStart {
+        // Saturates: the number comes from files.
         generation: newest
             .max(outside.generation)
             .unwrap_or(0)
@@ -226,37 +199,39 @@ pub(super) fn find<T: Vault, M: Vault>(
         outside,
         damaged,
     };
-    if let Some((version, lost)) = world.mendable() {
-        let mut made = Vec::new();
-        for (rank, set) in lost.iter().filter(|(rank, _)| rank % ranks.ranks() == me) {
-            match world.mend((version, *rank, set), options, tier, ranks) {
-                Ok(found) => made.push(found),
-                // The version before is taken.
-                Err(fault)
-                    if matches!(
-                        fault.code,
-                        CheckpointErrorCode::Corrupt | CheckpointErrorCode::NoSpace
-                    ) => {}
-                Err(fault) => return Err(fault),
-            }
-        }
-        // Others wait for as long as it may take.
-        let parts = world.arenas.iter().flat_map(|f| &f.versions);
-        let largest = parts.map(|row| row.bytes).max().unwrap_or(0);
-        let sets = lost.iter().map(|(_, set)| set.len() as u64).max();
-        let took = Duration::from_secs(largest.saturating_mul(sets.unwrap_or(0)) / MEND_RATE);
-        let timeout = options.timeout.saturating_add(took);
-        let made: Vec<Vec<SurvivingArena>> = agree(ranks, ExchangeKind::Mend, &made, timeout)?;
-        world.arenas.extend(made.into_iter().flatten());
-    }
+    world.mend_newest(options, tier, ranks)?;
     Ok((world, open))
 }
 
-fn gone(id: VersionId) -> CheckpointError {
-    CheckpointError::new(
-        CheckpointErrorCode::Corrupt,
-        format!("what was left of version {id} is gone"),
-    )
+/// Whether a rank, if there is such a one, is on this rank's node.
+fn is_near(ranks: &dyn Ranks, rank: u32) -> bool {
+    rank < ranks.ranks() && ranks.node(rank) == ranks.node(ranks.rank())
+}
+
+/// What all nodes have, and the identity of this start. All ranks must have the same settings, and no arena may be on two nodes.
+fn exchange_inventories(
+    options: &Options,
+    ranks: &dyn Ranks,
+    node: NodeInventory,
+) -> Result<(u128, Vec<NodeInventory>), CheckpointError> {
+    let how = (options.replicate, options.replicate_every);
+    let word = (options.identity, how, node);
+    let words = agree(ranks, ExchangeKind::Begin, &word, options.timeout)?;
+    let identity = words[0].0;
+    if let Some(other) = words.iter().position(|(_, theirs, _)| *theirs != how) {
+        let text = format!(
+            "rank {other} keeps versions on other nodes in another way than this one: give all ranks the same settings"
+        );
+        return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
+    }
+    let nodes: Vec<NodeInventory> = words.into_iter().map(|(_, _, node)| node).collect();
+    let mut seen: BTreeMap<u128, &SurvivingArena> = BTreeMap::new();
+    for found in nodes.iter().flat_map(|n| &n.arenas) {
+        if let Some(other) = seen.insert(found.identity, found) {
+            return Err(twice(ranks, found, other));
+        }
+    }
+    Ok((identity, nodes))
 }
 
 /// An arena that is there twice: which is the newer one nobody knows, and to remove one might remove both.
@@ -493,132 +468,6 @@ impl RestartInventory {
     pub(super) fn arena_of(&self, ranks: &dyn Ranks, rank: u32) -> String {
         let own = self.own(ranks, rank).map(str::to_owned);
         own.unwrap_or_else(|| arena(self.start.generation, rank))
-    }
-
-    /// The newest version that is whole nowhere and can be made again from parities: the ranks that it lacks, with their sets. None if a
-    /// newer one is whole.
-    fn mendable(&self) -> Option<(VersionIdentity, Vec<Mendable>)> {
-        let mut whole: BTreeSet<(VersionIdentity, u32)> = BTreeSet::new();
-        let mut kept: BTreeMap<(VersionIdentity, u32), &SurvivingArena> = BTreeMap::new();
-        let mut sets: BTreeMap<(VersionIdentity, u32), &Vec<u32>> = BTreeMap::new();
-        for found in &self.arenas {
-            for row in found.versions.iter().filter(|v| v.whole) {
-                if found.is_part() {
-                    whole.insert((row.version, found.rank));
-                    continue;
-                }
-                kept.insert((row.version, found.rank), found);
-                let members = found.set.iter();
-                sets.extend(members.map(|member| ((row.version, *member), &found.set)));
-            }
-        }
-        let versions: BTreeSet<VersionIdentity> =
-            whole.iter().map(|(version, _)| *version).collect();
-        for version in versions.into_iter().rev() {
-            let lost = (0..version.ranks).filter(|rank| !whole.contains(&(version, *rank)));
-            let mend = |lost: u32| {
-                let set = *sets.get(&(version, lost))?;
-                let mut others = set.iter().filter(|other| **other != lost);
-                let all = others.all(|other| {
-                    let parity = kept.get(&(version, *other)).copied();
-                    let of_it = |p: &SurvivingArena| p.set.is_empty() || p.set == *set;
-                    whole.contains(&(version, *other)) && parity.is_some_and(of_it)
-                });
-                all.then(|| (lost, set.clone()))
-            };
-            let mended: Option<Vec<_>> = lost.map(mend).collect();
-            match mended {
-                Some(none) if none.is_empty() => return None,
-                Some(mended) => return Some((version, mended)),
-                None => {}
-            }
-        }
-        None
-    }
-
-    /// Makes a rank's part of a version again, from the others of its set.
-    fn mend<T: Vault>(
-        &self,
-        (version, rank, set): (VersionIdentity, u32, &[u32]),
-        options: &Options,
-        tier: &T,
-        ranks: &dyn Ranks,
-    ) -> Result<SurvivingArena, CheckpointError> {
-        let timeout = options.timeout;
-        let open = |of: u32, what: &dyn Fn(&SurvivingArena) -> bool| {
-            let mut found = self.arenas.iter().filter(|f| f.rank == of);
-            let found = found.find(|f| what(f)).ok_or_else(|| gone(version.id))?;
-            let version_source = found.version_source(tier, ranks, timeout)?;
-            let arena = Arena::open(&version_source)?;
-            let version = arena.versions().iter().find(|v| v.id == version.id);
-            let manifest = version.map(|v| v.manifest.clone());
-            Ok::<_, CheckpointError>((
-                version_source,
-                manifest.ok_or_else(|| gone(found.versions[0].version.id))?,
-            ))
-        };
-        let mut manifest = None;
-        let mut others = Vec::new();
-        for &other in set {
-            if other == rank {
-                others.push(None);
-                continue;
-            }
-            let (version_source, part) = open(other, &|f| f.has(version))?;
-            let part = PartImage::new(version_source, part);
-            let is_kept = |f: &SurvivingArena| f.versions.iter().any(|v| v.version == version);
-            let (version_source, kept) = open(other, &|f| !f.is_part() && is_kept(f))?;
-            if manifest.is_none() {
-                // Where that is damaged, the next one has the same.
-                let members = parity::members(&version_source, &kept).unwrap_or_default();
-                let lost = members.into_iter().find(|(r, _)| *r == rank);
-                manifest = lost.map(|(_, m)| m);
-            }
-            others.push(Some((part, parity::kept(version_source, &kept))));
-        }
-        let place = set.iter().position(|r| *r == rank).unwrap_or(0);
-        let mut lost = ReconstructedImage::new(place, others);
-        let mut manifest = parity::imaged(manifest.ok_or_else(|| gone(version.id))?);
-        let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
-        let header = ArenaHeader {
-            identity: options.identity ^ u128::from(rank + 1) << 64,
-            run: options.run.clone(),
-            // It is what that start had.
-            start: ProgramStart {
-                generation: version.id.generation,
-                identity: version.start,
-            },
-            rank,
-            ranks: version.ranks,
-        };
-        let name = made(self.start.generation, rank);
-        let (mut arena, mut medium) = replicate::made(tier, &name, &sizes, header)?;
-        let filled = replicate::fill(
-            &mut arena,
-            &mut medium,
-            &sizes,
-            &mut manifest,
-            |at, bytes, sums| {
-                let chunks = (at..).step_by(CHUNK as usize);
-                let mut chunks = chunks.zip(bytes.chunks_mut(CHUNK as usize)).zip(sums);
-                chunks.try_fold(true, |all, ((at, chunk), sum)| {
-                    lost.read(at, chunk)?;
-                    Ok(all && crc(chunk) == *sum)
-                })
-            },
-        );
-        if let Err(fault) = filled {
-            tier.remove(&name)?;
-            return Err(fault);
-        }
-        let new = (version.id, PersistenceLevel::Durable, manifest);
-        publish(&mut arena, &mut medium, Some(new), |_| true)?;
-        Ok(SurvivingArena::new(
-            ranks.rank(),
-            name,
-            medium.size(),
-            &arena,
-        ))
     }
 
     /// The arena that a rank goes on with: its own, if it is on the rank's node.

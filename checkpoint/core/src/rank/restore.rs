@@ -25,6 +25,54 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
             let text = "a restart comes before the first commit: what it would need may be given up by now";
             return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
+        let (versions, rows) = self.agree_on_versions(which, objects)?;
+        let mut damaged = None;
+        for version in versions.iter().rev() {
+            let filled = self.fill(*version, &rows, objects);
+            let word = match &filled {
+                Ok(()) => None,
+                Err(fault) => Some((fault.code as u8, fault.text.clone())),
+            };
+            let timeout = self.options.timeout;
+            let words = agree(&*self.ranks, ExchangeKind::Restarted, &word, timeout)?;
+            let mut failed = (0u32..)
+                .zip(&words)
+                .filter_map(|(n, w)| Some((n, w.as_ref()?)));
+            // Any rank's other trouble is not mended by an older version.
+            let hopeless = words
+                .iter()
+                .flatten()
+                .any(|(code, _)| *code != CheckpointErrorCode::Corrupt as u8);
+            let fault = match (filled, failed.next()) {
+                (Ok(()), None) => {
+                    self.rank_state().base = Some(version.id);
+                    let mut stats = self.stats();
+                    stats.restored += objects.iter().map(|o| o.bytes.len() as u64).sum::<u64>();
+                    stats.restore += began.elapsed();
+                    return Ok(Some(version.id));
+                }
+                (Err(fault), _) => fault,
+                (Ok(()), Some((rank, (code, text)))) => rank_error(rank, *code, text),
+            };
+            if hopeless {
+                return Err(fault);
+            }
+            self.stats().damaged += 1;
+            damaged = Some(fault);
+        }
+        match (damaged, self.world.lost()) {
+            (Some(fault), _) => Err(fault),
+            (None, Some((id, who))) => Err(incomplete(id, &who)),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The versions that are tried, oldest first, and how many bytes of rows each rank has now: all ranks ask for the same version.
+    fn agree_on_versions(
+        &self,
+        which: Option<VersionId>,
+        objects: &[Empty<'_>],
+    ) -> Result<(Vec<VersionIdentity>, Vec<Vec<u64>>), CheckpointError> {
         let restorable = self.world.restorable(self.ranks.rank());
         let mut versions: Vec<VersionIdentity> =
             restorable.into_iter().map(|(version, _)| version).collect();
@@ -56,44 +104,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
             }
         }
         let rows: Vec<Vec<u64>> = words.into_iter().map(|(_, rows)| rows).collect();
-        let mut damaged = None;
-        for version in versions.iter().rev() {
-            let filled = self.fill(*version, &rows, objects);
-            let word = match &filled {
-                Ok(()) => None,
-                Err(fault) => Some((fault.code as u8, fault.text.clone())),
-            };
-            let words = agree(ranks, ExchangeKind::Restarted, &word, timeout)?;
-            let mut failed = (0u32..)
-                .zip(&words)
-                .filter_map(|(n, w)| Some((n, w.as_ref()?)));
-            // Any rank's other trouble is not mended by an older version.
-            let hopeless = words
-                .iter()
-                .flatten()
-                .any(|(code, _)| *code != CheckpointErrorCode::Corrupt as u8);
-            let fault = match (filled, failed.next()) {
-                (Ok(()), None) => {
-                    self.rank_state().base = Some(version.id);
-                    let mut stats = self.stats();
-                    stats.restored += objects.iter().map(|o| o.bytes.len() as u64).sum::<u64>();
-                    stats.restore += began.elapsed();
-                    return Ok(Some(version.id));
-                }
-                (Err(fault), _) => fault,
-                (Ok(()), Some((rank, (code, text)))) => rank_error(rank, *code, text),
-            };
-            if hopeless {
-                return Err(fault);
-            }
-            self.stats().damaged += 1;
-            damaged = Some(fault);
-        }
-        match (damaged, self.world.lost()) {
-            (Some(fault), _) => Err(fault),
-            (None, Some((id, who))) => Err(incomplete(id, &who)),
-            (None, None) => Ok(None),
-        }
+        Ok((versions, rows))
     }
 
     /// Fills all objects from one version.
