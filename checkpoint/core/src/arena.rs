@@ -1,10 +1,10 @@
 //! An arena: what one rank has kept. One block, the newest superblock, leads to all of it; to publish is to write the other one.
 
+use crate::free_space::{self, PAGE};
 use crate::layout;
 use crate::manifest::{
     CHUNK, MAX_BYTES, MAX_KEY, MAX_OBJECTS, Object, PieceLocation, RankManifest,
 };
-use crate::room::{self, PAGE};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub const MAX_VERSIONS: usize = 16;
 /// How often superblocks are read that change meanwhile.
 const LOOKS: usize = 64;
 /// Bytes of the smallest arena: nothing is in it.
-pub const LEAST: u64 = room::FIRST;
+pub const LEAST: u64 = free_space::FIRST;
 
 /// A start of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -92,6 +92,11 @@ pub struct Version {
 }
 
 impl Version {
+    /// The bytes of the arena that its data and its manifest take.
+    fn occupied(&self) -> impl Iterator<Item = Range<u64>> {
+        self.manifest.extents().chain([self.at.clone()])
+    }
+
     /// What holds all of its data that lie in the arena.
     pub fn extent(&self) -> Range<u64> {
         let extents = self.manifest.extents().filter(|r| !r.is_empty());
@@ -370,7 +375,7 @@ impl Arena {
         let mut taken: Vec<Range<u64>> = others.flat_map(|v| v.manifest.extents()).collect();
         taken.extend(self.versions.iter().map(|v| v.at.clone()));
         taken.extend(window.pinned()?);
-        let free = room::free(self.size, taken);
+        let free = free_space::free_ranges(self.size, taken);
         let is_free = free
             .iter()
             .any(|r| r.start <= slot.start && slot.end <= r.end);
@@ -390,7 +395,20 @@ impl Arena {
         self.slot = 0..0;
         let (places, passed) = self.take(window, &[length], &[])?;
         self.slot = places[0]..places[0] + length;
+        debug_assert!(
+            free_space::are_apart(
+                [self.slot.clone()],
+                self.versions.iter().flat_map(Version::occupied)
+            ),
+            "a slot is where a version is stored that is kept"
+        );
         Ok((places[0], passed))
+    }
+
+    /// Whether the data of a version is stored where no other version is.
+    pub(crate) fn is_stored_apart(&self, id: VersionId, manifest: &RankManifest) -> bool {
+        let others = self.versions.iter().filter(|v| v.id != id);
+        free_space::are_apart(manifest.extents(), others.flat_map(Version::occupied))
     }
 
     /// Publishes: of the versions that are kept those that `keeps` says stay, and `new` is added, or takes the place of the one of
@@ -463,21 +481,24 @@ impl Arena {
         if self.unknown {
             return Err(ArenaError::Unknown);
         }
-        let kept = self.versions.iter();
-        let kept = kept.flat_map(|v| v.manifest.extents().chain([v.at.clone()]));
+        let kept = self.versions.iter().flat_map(Version::occupied);
         let mut taken: Vec<Range<u64>> = kept.chain(more.iter().cloned()).collect();
         taken.push(self.slot.clone());
-        let first = room::take(&mut room::free(self.size, taken.iter().cloned()), lengths);
+        let first = free_space::take_extents(
+            &mut free_space::free_ranges(self.size, taken.iter().cloned()),
+            lengths,
+        );
         // After what was given up is published, and before anything is written there (docs/internals/checkpoints.md).
         let pinned = window.pinned()?;
         let count = pinned.len();
         taken.extend(pinned);
-        let mut free = room::free(self.size, taken);
-        let places = room::take(&mut free, lengths).ok_or_else(|| ArenaError::Full {
-            wanted: lengths.iter().sum(),
-            free: free.iter().map(|r| r.end - r.start).sum(),
-            pinned: count,
-        })?;
+        let mut free = free_space::free_ranges(self.size, taken);
+        let places =
+            free_space::take_extents(&mut free, lengths).ok_or_else(|| ArenaError::Full {
+                wanted: lengths.iter().sum(),
+                free: free.iter().map(|r| r.end - r.start).sum(),
+                pinned: count,
+            })?;
         let passed = first.as_ref() != Some(&places);
         Ok((places, passed))
     }
@@ -681,7 +702,7 @@ impl Superblock {
                 _ => return None,
             };
             let at = fields.u64()?..fields.u64()?;
-            if at.start < room::FIRST || at.start > at.end {
+            if at.start < free_space::FIRST || at.start > at.end {
                 return None;
             }
             let sum = fields.u64()?;
@@ -730,7 +751,7 @@ mod tests {
         let (slot, _) = arena.slot(window, CHUNK).unwrap();
         let piece = ObjectPiece {
             length: CHUNK,
-            place: PieceLocation::Staged(room::FIRST),
+            place: PieceLocation::Staged(free_space::FIRST),
             sums: vec![0],
         };
         let object = Object {

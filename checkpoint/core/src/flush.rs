@@ -4,9 +4,9 @@
 
 use crate::arena::{Arena, ArenaHeader, PersistenceLevel, ProgramStart, Version, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
+use crate::free_space::{FIRST, LARGE, PAGE};
 use crate::layout;
 use crate::manifest::{CHUNK, PieceLocation, RankManifest};
-use crate::room::{FIRST, LARGE, PAGE};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tarn_ports::{External, MediumError, MediumWindow, ReadableMedium};

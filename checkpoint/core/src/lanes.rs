@@ -97,6 +97,7 @@ pub(crate) fn copy<'a, T: MediumWindow, S: MediumWindow>(
     enter: &(dyn Fn() + Sync),
     send: Option<&BuddySender<'_>>,
 ) -> Result<ChunkCopyOutcome<'a, T, S>, CheckpointError> {
+    let count = works.len();
     let row = Mutex::new(ChunkCopyQueue {
         done: Vec::with_capacity(works.len()),
         waiting: works.into(),
@@ -141,6 +142,7 @@ pub(crate) fn copy<'a, T: MediumWindow, S: MediumWindow>(
     if let Some(failed) = row.failed {
         return Err(failed);
     }
+    assert_eq!(row.done.len(), count, "a job was not copied, or twice");
     row.done.sort_by_key(|work| work.number);
     Ok(ChunkCopyOutcome {
         works: row.done,

@@ -94,6 +94,7 @@ pub fn pieces(
             }),
         }
     }
+    debug_assert_eq!(left, 0, "chunks of an object are missing");
     pieces
 }
 

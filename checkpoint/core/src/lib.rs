@@ -4,18 +4,18 @@
 //!
 //! Reading order: [`manifest`] (what a version is), [`arena`] (how one is published and found again), [`layout`] (who copies what),
 //! [`rank`] (all together), [`flush`] (what is on the external store), [`split`] (what that takes), [`model`] (what it is worth),
-//! [`block`] and [`room`]; beside all that, [`object`] (a file of the node's object store).
+//! [`free_space`] (what is free); beside all that, [`object`] (a file of the node's object store).
 
 pub mod arena;
 pub mod fault;
 pub mod flush;
+pub mod free_space;
 mod lanes;
 pub mod layout;
 pub mod manifest;
 pub mod model;
 pub mod object;
 pub mod rank;
-pub mod room;
 pub mod seal;
 pub mod split;
 

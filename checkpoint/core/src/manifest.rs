@@ -1,6 +1,6 @@
 //! What a version has: its objects, the pieces that each lies in, and their checksums.
 
-use crate::room::FIRST;
+use crate::free_space::FIRST;
 use std::ops::Range;
 use tarn_seal::piece::PROOF;
 use tarn_types::block::{Fields, put_short};

@@ -24,9 +24,9 @@ mod words;
 
 use crate::arena::{Arena, ArenaError, PersistenceLevel, Version, VersionId, pinned_by_readers};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
+use crate::free_space::LARGE;
 use crate::layout;
 use crate::manifest::{MAX_KEY, RankManifest, Shape};
-use crate::room::LARGE;
 pub use crate::seal::RankSealer;
 use ahead::PrecopyState;
 pub use asked::{MAX_REPLICAS, MAX_SET, VersionRequirements};
@@ -611,6 +611,11 @@ fn publish<A: Medium>(
     new: Option<(VersionId, PersistenceLevel, RankManifest)>,
     keeps: impl Fn(&Version) -> bool,
 ) -> Result<(), CheckpointError> {
+    debug_assert!(
+        new.iter()
+            .all(|(id, _, manifest)| arena.is_stored_apart(*id, manifest)),
+        "a version is published that is stored where another one is"
+    );
     let published = arena.publish(&mut whole(medium)?, new.clone(), &keeps);
     match published {
         Err(ArenaError::Full { wanted, .. }) => {

@@ -9,10 +9,10 @@ use common::{header, id};
 use std::cell::Cell;
 use std::ops::Range;
 use tarn_checkpoint_core::arena::{self, Arena, MAX_VERSIONS, PersistenceLevel};
+use tarn_checkpoint_core::free_space::{FIRST, PAGE};
 use tarn_checkpoint_core::manifest::{
     MAX_BYTES, MAX_KEY, Object, ObjectPiece, PieceLocation, RankManifest, Shape,
 };
-use tarn_checkpoint_core::room::{FIRST, PAGE};
 use tarn_ports::{MediumError, MediumWindow, ReadableMedium};
 use tarn_types::crc::crc;
 use tarn_types::random;

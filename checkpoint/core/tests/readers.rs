@@ -6,8 +6,8 @@ use std::ops::Range;
 use tarn_checkpoint_core::arena::{
     self, Arena, ArenaHeader, PersistenceLevel, ProgramStart, Version, VersionId,
 };
+use tarn_checkpoint_core::free_space::FIRST;
 use tarn_checkpoint_core::manifest::{Object, ObjectPiece, PieceLocation, RankManifest, Shape};
-use tarn_checkpoint_core::room::FIRST;
 use tarn_ports::{MediumError, MediumWindow, ReadableMedium};
 use tarn_types::crc::crc;
 

@@ -129,18 +129,18 @@ impl Hub {
         })
     }
 
-    /// Takes what has come from a rank.
-    pub(crate) fn hear(&mut self, rank: usize) {
+    /// Takes the messages of a rank that have come.
+    pub(crate) fn receive(&mut self, rank: usize) {
         for _ in 0..IN_TURN {
             let Some(line) = &mut self.seats[rank].line else {
                 return;
             };
-            let heard = match line.next() {
+            let received = match line.next() {
                 Ok(None) => return,
                 Ok(Some(frame)) => self.act(rank, frame).ok_or_else(malformed),
                 Err(e) => Err(e),
             };
-            if let Err(e) = heard {
+            if let Err(e) = received {
                 return self.gone(rank, false, &e.to_string());
             }
         }
@@ -179,6 +179,14 @@ impl Hub {
             return;
         }
         let words: Vec<_> = self.seats.iter_mut().map(|s| s.words.pop_front()).collect();
+        let is_of_it = |word: &Option<Vec<u8>>| {
+            let word = word.as_deref().and_then(ToHub::parse);
+            matches!(word, Some(ToHub::Word(of, _)) if of == number)
+        };
+        assert!(
+            words.iter().all(is_of_it),
+            "exchange {number} ends without the word of each rank"
+        );
         let words = || {
             words.iter().flatten().map(|w| match ToHub::parse(w) {
                 Some(ToHub::Word(_, word)) => word,

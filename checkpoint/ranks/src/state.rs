@@ -2,10 +2,12 @@
 
 use crate::greet::{MeetingId, ProgramKey, RankGreeting};
 use crate::hub::MAX_AHEAD;
+use crate::line::malformed;
 use crate::socket::{RankSocket, deadline};
 use crate::wire::{FromHub, Least, ToHub};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -184,6 +186,10 @@ impl MeetingContext {
             return Err(state.loss(gone));
         }
         let number = state.begun;
+        assert!(
+            state.over <= number,
+            "an exchange has ended that was not begun"
+        );
         if number - state.over >= MAX_AHEAD as u64 {
             return Err(late("another rank".into(), "end earlier exchanges"));
         }
@@ -272,10 +278,13 @@ impl MeetingContext {
         state.gone.contains_key(&rank).then(|| state.loss(rank))
     }
 
-    /// Takes what the hub says.
-    pub(crate) fn hear(&self, said: FromHub) {
+    /// Takes a message of the hub.
+    ///
+    /// # Errors
+    /// When the message ends an exchange that this rank has not begun.
+    pub(crate) fn receive(&self, message: FromHub) -> io::Result<()> {
         let mut state = self.lock();
-        match said {
+        match message {
             FromHub::Words(number, words) => {
                 let count = words.len();
                 let words = if count == self.ranks as usize {
@@ -283,14 +292,15 @@ impl MeetingContext {
                 } else {
                     Err(refused(format!("it sent {count} words")))
                 };
-                state.end_exchange(number, words);
+                state.end_exchange(number, words)?;
             }
-            FromHub::No(number, why) => state.end_exchange(number, Err(refused(why))),
+            FromHub::No(number, why) => state.end_exchange(number, Err(refused(why)))?,
             FromHub::Least(least) => state.least = least,
             FromHub::Gone(rank, in_order, why) => state.note_gone(rank, in_order, why),
             FromHub::Missing(number, who) => state.missing = Some((number, who)),
         }
         self.changed.notify_all();
+        Ok(())
     }
 
     /// The line to the hub has ended.
@@ -301,12 +311,16 @@ impl MeetingContext {
 }
 
 impl MeetingState {
-    fn end_exchange(&mut self, number: u64, words: Words) {
+    fn end_exchange(&mut self, number: u64, words: Words) -> io::Result<()> {
+        if number >= self.begun {
+            return Err(malformed());
+        }
         self.over = self.over.max(number + 1);
         // Who was waiting may have given up.
         if let Some(place) = self.waiting.get_mut(&number) {
             *place = Some(words);
         }
+        Ok(())
     }
 
     fn note_gone(&mut self, rank: u32, in_order: bool, why: String) {

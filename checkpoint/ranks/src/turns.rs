@@ -72,10 +72,10 @@ impl Turns {
                 accept_again = Instant::now() + PAUSE;
             }
             if let Some(hub) = &mut self.hub {
-                ready.seats.iter().for_each(|rank| hub.hear(*rank));
+                ready.seats.iter().for_each(|rank| hub.receive(*rank));
             }
             if ready.line {
-                self.hear_line();
+                self.receive_line();
             }
         }
     }
@@ -121,22 +121,18 @@ impl Turns {
         self.shared.hub_gone(why.to_string());
     }
 
-    fn hear_line(&mut self) {
+    fn receive_line(&mut self) {
         while let Some(line) = &mut self.line {
-            let said = match line.next() {
+            let message = match line.next() {
                 Ok(None) => return,
                 Ok(Some(frame)) => FromHub::parse(&frame).ok_or_else(malformed),
                 Err(e) => Err(e),
             };
-            match said {
-                Ok(said) => {
-                    // Rank 0 ends and waits until the others have heard of it.
-                    let last = matches!(said, FromHub::Gone(0, ..));
-                    self.shared.hear(said);
-                    if last {
-                        self.line = None;
-                    }
-                }
+            // Rank 0 ends and waits until the others know it.
+            let last = matches!(message, Ok(FromHub::Gone(0, ..)));
+            match message.and_then(|message| self.shared.receive(message)) {
+                Ok(()) if last => self.line = None,
+                Ok(()) => {}
                 Err(e) => return self.end_line(&e),
             }
         }

@@ -36,6 +36,7 @@ impl CyclicLayout {
     /// Bytes of the whole, if each storage has so many: whole rows of blocks.
     pub fn size(self, part: u64) -> u64 {
         let row = part / self.block * self.block;
+        // Saturates: sizes come from files, or from users.
         row.saturating_mul(self.parts)
     }
 
@@ -95,10 +96,12 @@ impl<S: Storage> Cyclic<S> {
         let joint = self.joints.next();
         let (mut left, mut whole) = (0, Ok(0));
         for (part, begin) in pieces {
-            match begin(&mut self.parts[part], self.pieces.next()) {
+            let number = self.pieces.next();
+            match begin(&mut self.parts[part], number) {
                 SubmitOutcome::Done(result) => whole = and(whole, result),
                 SubmitOutcome::Pending => {
-                    self.pieces.insert(joint);
+                    let inserted = self.pieces.insert(joint);
+                    debug_assert_eq!(inserted, number, "a piece is begun by another number");
                     left += 1;
                 }
             }
@@ -106,11 +109,12 @@ impl<S: Storage> Cyclic<S> {
         if left == 0 {
             return SubmitOutcome::Done(whole);
         }
-        self.joints.insert(Joint {
+        let inserted = self.joints.insert(Joint {
             ticket,
             left,
             result: whole,
         });
+        debug_assert_eq!(inserted, joint, "the pieces are those of another request");
         SubmitOutcome::Pending
     }
 
@@ -227,6 +231,7 @@ impl<S: Storage> Storage for Cyclic<S> {
                     return;
                 };
                 whole.result = and(whole.result, result);
+                assert!(whole.left > 0, "a request has more ends than pieces");
                 whole.left -= 1;
                 if whole.left == 0
                     && let Some(whole) = joints.remove(joint)

@@ -90,15 +90,34 @@ impl RequestsInFlight {
 
     /// A request that was counted has ended.
     pub(crate) fn uncount(&mut self, posted: &Posted) {
+        assert!(self.requests > 0, "a request ends that was not counted");
         self.requests -= 1;
         if posted.request.is_signalled() {
             return;
         }
-        self.unsignalled[(posted.group - self.oldest) as usize] -= 1;
+        let at = posted.group.checked_sub(self.oldest);
+        let count = at.and_then(|at| self.unsignalled.get_mut(at as usize));
+        let count = count.filter(|count| **count > 0);
+        *count.expect("an unsignalled request ends that was not counted") -= 1;
         while self.unsignalled.front() == Some(&0) {
             self.unsignalled.pop_front();
             self.oldest += 1;
         }
+    }
+
+    /// Compares the counts with the requests themselves.
+    #[cfg(debug_assertions)]
+    pub(crate) fn recount(&self) {
+        let chains = self.chains.iter();
+        let all = chains.flat_map(|chain| std::iter::once(&chain.head).chain(&chain.rest));
+        let (mut requests, mut unsignalled) = (0, 0);
+        for posted in all {
+            requests += 1;
+            unsignalled += u32::from(!posted.request.is_signalled());
+        }
+        assert_eq!(self.requests, requests, "requests under way");
+        let counted: u32 = self.unsignalled.iter().sum();
+        assert_eq!(counted, unsignalled, "unsignalled requests under way");
     }
 
     /// What was parked and can be told now, as the unsignalled requests before it have ended.

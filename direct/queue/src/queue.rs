@@ -220,7 +220,9 @@ impl<S: Storage> Queue<S> {
         let prepared = self.rings.prepared();
         let linked = (0..prepared).take_while(|number| self.rings.look(*number).is_linked());
         let chain = (linked.count() as u32 + 1).min(prepared);
-        self.rings.completion_space() - self.promised() >= chain
+        // The program may have written anything to its rings.
+        let space = self.rings.completion_space().checked_sub(self.promised());
+        space.is_some_and(|space| space >= chain)
     }
 
     /// Places in the completion ring that are promised.
@@ -342,6 +344,8 @@ impl<S: Storage> Queue<S> {
     }
 
     fn settle(&mut self) {
+        #[cfg(debug_assertions)]
+        self.flight.recount();
         self.settle_storages();
         self.rings.publish();
     }

@@ -32,7 +32,10 @@ impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, thing: T) -> Ticket {
         let ticket = self.next();
         match self.free.pop() {
-            Some(free) => self.slots[free as usize] = Some(thing),
+            Some(free) => {
+                let before = self.slots[free as usize].replace(thing);
+                debug_assert!(before.is_none(), "number {free} is free and in use");
+            }
             None => self.slots.push(Some(thing)),
         }
         ticket

@@ -391,6 +391,7 @@ impl PrecopyObject {
             self.rests = self.rests.max(cycle + (1 << self.wasted_cycles) - 1);
             self.wasted_cycles = (self.wasted_cycles + 1).min(MAX_PAUSE);
         } else if copied {
+            // A score, not below 0.
             self.wasted_cycles = self.wasted_cycles.saturating_sub(1);
         }
         self.doing = Doing::Nothing;

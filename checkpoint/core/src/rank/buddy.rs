@@ -74,6 +74,15 @@ impl<S: Medium> Buddies<S> {
                 }
             }
         }
+        debug_assert!(
+            self.granted
+                .iter()
+                .enumerate()
+                .all(|(n, one)| self.granted[..n]
+                    .iter()
+                    .all(|other| ranks.node(one.by) != ranks.node(other.by))),
+            "two buddies are on one node"
+        );
         if self.granted.len() == wanted {
             return Ok(());
         }

@@ -14,9 +14,9 @@ use super::space::{head, too_large};
 use super::{CommitObject, Committed, PendingDestage, RECENT, RankContext, RankState, publish};
 use crate::arena::{PersistenceLevel, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
+use crate::free_space::FIRST;
 use crate::lanes::Spent;
 use crate::layout;
-use crate::room::FIRST;
 use crate::seal::SealedOrigin;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -38,7 +38,14 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
             number: self.number.load(Ordering::Acquire) + 1,
         };
         // Only ranks that fail do not wait for others before they are that far ahead.
-        if id.number >= self.ranks.common_progress().committed + RECENT {
+        // Saturates: other processes report it.
+        if id.number
+            >= self
+                .ranks
+                .common_progress()
+                .committed
+                .saturating_add(RECENT)
+        {
             let text = format!(
                 "this would be commit {} of this rank, and another has made {}: a commit is the next version whether it fails or not, so \
                  all ranks make as many, and none tries again alone",
@@ -256,8 +263,13 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         stats.memory_rate = mean(stats.memory_rate, spent.memory * copies, spent.memory_time);
         stats.commits += 1;
         stats.bytes += done.bytes;
-        // Only shown: a job may be counted twice where a buddy failed.
-        stats.ahead += done.bytes.saturating_sub(spent.tier + spent.memory);
+        let copied = spent.tier + spent.memory;
+        assert!(
+            copied <= done.bytes,
+            "a commit of {} bytes copied {copied}",
+            done.bytes
+        );
+        stats.ahead += done.bytes - copied;
         stats.twice += done.twice;
         stats.staged += spent.memory;
         stats.last_staged = spent.memory;

@@ -5,10 +5,10 @@ use super::space::not_open;
 use super::{CommitObject, RankContext, RankState};
 use crate::arena::VersionId;
 use crate::fault::{CheckpointError, CheckpointErrorCode};
+use crate::free_space::FIRST;
 use crate::lanes::{self, BuddySender, ChunkCopyOutcome, ChunkCopyTask, StagingTarget};
 use crate::layout::{self, ChunkRun};
 use crate::manifest::{CHUNK, ChunkProof, Object, ObjectPiece, PieceLocation, RankManifest};
-use crate::room::FIRST;
 use crate::seal::{RankSealer, SealedOrigin};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -217,6 +217,11 @@ pub(super) fn manifest(
             copied.remove(&chunk).or(before)
         };
         let chunks: Vec<CopiedChunk> = (0..ObjectPiece::chunks(size)).filter_map(chunk).collect();
+        assert_eq!(
+            chunks.len() as u64,
+            ObjectPiece::chunks(size),
+            "a chunk was copied neither ahead nor in the commit"
+        );
         proofs.push(chunks.iter().filter_map(|(_, _, proof)| *proof).collect());
         let chunks = chunks.into_iter().map(|(place, sum, _)| (place, sum));
         Object {

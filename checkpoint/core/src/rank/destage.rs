@@ -146,6 +146,10 @@ fn brought(manifest: &mut RankManifest, places: &[u64], runs: Vec<StagedChunkRun
         }
         object.pieces = layout::pieces(offset, chunks);
     }
+    assert!(
+        runs.peek().is_none(),
+        "a staged run belongs to no piece of the manifest"
+    );
 }
 
 impl StagedChunkRun {

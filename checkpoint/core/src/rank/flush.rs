@@ -202,8 +202,7 @@ impl<T: Vault + 'static> Flusher<T> {
         }
         if ahead {
             state.widen(self.external.every);
-        } else if state.stride > self.external.every && state.newest - id.number < state.stride / 2
-        {
+        } else if state.stride > self.external.every && state.since(id) < state.stride / 2 {
             state.stride /= 2;
         }
         if state.waiting.len() > MAX_WAITING
@@ -300,9 +299,21 @@ impl FlushState {
         under_way.chain(self.waiting.iter().copied())
     }
 
+    /// Versions that were committed since that one.
+    fn since(&self, id: VersionId) -> u64 {
+        assert!(
+            id.number <= self.newest,
+            "version {id} was flushed and not committed: {} were",
+            self.newest
+        );
+        self.newest - id.number
+    }
+
     /// Versions have their turn half as often.
     fn widen(&mut self, every: u64) {
-        self.stride = (self.stride * 2).min(every.saturating_mul(MAX_STRIDE));
+        // Saturates: `every` is a setting.
+        let widest = every.saturating_mul(MAX_STRIDE);
+        self.stride = self.stride.saturating_mul(2).min(widest);
     }
 }
 
@@ -310,6 +321,7 @@ impl<T> Flusher<T> {
     /// A version was committed: from now on its arena keeps it, if its turn has come.
     pub(super) fn committed(&self, id: VersionId, arena: &str) {
         let mut state = lock(&self.state);
+        assert!(id.number > state.newest, "version {id} is committed twice");
         state.newest = id.number;
         if !id.number.is_multiple_of(self.external.every) {
             return;

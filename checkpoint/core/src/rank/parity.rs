@@ -107,6 +107,7 @@ fn segment(by: usize, of: usize, ranks: usize) -> u64 {
 
 /// How long a segment is.
 fn length(longest: u64, ranks: usize) -> u64 {
+    assert!(ranks > 1, "a set of {ranks} ranks has no parity");
     longest.div_ceil(ranks as u64 - 1).next_multiple_of(CHUNK)
 }
 
@@ -274,8 +275,8 @@ pub(super) fn imaged(mut manifest: RankManifest) -> RankManifest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::free_space::FIRST;
     use crate::layout;
-    use crate::room::FIRST;
     use tarn_ports::MediumError;
     use tarn_types::crc::crc;
 

@@ -3,9 +3,9 @@
 use super::{RECENT, RankContext, RankState, Replicate, StagingShare, found, grow, whole};
 use crate::arena::{Arena, ArenaError, ArenaHeader, PersistenceLevel, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
+use crate::free_space::{FIRST, LARGE};
 use crate::layout;
 use crate::manifest::{CHUNK, MAX_OBJECTS};
-use crate::room::{FIRST, LARGE};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tarn_ports::{Medium, MediumWindow, RankProgress, RanksError, Vault};
@@ -228,7 +228,14 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             let told = shared.ranks.common_progress();
             let of_now = |id: VersionId| id.generation == generation;
             let newest = shared.number.load(Ordering::Acquire);
-            let lacked = |id: &VersionId| newest - id.number < RECENT && told.lacks(id.number);
+            // Of this start.
+            let lacked = |id: &VersionId| {
+                assert!(
+                    id.number <= newest,
+                    "version {id} is kept and was not begun: {newest} were"
+                );
+                newest - id.number < RECENT && told.lacks(id.number)
+            };
             let useless = ids.iter().find(|id| of_now(**id) && lacked(id));
             // What others have, and what they fetch, all ranks keep: it can be restored only where all parts are left.
             let (good, fetched) = (shared.good(told), told.replicated.max(released));

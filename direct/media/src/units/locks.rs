@@ -73,10 +73,13 @@ impl Locks {
 
     /// Gives back what was shared.
     pub(super) fn unshare(&mut self, file: impl AsFd, units: &Range<u64>) -> Result<(), Errno> {
-        self.held -= 1;
+        self.release();
         let ranges = self.layout.slots_of(units.clone());
         for slots in &ranges {
-            self.of(slots).iter_mut().for_each(|slot| slot.shared -= 1);
+            for slot in self.of(slots) {
+                assert!(slot.shared > 0, "a slot is given back that was not shared");
+                slot.shared -= 1;
+            }
         }
         ranges
             .iter()
@@ -118,8 +121,13 @@ impl Locks {
 
     /// Gives back what was locked alone.
     pub(super) fn give_back(&mut self, file: impl AsFd, slot: u64) -> Result<(), Errno> {
-        self.held -= 1;
-        self.slots[slot as usize].exclusive = false;
+        self.release();
+        let own = &mut self.slots[slot as usize];
+        assert!(
+            own.exclusive,
+            "slot {slot} is given back that was not locked alone"
+        );
+        own.exclusive = false;
         hold(
             file,
             &self.layout.locks(slot..slot + 1),
@@ -131,9 +139,23 @@ impl Locks {
     /// Somebody would have a slot alone, or not any more.
     pub(super) fn want(&mut self, slot: u64, wanted: bool) {
         let wanting = &mut self.slots[slot as usize].wanting;
-        match wanted {
-            true => *wanting += 1,
-            false => *wanting -= 1,
+        if wanted {
+            *wanting += 1;
+        } else {
+            assert!(*wanting > 0, "nobody waits for slot {slot}");
+            *wanting -= 1;
         }
+    }
+
+    /// One lock less is held.
+    fn release(&mut self) {
+        assert!(self.held > 0, "more locks are given back than were taken");
+        let is_locked = |slot: &UnitLock| slot.shared > 0 || slot.exclusive;
+        debug_assert!(
+            self.slots.iter().any(is_locked),
+            "{} locks are held, and no slot is locked",
+            self.held
+        );
+        self.held -= 1;
     }
 }

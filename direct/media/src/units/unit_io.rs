@@ -210,7 +210,7 @@ impl UnitIo {
 
     /// Takes a request.
     pub(super) fn post(&mut self, ticket: Ticket, at: u64, work: UnitOperation, persistent: bool) {
-        self.put(
+        self.insert_request(
             ticket,
             UnitRequest {
                 rest: Some((at, work)),
@@ -225,7 +225,7 @@ impl UnitIo {
 
     /// Takes a flush.
     pub(super) fn flush(&mut self, ticket: Ticket) {
-        self.put(
+        self.insert_request(
             ticket,
             UnitRequest {
                 rest: None,
@@ -238,12 +238,13 @@ impl UnitIo {
         self.to_sync.push(ticket);
     }
 
-    fn put(&mut self, ticket: Ticket, request: UnitRequest) {
+    fn insert_request(&mut self, ticket: Ticket, request: UnitRequest) {
         let at = ticket as usize;
         if self.requests.len() <= at {
             self.requests.resize_with(at + 1, || None);
         }
-        self.requests[at] = Some(request);
+        let before = self.requests[at].replace(request);
+        assert!(before.is_none(), "ticket {ticket} has a request under way");
     }
 
     /// The ends that were not told yet.
@@ -362,13 +363,13 @@ impl UnitIo {
                 self.uncut.pop_front();
                 continue;
             };
+            let Some(number) = self.free.pop() else {
+                return;
+            };
             let (job, rest) = self.units.piece(at, work);
             request.rest = rest;
             request.left += 1;
             request.unsynced |= matches!(job, PieceOperation::Write { .. });
-            let Some(number) = self.free.pop() else {
-                return;
-            };
             let piece = UnitPiece {
                 ticket,
                 job,
@@ -531,6 +532,7 @@ impl UnitIo {
 
     /// A call has ended.
     fn step(&mut self, (number, result): UnitIoCompletion) {
+        assert!(self.calls > 0, "a call has ended that was not begun");
         self.calls -= 1;
         if number == SYNC {
             return self.synced(result);
@@ -691,9 +693,14 @@ impl UnitIo {
     fn finish(&mut self, number: u32, piece: UnitPiece, result: Result<u64, StorageRequestError>) {
         self.pieces[number as usize] = None;
         self.free.push(number);
+        debug_assert!(
+            self.free.len() <= DEPTH,
+            "place {number} is given back twice"
+        );
         let Some(request) = &mut self.requests[piece.ticket as usize] else {
             return;
         };
+        assert!(request.left > 0, "a request has more ends than pieces");
         request.left -= 1;
         request.result = request.result.and_then(|sum| Ok(sum + result?));
         if request.result.is_err() {
