@@ -404,8 +404,8 @@ pub unsafe extern "C" fn tarn_spaces(
         let found = unsafe { client(connection) }?.spaces()?;
         // SAFETY: not NULL; the header asks for room for so many.
         unsafe {
-            let room = count.read();
-            write(spaces, found.iter().take(room).map(tarn_space::from));
+            let capacity = count.read();
+            write(spaces, found.iter().take(capacity).map(tarn_space::from));
             count.write(found.len());
         }
         Ok(())

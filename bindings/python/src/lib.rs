@@ -189,13 +189,13 @@ impl PySession {
         key: String,
         size: usize,
         unit: usize,
-        said: ObjectArguments,
+        arguments: ObjectArguments,
     ) -> PyResult<Py<PyRegion>> {
         let memory = ObjectMemory::new(size).map_err(|f| error(py, f))?;
         let start = memory.start();
         let region = Py::new(py, PyRegion { memory })?;
         let held = MemoryOwner::Region(region.clone_ref(py));
-        self.add(py, key, (start, size), unit, said, held)?;
+        self.add(py, key, (start, size), unit, arguments, held)?;
         Ok(region)
     }
 
@@ -204,7 +204,7 @@ impl PySession {
         py: Python<'_>,
         key: String,
         of: &Bound<'_, PyAny>,
-        said: ObjectArguments,
+        arguments: ObjectArguments,
     ) -> PyResult<()> {
         let buffer = Buffer::get(of)?;
         if let Some(wrong) = buffer.wrong() {
@@ -222,7 +222,7 @@ impl PySession {
             key,
             (start, size),
             unit,
-            said,
+            arguments,
             MemoryOwner::Buffer(buffer),
         )
     }
@@ -362,20 +362,20 @@ impl PySession {
         key: String,
         (start, size): (NonNull<u8>, usize),
         unit: usize,
-        said: ObjectArguments,
+        arguments: ObjectArguments,
         held: MemoryOwner,
     ) -> PyResult<()> {
         let properties = Properties {
-            transient: said.transient,
-            precopy: match said.precopy {
+            transient: arguments.transient,
+            precopy: match arguments.precopy {
                 None => Precopy::WherePays,
                 Some(true) => Precopy::Always,
                 Some(false) => Precopy::Never,
             },
-            versions: said.versions,
-            persistence: level(said.persistence).map_err(|f| error(py, f))?,
-            replicas: said.replicas,
-            shape: match said.shape {
+            versions: arguments.versions,
+            persistence: level(arguments.persistence).map_err(|f| error(py, f))?,
+            replicas: arguments.replicas,
+            shape: match arguments.shape {
                 (0, ..) => Shape::Own,
                 (1, ..) => Shape::Replicated,
                 (2, dimensions, _) => Shape::Block(dimensions),

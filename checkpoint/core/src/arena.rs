@@ -356,8 +356,8 @@ impl Arena {
                 let before = at;
                 at += piece.length;
                 match piece.place {
-                    PieceLocation::Arena(lies) if piece.length > 0 => {
-                        Some(lies.checked_sub(before))
+                    PieceLocation::Arena(place) if piece.length > 0 => {
+                        Some(place.checked_sub(before))
                     }
                     _ => None,
                 }

@@ -68,8 +68,8 @@ pub fn jobs(sizes: &[u64], skip: impl Fn(usize, u64) -> bool) -> (Vec<ChunkRun>,
 
 /// Where a job's bytes lie in the staging file, which has so much room for a row that is so long: its end is the row's end. None of
 /// the jobs before fit.
-pub fn staged(job: &ChunkRun, row: u64, room: u64) -> Option<u64> {
-    (room + job.at).checked_sub(row)
+pub fn staged(job: &ChunkRun, row: u64, capacity: u64) -> Option<u64> {
+    (capacity + job.at).checked_sub(row)
 }
 
 /// An object's pieces, made of its chunks: where each lies, and its checksum.
@@ -154,16 +154,16 @@ mod tests {
                     prop_assert_eq!(jobs.iter().filter(has).count(), usize::from(!skip(object, chunk)));
                 }
             }
-            let room = ((row as f64 * share) as u64).next_multiple_of(64);
+            let capacity = ((row as f64 * share) as u64).next_multiple_of(64);
             let mut before = None;
             for job in &jobs {
                 prop_assert!(job.bytes.start % CHUNK == 0 && job.bytes.end - job.bytes.start <= JOB);
-                let at = staged(job, row, room);
+                let at = staged(job, row, capacity);
                 prop_assert!(at.is_some() || before.is_none());
                 if let Some(at) = at {
                     prop_assert!(before.is_none_or(|end| end <= at) && at % 64 == 0);
                     before = Some(at + job.bytes.end - job.bytes.start);
-                    prop_assert!(before <= Some(room));
+                    prop_assert!(before <= Some(capacity));
                 }
             }
         }

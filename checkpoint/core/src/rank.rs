@@ -1,26 +1,26 @@
 //! A rank: the driver of all this. It has the objects copied, published and de-staged, and finds them again. Threads and a monotonic
-//! clock are used here and in [`crate::lanes`] alone; bytes, files and other ranks come through ports.
+//! clock are used here and in [`crate::copy_workers`] alone; bytes, files and other ranks come through ports.
 //!
 //! One rank's state has all that is written to. The caller has it during a commit, the helper thread between two: whoever has it finds done or
 //! does what the other has left.
 
 mod ahead;
-mod asked;
 mod buddy;
 mod commit;
 mod copy;
 mod destage;
 mod end;
+mod exchange;
 mod flush;
 mod found;
 pub mod left;
 mod outside;
 mod parity;
 mod replicate;
+mod requirements;
 mod restore;
 mod space;
 mod wait;
-mod words;
 
 use crate::arena::{Arena, ArenaError, PersistenceLevel, Version, VersionId, pinned_by_readers};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
@@ -29,10 +29,11 @@ use crate::layout;
 use crate::manifest::{MAX_KEY, RankManifest, Shape};
 pub use crate::seal::RankSealer;
 use ahead::PrecopyState;
-pub use asked::{MAX_REPLICAS, MAX_SET, VersionRequirements};
 use buddy::{Buddies, BuddyStorage, RankTopology};
+use exchange::{ExchangeKind, agree};
 use flush::Flusher;
 use found::RestartInventory;
+pub use requirements::{MAX_REPLICAS, MAX_SET, VersionRequirements};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -42,7 +43,6 @@ use tarn_ports::{
     Carried, External, Medium, MediumError, MediumWindow, PowerFail, RankProgress, Ranks, Vault,
     WatchedMemory,
 };
-use words::{ExchangeKind, agree};
 
 /// Versions that may be kept: one more is written, one flushed, and one fetched by other nodes.
 pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 3;
@@ -269,8 +269,8 @@ struct RankContext<T: Vault, M: Vault> {
     why_bare: Mutex<Option<(u64, String)>>,
     stats: Mutex<RankStats>,
     /// There may be something to do for the helper.
-    bell: Mutex<bool>,
-    rung: Condvar,
+    has_work: Mutex<bool>,
+    work_added: Condvar,
     /// The caller wants the rank's state: who copies ahead lets it go.
     wanted: AtomicBool,
     /// The helper is to end.
@@ -289,7 +289,7 @@ struct RankState<A, S> {
     released: u64,
     /// What earlier starts have left on this node, and nobody needs, is gone.
     reclaimed: bool,
-    asked: VersionRequirements,
+    requirements: VersionRequirements,
     arena: Option<(Arena, A)>,
     /// How much of it is mapped for sure.
     warm: u64,
@@ -347,8 +347,8 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
             reached: Mutex::default(),
             why_bare: Mutex::default(),
             stats: Mutex::default(),
-            bell: Mutex::default(),
-            rung: Condvar::new(),
+            has_work: Mutex::default(),
+            work_added: Condvar::new(),
             wanted: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
@@ -398,14 +398,14 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     }
 
     /// Keeps the state of objects as a new version: the how many-eth commit it is, which is the same on all ranks. When it returns,
-    /// what was staged is in memory that outlives the process, and at the buddy, and the version has reached what [`Rank::ask`] said.
+    /// what was staged is in memory that outlives the process, and at the buddy, and the version has reached what [`Rank::require`] said.
     ///
     /// # Errors
     /// When there is no room, what was staged before cannot be de-staged, or other ranks are too far behind: this rank has no such
     /// version then, and the ones before are what they were.
     pub fn commit(&mut self, items: &[CommitObject<'_>]) -> Result<Committed, CheckpointError> {
         let mut committed = self.shared.commit_version(items);
-        self.shared.ring();
+        self.shared.notify_helper();
         if let Ok(committed) = &mut committed {
             self.reach(committed);
         }
@@ -435,7 +435,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         objects: &mut [Empty<'_>],
     ) -> Result<Option<VersionId>, CheckpointError> {
         let restarted = self.shared.restart(which, objects);
-        self.shared.ring();
+        self.shared.notify_helper();
         restarted
     }
 
@@ -486,9 +486,9 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
     }
 
     /// There may be something to do for the helper.
-    fn ring(&self) {
-        *lock(&self.bell) = true;
-        self.rung.notify_all();
+    fn notify_helper(&self) {
+        *lock(&self.has_work) = true;
+        self.work_added.notify_all();
     }
 
     /// The helper: after each commit it de-stages what was staged, and then copies ahead. After a restart, or else the first commit, it
@@ -497,33 +497,36 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
         (self.options.enter)();
         let mut next: Option<Instant> = None;
         loop {
-            let mut bell = lock(&self.bell);
-            while !*bell {
+            let mut has_work = lock(&self.has_work);
+            while !*has_work {
                 let left = next.map(|n| n.saturating_duration_since(Instant::now()));
                 // Whoever wants the rank's state has it first.
                 let wanted = self.wanted.load(Ordering::Acquire);
                 let left = left.map(|left| if wanted { left.max(YIELD) } else { left });
-                bell = match left {
+                has_work = match left {
                     Some(Duration::ZERO) => break,
                     Some(left) => self
-                        .rung
-                        .wait_timeout(bell, left)
+                        .work_added
+                        .wait_timeout(has_work, left)
                         .map_or_else(|e| e.into_inner().0, |w| w.0),
-                    None => self.rung.wait(bell).unwrap_or_else(PoisonError::into_inner),
+                    None => self
+                        .work_added
+                        .wait(has_work)
+                        .unwrap_or_else(PoisonError::into_inner),
                 };
             }
-            let rung = std::mem::take(&mut *bell);
-            drop(bell);
+            let notified = std::mem::take(&mut *has_work);
+            drop(has_work);
             if self.ended.load(Ordering::Acquire) {
                 return;
             }
             let mut rank_state = self.rank_state();
-            if rung {
+            if notified {
                 rank_state.ahead.disarm();
                 rank_state.ahead.look();
             }
             // What fails is tried again, and told, by the next commit.
-            if rung && rank_state.destage(self).is_ok() {
+            if notified && rank_state.destage(self).is_ok() {
                 let _ = rank_state.reclaim(self);
             }
             next = rank_state.look_ahead(self);
@@ -553,7 +556,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             degraded_by: None,
             released: 0,
             reclaimed: false,
-            asked: VersionRequirements {
+            requirements: VersionRequirements {
                 versions: 1,
                 replicas: options.buddies,
                 persistence: PersistenceLevel::Committed,

@@ -227,6 +227,6 @@ impl Scan {
 /// `code` is one whose argument is a `T`, and what else it does is allowed.
 unsafe fn ioctl<T>(file: &OwnedFd, code: Opcode, argument: &mut T) -> io::Result<usize> {
     // SAFETY: as above; the argument lives as long as the call.
-    let said = unsafe { libc::ioctl(file.as_raw_fd(), code as _, std::ptr::from_mut(argument)) };
-    usize::try_from(said).map_err(|_| io::Error::last_os_error())
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), code as _, std::ptr::from_mut(argument)) };
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }

@@ -1,9 +1,9 @@
 //! Objects of other nodes, brought by this node's tarnd.
 
-use crate::draft::random;
 use crate::folder::{KeyFolder, error};
 use crate::object::{ObjectInfo, StoredObject};
 use crate::store::NodeObjectStore;
+use crate::writer::random;
 use rustix::fs::{fstat, fsync, renameat};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;

@@ -21,14 +21,14 @@
 
 #![allow(unsafe_code)]
 
-mod draft;
 mod far;
 mod folder;
 mod keys;
 mod object;
 mod store;
+mod writer;
 
-pub use draft::ObjectWriter;
 pub use object::{ObjectInfo, StoredObject};
 pub use store::{ENCRYPT, NodeObjectStore, STORE};
 pub use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
+pub use writer::ObjectWriter;

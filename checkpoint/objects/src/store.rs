@@ -1,8 +1,8 @@
 //! The store.
 
-use crate::draft::{ObjectWriter, random};
 use crate::folder::{KeyFolder, MAX_NAMES, error, names};
 use crate::object::{ObjectInfo, StoredObject, trailer};
+use crate::writer::{ObjectWriter, random};
 use rustix::fs::{AtFlags, FileType, fstat, statat};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};

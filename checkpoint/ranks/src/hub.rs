@@ -29,7 +29,7 @@ struct HubMember {
     /// Its words in exchanges that are not complete, as they came.
     words: VecDeque<Vec<u8>>,
     /// How many it has sent.
-    said: u64,
+    sent_words: u64,
     reached: RankProgress,
     /// What it was told last.
     least: Least,
@@ -41,7 +41,7 @@ pub(crate) struct Hub {
     seats: Vec<HubMember>,
     least: Least,
     /// It was told more since `least` was looked at.
-    told: bool,
+    progressed: bool,
 }
 
 /// `rank 3`, `ranks 3, 4 and 7 others`.
@@ -60,7 +60,7 @@ impl Hub {
             stand: Stand::Awaited,
             line: None,
             words: VecDeque::new(),
-            said: 0,
+            sent_words: 0,
             reached: RankProgress::default(),
             least: Least::default(),
         };
@@ -68,7 +68,7 @@ impl Hub {
             identity,
             seats: (0..ranks).map(|_| seat()).collect(),
             least: Least::default(),
-            told: false,
+            progressed: false,
         }
     }
 
@@ -151,20 +151,22 @@ impl Hub {
         let seat = &mut self.seats[rank];
         match ToHub::parse(&frame)? {
             ToHub::Word(number, _) => {
-                if number != seat.said || seat.words.len() == MAX_AHEAD {
+                if number != seat.sent_words || seat.words.len() == MAX_AHEAD {
                     return None;
                 }
-                seat.said += 1;
+                seat.sent_words += 1;
                 seat.words.push_back(frame);
                 self.answer(number);
             }
-            ToHub::Told(reached) => {
+            ToHub::Progress(reached) => {
                 seat.reached = reached;
-                self.told = true;
+                self.progressed = true;
             }
             ToHub::Who(number) => {
                 let seats = self.seats.iter().enumerate();
-                let missing = seats.filter(|(_, s)| s.said <= number).map(|(r, _)| r);
+                let missing = seats
+                    .filter(|(_, s)| s.sent_words <= number)
+                    .map(|(r, _)| r);
                 let who = names(&missing.collect::<Vec<_>>());
                 self.send_frame(rank, FromHub::Missing(number, who).frame());
             }
@@ -175,7 +177,7 @@ impl Hub {
 
     /// Tells all the words of an exchange if everybody's are there.
     fn answer(&mut self, number: u64) {
-        if self.seats.iter().any(|s| s.said <= number) {
+        if self.seats.iter().any(|s| s.sent_words <= number) {
             return;
         }
         let words: Vec<_> = self.seats.iter_mut().map(|s| s.words.pop_front()).collect();
@@ -238,7 +240,7 @@ impl Hub {
 
     /// Sends what there is room for.
     pub(crate) fn flush(&mut self) {
-        if std::mem::take(&mut self.told) {
+        if std::mem::take(&mut self.progressed) {
             self.least = self.least();
         }
         for rank in 0..self.seats.len() {

@@ -102,7 +102,7 @@ impl RankCall<'_> {
     /// Has one request made, on a connection that is kept for the next one if the request succeeds.
     pub(crate) fn run<T>(
         &self,
-        ask: impl FnOnce(&RankSocket, Instant) -> RankReply<T>,
+        request: impl FnOnce(&RankSocket, Instant) -> RankReply<T>,
     ) -> Result<T, RanksError> {
         let until = self.until.get();
         if let Some(gone) = self.shared.gone(self.to) {
@@ -119,7 +119,7 @@ impl RankCall<'_> {
             Some(socket) => socket,
             None => self.connect(until)?,
         };
-        match ask(&socket, until) {
+        match request(&socket, until) {
             Ok(answer) => {
                 let mut kept = kept();
                 if kept.len() < MAX_KEPT {

@@ -150,18 +150,18 @@ fn serve(shared: &MeetingContext, socket: &RankSocket, of: u32) -> io::Result<()
         // As large as the largest so far: to clear it each time would cost as much as to copy.
         request.resize(request.len().max(len), 0);
         socket.receive_all(&mut request[..len], Instant::now() + STALL)?;
-        let asked = RankRequest::parse(&request[..len]).ok_or_else(malformed)?;
-        held = match asked {
+        let query = RankRequest::parse(&request[..len]).ok_or_else(malformed)?;
+        held = match query {
             // Where that cannot be the caller waits in vain, for a while.
             RankRequest::Comes => attend(shared, socket).ok(),
             _ => None,
         };
-        if matches!(asked, RankRequest::Comes | RankRequest::Seen) {
+        if matches!(query, RankRequest::Comes | RankRequest::Seen) {
             continue;
         }
         let host = shared.lock().host.clone();
         let host = host.ok_or(Unserved("it does not serve others yet"));
-        let done = host.and_then(|host| found(shared, socket, &*host, of, &asked));
+        let done = host.and_then(|host| found(shared, socket, &*host, of, &query));
         let until = Instant::now() + STALL;
         match done {
             Ok(ServedData::Words(words)) => socket.send_all(&head(0, words.len()), &words, until),
@@ -188,9 +188,9 @@ fn found(
     socket: &RankSocket,
     host: &dyn RankService,
     of: u32,
-    asked: &RankRequest<'_>,
+    query: &RankRequest<'_>,
 ) -> Result<ServedData, RankServiceError> {
-    Ok(match *asked {
+    Ok(match *query {
         RankRequest::Grant(generation, bytes) => {
             let name = host.grant(of, generation, bytes)?;
             ServedData::Words(short(&name).to_vec())
@@ -211,8 +211,8 @@ fn found(
             let (one_sided, here) = means(shared, socket)?;
             let mut words = Vec::new();
             host.window(of, generation, &mut |file, size| {
-                let (hold, told) = one_sided.open(here, file, 0..size, true)?;
-                words = told.into();
+                let (hold, opened) = one_sided.open(here, file, 0..size, true)?;
+                words = opened.into();
                 Ok(hold)
             })?;
             ServedData::Words(words)

@@ -34,8 +34,8 @@ pub(crate) struct MeetingState {
     /// To the hub, in order.
     pub(crate) words: VecDeque<Arc<[u8]>>,
     /// Of these only the newest counts.
-    pub(crate) tell: Option<RankProgress>,
-    pub(crate) ask: Option<u64>,
+    pub(crate) new_progress: Option<RankProgress>,
+    pub(crate) missing_request: Option<u64>,
     /// No more is said after that, and by then all is over.
     pub(crate) leave: Option<Instant>,
     /// The thread with the lines has ended.
@@ -222,7 +222,7 @@ impl MeetingContext {
                 return Err(late(rank(0), "answer"));
             }
             end = until + GRACE;
-            state.ask = Some(number);
+            state.missing_request = Some(number);
             self.wake();
         }
     }
@@ -237,7 +237,7 @@ impl MeetingContext {
         };
         if reached != state.reached {
             state.reached = reached;
-            state.tell = Some(reached);
+            state.new_progress = Some(reached);
             self.wake();
         }
     }

@@ -91,17 +91,19 @@ impl Turns {
             }
         }
         let words = std::mem::take(&mut state.words);
-        let ask = state.ask.take();
+        let missing_request = state.missing_request.take();
         let leave = state.leave;
         if let Some(line) = &mut self.line {
             words.into_iter().for_each(|word| line.push(word));
-            if let Some(number) = ask {
+            if let Some(number) = missing_request {
                 line.push(ToHub::Who(number).frame());
             }
             // Only the newest, once all else is sent: what waits does not grow with what is told.
-            let tell = state.tell.take_if(|_| line.idle() || leave.is_some());
-            if let Some(reached) = tell {
-                line.push(ToHub::Told(reached).frame());
+            let new_progress = state
+                .new_progress
+                .take_if(|_| line.idle() || leave.is_some());
+            if let Some(reached) = new_progress {
+                line.push(ToHub::Progress(reached).frame());
             }
             if leave.is_some() && !std::mem::replace(left, true) {
                 line.push(ToHub::Leave.frame());

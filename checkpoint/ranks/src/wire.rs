@@ -100,7 +100,7 @@ pub(crate) enum ToHub<'a> {
     /// Its word in the exchange of this number, counted from 0.
     Word(u64, &'a [u8]),
     /// How far it is.
-    Told(RankProgress),
+    Progress(RankProgress),
     /// It asks who has not come to an exchange.
     Who(u64),
     /// It ends in order.
@@ -114,7 +114,7 @@ impl<'a> ToHub<'a> {
     pub(crate) fn frame(&self) -> Arc<[u8]> {
         match self {
             Self::Word(number, word) => frame(1, &[&number.to_le_bytes(), word]),
-            Self::Told(r) => frame(2, &[&counts(*r)]),
+            Self::Progress(r) => frame(2, &[&counts(*r)]),
             Self::Who(number) => frame(3, &[&number.to_le_bytes()]),
             Self::Leave => frame(4, &[]),
         }
@@ -127,7 +127,7 @@ impl<'a> ToHub<'a> {
             1 => Some(Self::Word(f.u64()?, f.0)),
             2 => {
                 let reached = f.reached()?;
-                f.end(Self::Told(reached))
+                f.end(Self::Progress(reached))
             }
             3 => {
                 let number = f.u64()?;
@@ -302,7 +302,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_said_is_what_is_heard() {
+    fn what_is_sent_is_what_is_received() {
         let reached = RankProgress {
             committed: 7,
             durable: 5,
@@ -310,28 +310,28 @@ mod tests {
             missed: 1 << 63,
             bare: 2,
         };
-        for said in [
+        for message in [
             ToHub::Word(3, b"word"),
-            ToHub::Told(reached),
+            ToHub::Progress(reached),
             ToHub::Who(9),
             ToHub::Leave,
         ] {
-            assert_eq!(ToHub::parse(&said.frame()[4..]), Some(said));
+            assert_eq!(ToHub::parse(&message.frame()[4..]), Some(message));
         }
         let least = Least {
             reached,
             by: [1, 2, 3],
         };
-        for said in [
+        for message in [
             FromHub::Words(3, vec![b"a".as_slice().into(), b"".as_slice().into()]),
             FromHub::No(4, "too much".into()),
             FromHub::Least(least),
             FromHub::Gone(3, true, "it has ended".into()),
             FromHub::Missing(5, "rank 3".into()),
         ] {
-            assert_eq!(FromHub::parse(&said.frame()[4..]), Some(said));
+            assert_eq!(FromHub::parse(&message.frame()[4..]), Some(message));
         }
-        for said in [
+        for message in [
             RankRequest::Grant(1, 2),
             RankRequest::Put(1, 2, b"bytes"),
             RankRequest::Fetch(1, 2, "3/7.arena"),
@@ -341,10 +341,10 @@ mod tests {
             RankRequest::Show(1, SHOWN, "7.buddy"),
             RankRequest::Seen,
         ] {
-            let sent = [&said.head(), said.payload()].concat();
+            let sent = [&message.head(), message.payload()].concat();
             let (len, body) = sent.split_at(4);
             assert_eq!(len, (body.len() as u32).to_le_bytes());
-            assert_eq!(RankRequest::parse(body), Some(said));
+            assert_eq!(RankRequest::parse(body), Some(message));
         }
     }
 
@@ -363,12 +363,12 @@ mod tests {
             rest in prop::collection::vec(any::<u8>(), 0..64),
         ) {
             let bytes = [&[kind], &rest[..]].concat();
-            if let Some(heard) = ToHub::parse(&bytes) {
-                prop_assert_eq!(&heard.frame()[4..], &bytes[..]);
+            if let Some(parsed) = ToHub::parse(&bytes) {
+                prop_assert_eq!(&parsed.frame()[4..], &bytes[..]);
             }
-            if let Some(heard) = RankRequest::parse(&bytes) {
-                let said = [&heard.head()[4..], heard.payload()].concat();
-                prop_assert_eq!(&said, &bytes);
+            if let Some(parsed) = RankRequest::parse(&bytes) {
+                let message = [&parsed.head()[4..], parsed.payload()].concat();
+                prop_assert_eq!(&message, &bytes);
             }
             let whole = FromHub::parse(&bytes).is_some();
             // Texts and words may have any length; what has none is read as it is or not at all.

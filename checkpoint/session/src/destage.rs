@@ -78,7 +78,7 @@ struct SettledArena {
     stamp: u64,
     until: Option<Instant>,
     /// What became of it.
-    told: Vec<DestageOutcome>,
+    reported: Vec<DestageOutcome>,
 }
 
 /// A program's folders.
@@ -124,7 +124,7 @@ impl Destager {
     pub fn run(
         &mut self,
         run: &OsStr,
-        tell: &mut dyn FnMut(DestagedArena),
+        report: &mut dyn FnMut(DestagedArena),
     ) -> Result<(), CheckpointError> {
         let plain = Arc::new(Device::new(Profile::none()));
         let (folder, memory) = (self.tier.join("phx").join(run), self.memory.join(run));
@@ -151,12 +151,12 @@ impl Destager {
                 seen.stamp == stamp && seen.until.is_none_or(|until| Instant::now() < until)
             };
             let seen = before.remove(&name);
-            let told = match seen {
+            let reported = match seen {
                 Some(seen) if same(&seen) => {
                     now.insert(name, seen);
                     continue;
                 }
-                seen => seen.map_or_else(Vec::new, |seen| seen.told),
+                seen => seen.map_or_else(Vec::new, |seen| seen.reported),
             };
             let all = places.arena(&name, rank);
             let all = all.unwrap_or_else(|fault| match fault.code {
@@ -169,14 +169,21 @@ impl Destager {
                 matches!(what, DestageOutcome::Running(_) | DestageOutcome::Busy)
             };
             let failed = |what: &DestageOutcome| matches!(what, DestageOutcome::Failed(_));
-            for what in all.iter().filter(|what| !what.is_among(&told)) {
+            for what in all.iter().filter(|what| !what.is_among(&reported)) {
                 let (path, what) = (path.clone(), what.clone());
-                tell(DestagedArena { path, rank, what });
+                report(DestagedArena { path, rank, what });
             }
             if !all.iter().any(again) {
                 let until = all.iter().any(failed).then(|| Instant::now() + AGAIN);
-                let told = all;
-                now.insert(name, SettledArena { stamp, until, told });
+                let reported = all;
+                now.insert(
+                    name,
+                    SettledArena {
+                        stamp,
+                        until,
+                        reported,
+                    },
+                );
             }
         }
         self.seen.insert(run.to_owned(), now);

@@ -342,11 +342,11 @@ impl CheckpointSession {
             properties,
         };
         self.objects.insert(key.into(), object);
-        let room = self.reserve_space(None);
-        if room.is_err() {
+        let reserved = self.reserve_space(None);
+        if reserved.is_err() {
             self.objects.remove(key);
             self.ask_less();
-            return room;
+            return reserved;
         }
         self.watch(key);
         Ok(())
@@ -394,26 +394,26 @@ impl CheckpointSession {
             _ => object.memory.size() as u64,
         };
         let sizes: Vec<u64> = self.kept().map(size).collect();
-        self.rank.ask(self.version_requirements())?;
+        self.rank.require(self.version_requirements())?;
         self.rank.reserve(&sizes)
     }
 
     /// What objects ask of versions.
     fn version_requirements(&self) -> VersionRequirements {
-        let asked = |of: &Properties| VersionRequirements {
+        let of_object = |of: &Properties| VersionRequirements {
             versions: of.versions,
             replicas: of.replicas.unwrap_or(self.replicas) as usize,
             persistence: of.persistence,
         };
-        let all = self.kept().map(|(_, object)| asked(&object.properties));
-        let none = || asked(&Properties::default());
+        let all = self.kept().map(|(_, object)| of_object(&object.properties));
+        let none = || of_object(&Properties::default());
         all.reduce(VersionRequirements::and).unwrap_or_else(none)
     }
 
     /// What an object that is gone asked for does not count any more.
     fn ask_less(&mut self) {
         // What was granted with it is not refused without it.
-        let _ = self.rank.ask(self.version_requirements());
+        let _ = self.rank.require(self.version_requirements());
     }
 
     fn kept(&self) -> impl Iterator<Item = (&[u8], &SessionObject)> {

@@ -138,10 +138,10 @@ mod tests {
                 let other = scope.spawn(call);
                 [call(), other.join().unwrap()]
             });
-            for said in both {
+            for outcome in both {
                 assert!(
-                    said.as_ref().is_ok_and(|none| *none)
-                        || said.is_err_and(|e| e.code == CheckpointErrorCode::Busy)
+                    outcome.as_ref().is_ok_and(|none| *none)
+                        || outcome.is_err_and(|e| e.code == CheckpointErrorCode::Busy)
                 );
             }
         }

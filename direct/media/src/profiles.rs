@@ -115,9 +115,9 @@ mod tests {
             ("device", "no NVRAM profile"),
             ("latency=-1s", "not valid"),
         ];
-        for (text, says) in cases {
-            let said = Profile::named(text).unwrap_err().to_string();
-            assert!(said.contains(says), "{text}: {said}");
+        for (text, expected) in cases {
+            let error = Profile::named(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

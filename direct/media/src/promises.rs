@@ -94,11 +94,11 @@ fn flushes_caches(sys: &Path) -> bool {
     let Ok(devices) = std::fs::read_dir(sys.join("bus/nd/devices")) else {
         return false;
     };
-    let said = devices.flatten().filter_map(|device| {
+    let domains = devices.flatten().filter_map(|device| {
         std::fs::read_to_string(device.path().join("persistence_domain")).ok()
     });
-    let said: Vec<String> = said.collect();
-    !said.is_empty() && said.iter().all(|domain| domain.trim() == "cpu_cache")
+    let domains: Vec<String> = domains.collect();
+    !domains.is_empty() && domains.iter().all(|domain| domain.trim() == "cpu_cache")
 }
 
 #[cfg(test)]

@@ -107,9 +107,9 @@ pub fn clear_slots(file: &OwnedFd, path: &Path) -> Result<(), MediumError> {
 /// Whether a file can be used without the page cache, and what it must be aligned to then.
 fn grain(file: &OwnedFd) -> (bool, Grain) {
     let flags = StatxFlags::DIOALIGN;
-    let told = statx(file, "", AtFlags::EMPTY_PATH, flags);
-    let told = told.ok().filter(|stat| stat.stx_mask & flags.bits() != 0);
-    let (bytes, memory) = match told {
+    let stat = statx(file, "", AtFlags::EMPTY_PATH, flags);
+    let stat = stat.ok().filter(|stat| stat.stx_mask & flags.bits() != 0);
+    let (bytes, memory) = match stat {
         Some(stat) => (stat.stx_dio_offset_align, stat.stx_dio_mem_align),
         // A system that does not say: no disk has more.
         None => (4096, 4096),

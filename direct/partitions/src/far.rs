@@ -68,7 +68,7 @@ impl FarPart {
 
     /// Bytes of it now.
     pub(crate) fn size(&self) -> Result<u64, RequestError> {
-        let size = match self.ask(Verb::Size, 0)? {
+        let size = match self.request(Verb::Size, 0)? {
             Ok(size) => size,
             Err(_) => {
                 let text = format!("{} cannot be looked at on its node", self.path.display());
@@ -85,7 +85,7 @@ impl FarPart {
             RangeLockState::Shared => 1,
             RangeLockState::Alone => 2,
         };
-        self.ask(Verb::Hold, what)?
+        self.request(Verb::Hold, what)?
             .map(drop)
             .map_err(|why| match why {
                 StorageRequestError::Busy => taken(&self.path),
@@ -98,7 +98,7 @@ impl FarPart {
     }
 
     /// Asks its node for something; what it says of that.
-    fn ask(
+    fn request(
         &self,
         verb: Verb,
         operand: u64,
@@ -108,16 +108,16 @@ impl FarPart {
             return Err(of_parent("this open partition"));
         }
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let ask = StorageRequest {
+        let request = StorageRequest {
             operand,
             ..StorageRequest::of(verb)
         };
         let mut answer = [0; StorageReply::BYTES];
-        let asked = stream
-            .write_all(&ask.encode())
+        let sent = stream
+            .write_all(&request.encode())
             .and_then(|()| stream.flush())
             .and_then(|()| stream.read_exact(&mut answer));
-        asked.map_err(|e| {
+        sent.map_err(|e| {
             let text = format!("the node of {} does not answer: {e}", self.path.display());
             RequestError::new(Code::Lost, text)
         })?;

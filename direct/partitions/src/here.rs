@@ -202,8 +202,8 @@ impl HerePart {
             PartitionHome::Folder(..) => UnitStorage::new(units, None),
             // Who may have it may not open the file.
             PartitionHome::Tarnd => {
-                let lent = reopen_file(&InSpace::of(&self.path)?, self.options.writable)?;
-                UnitStorage::new(units, Some(lent))
+                let opened = reopen_file(&InSpace::of(&self.path)?, self.options.writable)?;
+                UnitStorage::new(units, Some(opened))
             }
             // For another node, whose requests are done one after the other.
             PartitionHome::Own => UnitStorage::blocking(units),
@@ -249,10 +249,10 @@ impl HerePart {
 /// The file, as this node's tarnd opens it once more.
 fn reopen_file(within: &InSpace<'_>, writable: bool) -> Result<OwnedFd, RequestError> {
     let path = within.file();
-    let lent = within
+    let opened = within
         .tarnd()?
         .open_partition(None, within.space, path.as_bytes(), writable);
-    let (file, _) = lent?;
+    let (file, _) = opened?;
     // It is open here by another descriptor already. An io_uring lets go of this one some time after it was closed.
     flock(&file, FlockOperation::Unlock).map_err(refused("unlock", Path::new(&path)))?;
     Ok(file)

@@ -43,8 +43,8 @@ impl PartitionPart {
             return FarPart::open(path, &within, options).map(Self::There);
         }
         let file = within.file();
-        let lent = tarnd.open_partition(None, within.space, file.as_bytes(), options.writable);
-        HerePart::from_tarnd_file(lent?.0, path, options).map(Self::Here)
+        let opened = tarnd.open_partition(None, within.space, file.as_bytes(), options.writable);
+        HerePart::from_tarnd_file(opened?.0, path, options).map(Self::Here)
     }
 
     /// What is known of it, now.

@@ -27,9 +27,9 @@ pub struct PartitionQueue {
     known: BTreeMap<u32, u64>,
     event: Option<CompletionEvent>,
     /// The program has it too, and waits for completions with other things.
-    lent: bool,
+    exported: bool,
     /// It is told of what is under way, too.
-    told: bool,
+    is_notified: bool,
     /// The process that alone can use it, from when it has more than mapped memory: a thread, a stream, descriptors that a forked child would
     /// share with its parent.
     process: Option<u32>,
@@ -57,7 +57,7 @@ impl CompletionEvent {
     }
 
     /// It is readable.
-    fn ring(&self) {
+    fn signal(&self) {
         // It is already if it cannot count further.
         let _ = write(&self.count, &1_u64.to_ne_bytes());
     }
@@ -84,8 +84,8 @@ impl PartitionQueue {
             pair,
             known: BTreeMap::new(),
             event: None,
-            lent: false,
-            told: true,
+            exported: false,
+            is_notified: true,
             process: None,
         })
     }
@@ -144,7 +144,7 @@ impl PartitionQueue {
                 }
                 let made = self.pair.register_new(store, start, length, writable);
                 if let Some(CompletionEvent { poll, count }) = &self.event {
-                    self.told = self.pair.notify(count.as_fd(), poll.as_fd());
+                    self.is_notified = self.pair.notify(count.as_fd(), poll.as_fd());
                 }
                 made.map(|(region, number)| {
                     self.known.insert(number, partition.own());
@@ -182,7 +182,7 @@ impl PartitionQueue {
         if !self.is_here() {
             return 0;
         }
-        if self.lent {
+        if self.exported {
             self.clear();
         }
         let before = self.pair.rings().completed();
@@ -190,15 +190,15 @@ impl PartitionQueue {
             self.pair.poll();
         }
         let begun = self.pair.submit();
-        if self.lent && self.pair.rings().completed() > before {
-            self.ring();
+        if self.exported && self.pair.rings().completed() > before {
+            self.signal();
         }
         begun
     }
 
-    fn ring(&self) {
+    fn signal(&self) {
         if let Some(event) = &self.event {
-            event.ring();
+            event.signal();
         }
     }
 
@@ -217,9 +217,9 @@ impl PartitionQueue {
         self.check()?;
         let until = Instant::now().checked_add(timeout);
         let waited = self.wait_until(completions, until, timeout);
-        if self.lent && self.pair.rings().completed() > 0 {
+        if self.exported && self.pair.rings().completed() > 0 {
             // It was cleared here.
-            self.ring();
+            self.signal();
         }
         waited
     }
@@ -258,7 +258,7 @@ impl PartitionQueue {
     /// Until something of what is under way may have ended.
     fn sleep(&mut self, until: Option<Instant>) {
         let is_new = self.event.is_none();
-        if self.make_event().is_err() || !self.told {
+        if self.make_event().is_err() || !self.is_notified {
             std::thread::yield_now();
         } else if !is_new && let Some(event) = &self.event {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -278,7 +278,7 @@ impl PartitionQueue {
                 self.process = Some(std::process::id());
                 let event = CompletionEvent::new();
                 let event = event.map_err(refused("make", Path::new("an eventfd")))?;
-                self.told = self.pair.notify(event.count.as_fd(), event.poll.as_fd());
+                self.is_notified = self.pair.notify(event.count.as_fd(), event.poll.as_fd());
                 event
             }
         };
@@ -298,8 +298,8 @@ impl PartitionQueue {
     pub fn event(&mut self) -> Result<BorrowedFd<'_>, RequestError> {
         self.check()?;
         self.make_event()?;
-        if !std::mem::replace(&mut self.lent, true) && self.pair.rings().completed() > 0 {
-            self.ring();
+        if !std::mem::replace(&mut self.exported, true) && self.pair.rings().completed() > 0 {
+            self.signal();
         }
         Ok(self.make_event()?.poll.as_fd())
     }

@@ -211,8 +211,8 @@ impl<S: Storage> Storage for Cyclic<S> {
     }
 
     fn notify(&mut self, event: BorrowedFd<'_>, poll: BorrowedFd<'_>) -> bool {
-        let told = self.parts.iter_mut().map(|part| part.notify(event, poll));
-        told.filter(|told| !told).count() == 0
+        let notified = self.parts.iter_mut().map(|part| part.notify(event, poll));
+        notified.filter(|notified| !notified).count() == 0
     }
 
     fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>)) {

@@ -121,14 +121,14 @@ impl RequestsInFlight {
     }
 
     /// What was parked and can be told now, as the unsignalled requests before it have ended.
-    pub(crate) fn release(&mut self, tell: &mut dyn FnMut(Cqe)) {
+    pub(crate) fn release(&mut self, complete: &mut dyn FnMut(Cqe)) {
         if self.parked.is_empty() {
             return;
         }
         for parked in std::mem::take(&mut self.parked) {
             match self.waits(parked.group) {
                 true => self.parked.push(parked),
-                false => tell(parked.completion),
+                false => complete(parked.completion),
             }
         }
     }

@@ -240,8 +240,8 @@ impl<S: Storage> Queue<S> {
     /// [`Queue::poll`] is to be called again and again.
     pub fn notify(&mut self, event: BorrowedFd<'_>, poll: BorrowedFd<'_>) -> bool {
         let storages = self.storages.iter_mut().flatten();
-        let told = storages.map(|storage| storage.notify(event, poll));
-        told.filter(|told| !told).count() == 0
+        let notified = storages.map(|storage| storage.notify(event, poll));
+        notified.filter(|notified| !notified).count() == 0
     }
 
     /// Takes the ends of requests that were under way.

@@ -160,10 +160,10 @@ pub unsafe extern "C" fn tarn_object_get(
         let bytes = unsafe { bytes.as_mut() }.ok_or_else(|| invalid("`bytes` is NULL"))?;
         // SAFETY: as the header says.
         let object = unsafe { open(store)?.map(&named(key)?, which(number)) }?;
-        let (room, length) = (*bytes, object.bytes().len());
+        let (capacity, length) = (*bytes, object.bytes().len());
         *bytes = length;
-        if room < length {
-            let text = format!("the object has {length} bytes, and the buffer has {room}");
+        if capacity < length {
+            let text = format!("the object has {length} bytes, and the buffer has {capacity}");
             return Err(invalid(text));
         }
         if data.is_null() && length > 0 {

@@ -102,13 +102,13 @@ pub unsafe extern "C" fn phx_reader_version(
             level: reader.level() as i32,
         };
         // SAFETY: NULL, or a number as the header says.
-        let room = unsafe { count.as_ref() }.copied().unwrap_or(0);
-        if ranks.is_null() && room > 0 {
+        let capacity = unsafe { count.as_ref() }.copied().unwrap_or(0);
+        if ranks.is_null() && capacity > 0 {
             return Err(invalid("`ranks` is NULL, and `count` is not 0"));
         }
         // SAFETY: as the header says: there is room for so many.
         unsafe {
-            for (at, rank) in here.iter().enumerate().take(room) {
+            for (at, rank) in here.iter().enumerate().take(capacity) {
                 ranks.add(at).write(*rank);
             }
             give(version, info);

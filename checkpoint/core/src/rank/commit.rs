@@ -13,9 +13,9 @@ use super::copy::{Chunks, NewVersion, manifest};
 use super::space::{head, too_large};
 use super::{CommitObject, Committed, PendingDestage, RECENT, RankContext, RankState, publish};
 use crate::arena::{PersistenceLevel, VersionId};
+use crate::copy_workers::Spent;
 use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::free_space::FIRST;
-use crate::lanes::Spent;
 use crate::layout;
 use crate::seal::SealedOrigin;
 use std::sync::atomic::Ordering;
@@ -76,9 +76,9 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
     }
     /// Why the newest version that should be on other nodes is not, if it is not.
     fn unreplicated(&self, id: VersionId) -> Option<String> {
-        let told = self.ranks.common_progress();
-        let number = told.replicated;
-        if self.good(told) == number {
+        let progress = self.ranks.common_progress();
+        let number = progress.replicated;
+        if self.good(progress) == number {
             return None;
         }
         let own = super::lock(&self.why_bare)
@@ -204,7 +204,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         }
         let (arena, _) = self.open()?;
         let head = head(arena);
-        let wanted = self.asked.replicas;
+        let wanted = self.requirements.replicas;
         let ready = self.buddies.ready(shared, wanted, FIRST + staged, &head);
         Ok(match ready.err() {
             None => (staged, None),
@@ -256,7 +256,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
 
     fn count<T: Vault, M: Vault>(&self, shared: &RankContext<T, M>, done: &CommitFigures) {
         let spent = &done.spent;
-        let copies = 1 + self.asked.replicas as u64;
+        let copies = 1 + self.requirements.replicas as u64;
         let helpers = shared.options.helpers.max(1) as u64;
         let mut stats = shared.stats();
         stats.persistent_rate = mean(stats.persistent_rate, spent.tier * helpers, spent.tier_time);

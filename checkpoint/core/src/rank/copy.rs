@@ -4,9 +4,9 @@ use super::ahead::{Early, PrecopiedChunks};
 use super::space::not_open;
 use super::{CommitObject, RankContext, RankState};
 use crate::arena::VersionId;
+use crate::copy_workers::{self, BuddySender, ChunkCopyOutcome, ChunkCopyTask, StagingTarget};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::free_space::FIRST;
-use crate::lanes::{self, BuddySender, ChunkCopyOutcome, ChunkCopyTask, StagingTarget};
 use crate::layout::{self, ChunkRun};
 use crate::manifest::{CHUNK, ChunkProof, Object, ObjectPiece, PieceLocation, RankManifest};
 use crate::seal::{RankSealer, SealedOrigin};
@@ -43,12 +43,12 @@ impl NewVersion<'_> {
 }
 
 impl<A: Medium, S: Medium> RankState<A, S> {
-    /// Copies all jobs, the last `room` bytes of them to memory; the chunks that a buddy could not take go to the tier.
+    /// Copies all jobs, the last `staged_bytes` bytes of them to memory; the chunks that a buddy could not take go to the tier.
     pub(super) fn copy_objects<T, M>(
         &mut self,
         shared: &RankContext<T, M>,
         new: &NewVersion<'_>,
-        room: u64,
+        staged_bytes: u64,
     ) -> Result<Chunks, CheckpointError>
     where
         T: Vault<Medium = A>,
@@ -57,12 +57,12 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         let (jobs, row) = (&new.jobs[..], new.row);
         let length = |job: &ChunkRun| job.bytes.end - job.bytes.start;
         let in_arena = |job: &ChunkRun| new.places[job.object] + job.bytes.start;
-        let in_memory = |job: &ChunkRun| Some(FIRST + layout::staged(job, row, room)?);
+        let in_memory = |job: &ChunkRun| Some(FIRST + layout::staged(job, row, staged_bytes)?);
         let to_arena: Vec<Range<u64>> = jobs
             .iter()
             .map(|j| in_arena(j)..in_arena(j) + length(j))
             .collect();
-        let staged: Vec<Range<u64>> = match room {
+        let staged: Vec<Range<u64>> = match staged_bytes {
             0 => Vec::new(),
             _ => jobs
                 .iter()
@@ -70,7 +70,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
                 .collect(),
         };
         let first = jobs.len() - staged.len();
-        let far = match room {
+        let far = match staged_bytes {
             0 => Vec::new(),
             _ => self.buddies.far(),
         };
@@ -145,7 +145,7 @@ fn run_copies<'a, T: Vault, M: Vault, V: tarn_ports::MediumWindow, W: tarn_ports
         false => Some(&send),
     };
     let enter = &*shared.options.enter;
-    let copied = lanes::copy(works, shared.options.helpers, enter, send)?;
+    let copied = copy_workers::copy(works, shared.options.helpers, enter, send)?;
     Ok((copied, failed.load(Ordering::Relaxed)))
 }
 
@@ -155,7 +155,7 @@ pub(super) type CopiedChunk = (PieceLocation, u64, Option<ChunkProof>);
 /// The places of the chunks that were copied, by object and number.
 pub(super) struct Chunks {
     pub(super) chunks: Vec<BTreeMap<u64, CopiedChunk>>,
-    pub(super) spent: lanes::Spent,
+    pub(super) spent: copy_workers::Spent,
     /// The buddy that does not have what was staged, and why.
     pub(super) replication_failed: Option<(u32, CheckpointError)>,
 }

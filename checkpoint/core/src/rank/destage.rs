@@ -2,8 +2,8 @@
 
 use super::{RankContext, RankState, lock, publish, whole};
 use crate::arena::PersistenceLevel;
+use crate::copy_workers::{FETCHES, at_once};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
-use crate::lanes::{FETCHES, at_once};
 use crate::layout;
 use crate::manifest::{CHUNK, Object, PieceLocation, RankManifest};
 use std::sync::Mutex;
@@ -206,7 +206,7 @@ pub(super) fn copy_at_once<A: Medium>(
     let ranges: Vec<_> = runs.iter().map(|run| run.to..run.to + run.length).collect();
     let objects = &manifest.objects;
     let waiting = Mutex::new(runs.iter_mut().zip(medium.windows(&ranges)?));
-    let lane = || {
+    let worker = || {
         let mut buffer = vec![0; RUN * CHUNK as usize];
         loop {
             let Some((run, mut window)) = lock(&waiting).next() else {
@@ -223,7 +223,7 @@ pub(super) fn copy_at_once<A: Medium>(
             }
         }
     };
-    at_once(FETCHES, "phx-fetch", &|| (), &lane)?;
+    at_once(FETCHES, "phx-fetch", &|| (), &worker)?;
     brought(manifest, places, runs);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The end of a rank: with all that is staged de-staged, or as if its process was killed.
 
+use super::exchange::{ExchangeKind, agree};
 use super::found;
-use super::words::{ExchangeKind, agree};
 use super::{Rank, buddy};
 use crate::fault::CheckpointError;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,7 @@ impl<T: Vault, M: Vault> Rank<T, M> {
 
     pub(super) fn stop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
-        self.shared.ring();
+        self.shared.notify_helper();
         for thread in self.helper.take().into_iter().chain(self.keeper.take()) {
             // What one that panicked has left undone is done by whoever opens the arena next.
             let _ = thread.join();

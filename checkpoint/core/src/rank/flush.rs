@@ -166,10 +166,10 @@ impl<T: Vault + 'static> Flusher<T> {
 
     /// Whether all ranks have a version on their tiers; none: not yet.
     fn all_have(&self, id: VersionId) -> Option<bool> {
-        let told = self.ranks.upgrade()?.common_progress();
-        match told.lacks(id.number) {
-            true if told.committed >= id.number => Some(false),
-            _ => (told.durable >= id.number).then_some(true),
+        let progress = self.ranks.upgrade()?.common_progress();
+        match progress.lacks(id.number) {
+            true if progress.committed >= id.number => Some(false),
+            _ => (progress.durable >= id.number).then_some(true),
         }
     }
 

@@ -3,9 +3,9 @@
 
 mod mend;
 
+use super::exchange::{ExchangeKind, agree};
 use super::outside::{self, ExternalVersions};
 use super::parity;
-use super::words::{ExchangeKind, agree};
 use super::{Options, Restorable, left};
 use crate::arena::{Arena, PersistenceLevel, ProgramStart, Version, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};

@@ -65,9 +65,9 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
                 generation: self.world.start.generation,
                 number,
             };
-            let told = ranks.common_progress();
+            let progress = ranks.common_progress();
             let good = VersionId {
-                number: self.good(told),
+                number: self.good(progress),
                 ..id
             };
             let mut keep = |wards: &Vec<Ward>| {
@@ -77,7 +77,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
                 // What can be kept is kept, whatever becomes of the others.
                 all.fold(Ok(()), Result::and)
             };
-            let done = match (&wards, told.lacks(number)) {
+            let done = match (&wards, progress.lacks(number)) {
                 (Err(few), _) => Err(few.clone()),
                 (_, true) => Err(CheckpointError::new(
                     CheckpointErrorCode::NotFound,
@@ -112,10 +112,12 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
     }
 
     /// The number of the newest version that is on other nodes, each part of it; 0 if there is none.
-    pub(super) fn good(&self, told: RankProgress) -> u64 {
+    pub(super) fn good(&self, progress: RankProgress) -> u64 {
         let every = self.options.replicate_every.max(1);
-        let mut all = (1..=told.replicated / every).rev().take(RECENT as usize);
-        let good = all.find(|number| told.bare & 1 << (number % 64) == 0);
+        let mut all = (1..=progress.replicated / every)
+            .rev()
+            .take(RECENT as usize);
+        let good = all.find(|number| progress.bare & 1 << (number % 64) == 0);
         good.map_or(0, |number| number * every)
     }
 

@@ -1,11 +1,11 @@
 //! A restart: objects are filled from a version, whatever the number of ranks was that wrote it.
 
+use super::exchange::{ExchangeKind, agree};
 use super::found::{self, SurvivingArena, VersionIdentity, VersionSource};
-use super::words::{ExchangeKind, agree};
 use super::{Empty, RECENT, RankContext, RankState, Replicate, lock, outside};
 use crate::arena::{self, Arena, VersionId};
+use crate::copy_workers::{FETCHES, at_once};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
-use crate::lanes::{FETCHES, at_once};
 use crate::manifest::{Object, RankManifest, Shape};
 use crate::seal::{Opener, RankSealer};
 use std::ops::Range;
@@ -309,7 +309,7 @@ impl<T: Vault> Old<'_, T> {
         helpers: usize,
         enter: &(dyn Fn() + Sync),
     ) -> Result<(), CheckpointError> {
-        let lanes = match &self.places[0] {
+        let workers = match &self.places[0] {
             (VersionSource::Far(..), ..) => FETCHES,
             _ => 1 + helpers.min(1),
         };
@@ -318,7 +318,7 @@ impl<T: Vault> Old<'_, T> {
             let stored = self.first_whole(object.key, Some(object.bytes.len()))?;
             self.read(stored, object.bytes)
         };
-        let lane = || loop {
+        let worker = || loop {
             let Some(object) = lock(&waiting).next() else {
                 return Ok(());
             };
@@ -328,7 +328,7 @@ impl<T: Vault> Old<'_, T> {
                 return Err(fault);
             }
         };
-        at_once(lanes, "phx-fetch", enter, &lane)
+        at_once(workers, "phx-fetch", enter, &worker)
     }
 
     fn all(&self, object: &Object) -> Result<Vec<u8>, CheckpointError> {
@@ -576,11 +576,14 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         let me = ranks.rank();
         let near = |rank: u32| ranks.node(rank) == ranks.node(me);
         // Of more than the last ones it is not known who has them.
-        let told = ranks.common_progress();
-        let whole = |number: u64| !told.lacks(number);
+        let progress = ranks.common_progress();
+        let whole = |number: u64| !progress.lacks(number);
         let safe = match shared.options.replicate {
-            Replicate::None => (1..=told.durable).rev().take(RECENT as usize).any(whole),
-            _ => shared.good(told) > 0,
+            Replicate::None => (1..=progress.durable)
+                .rev()
+                .take(RECENT as usize)
+                .any(whole),
+            _ => shared.good(progress) > 0,
         };
         if self.reclaimed || !safe {
             return Ok(());

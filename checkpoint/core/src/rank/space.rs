@@ -54,8 +54,9 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         let (_, slot) = layout::slot(sizes.iter().copied()).ok_or_else(too_large)?;
         // A version keeps its slot while it is flushed, and while others fetch it.
         let replicates = shared.options.replicate != Replicate::None;
-        let kept =
-            self.asked.versions + usize::from(shared.flusher.is_some()) + usize::from(replicates);
+        let kept = self.requirements.versions
+            + usize::from(shared.flusher.is_some())
+            + usize::from(replicates);
         let size = arena_size(slot, sizes, kept).ok_or_else(too_large)?;
         match &mut self.arena {
             Some((arena, medium)) if medium.size() < size => {
@@ -119,7 +120,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         let total: u64 = sizes.iter().sum();
         let all = total + LINE * sizes.len() as u64;
         let size = match staging {
-            _ if self.asked.persistence >= PersistenceLevel::Durable => 0,
+            _ if self.requirements.persistence >= PersistenceLevel::Durable => 0,
             StagingShare::None => 0,
             StagingShare::Half => total.div_ceil(2),
             StagingShare::All => all,
@@ -139,7 +140,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
 
     /// Bytes of jobs of so many bytes that may be staged now.
     pub(super) fn stageable(&self, bytes: u64) -> u64 {
-        if self.asked.persistence >= PersistenceLevel::Durable {
+        if self.requirements.persistence >= PersistenceLevel::Durable {
             return 0;
         }
         self.staging_capacity().min(bytes) / LINE * LINE
@@ -213,7 +214,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         T: Vault<Medium = A>,
         M: Vault<Medium = S>,
     {
-        let (keep, released) = (self.asked.versions, self.released);
+        let (keep, released) = (self.requirements.versions, self.released);
         let generation = shared.world.start.generation;
         let (arena, medium) = self.open()?;
         // One more is kept while others fetch it.
@@ -225,7 +226,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             if ids.len() <= most {
                 return Ok(None);
             }
-            let told = shared.ranks.common_progress();
+            let progress = shared.ranks.common_progress();
             let of_now = |id: VersionId| id.generation == generation;
             let newest = shared.number.load(Ordering::Acquire);
             // Of this start.
@@ -234,11 +235,11 @@ impl<A: Medium, S: Medium> RankState<A, S> {
                     id.number <= newest,
                     "version {id} is kept and was not begun: {newest} were"
                 );
-                newest - id.number < RECENT && told.lacks(id.number)
+                newest - id.number < RECENT && progress.lacks(id.number)
             };
             let useless = ids.iter().find(|id| of_now(**id) && lacked(id));
             // What others have, and what they fetch, all ranks keep: it can be restored only where all parts are left.
-            let (good, fetched) = (shared.good(told), told.replicated.max(released));
+            let (good, fetched) = (shared.good(progress), progress.replicated.max(released));
             let base = ids.iter().rfind(|id| !of_now(**id));
             let wanted = |id: &VersionId| match of_now(*id) {
                 true if id.number == good => true,
@@ -253,7 +254,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
                     least.replicated = ids[1].number;
                     return Ok(Some(least));
                 }
-                (None, Some(n)) if of_now(ids[n + 1]) && ids[n + 1].number > told.durable => {
+                (None, Some(n)) if of_now(ids[n + 1]) && ids[n + 1].number > progress.durable => {
                     least.durable = ids[n + 1].number;
                     return Ok(Some(least));
                 }

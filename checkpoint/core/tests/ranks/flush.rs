@@ -604,7 +604,7 @@ fn what_nobody_waits_for_any_more_is_not_flushed_and_nobody_waits_for_it() {
     second.hold(Some("1.1"));
     let together = Gate::new(2);
     cluster.start(|of, mut rank, _| {
-        rank.ask(VERSIONS).unwrap();
+        rank.require(VERSIONS).unwrap();
         for step in 1..=2 {
             let version = commit(&mut rank, of, 2, step);
             rank.wait(version, PersistenceLevel::Durable, MOST).unwrap();
@@ -665,7 +665,7 @@ fn a_version_that_the_next_start_did_not_go_on_from_is_not_flushed_with_that() {
     for lost in [false, true] {
         let cluster = Cluster::flushing(&["one"], 2);
         cluster.start(|of, mut rank, _| {
-            rank.ask(VERSIONS).unwrap();
+            rank.require(VERSIONS).unwrap();
             for step in 1..=3 {
                 let version = commit(&mut rank, of, 1, step);
                 rank.wait(version, PersistenceLevel::Durable, MOST).unwrap();

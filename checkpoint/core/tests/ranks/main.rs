@@ -1,11 +1,11 @@
 //! Ranks of a program: what they commit they get back, whatever has happened to some of them.
 
-mod asked;
 mod cluster;
 mod flush;
 #[path = "../common/hall.rs"]
 mod hall;
 mod replicas;
+mod requirements;
 mod sealed;
 mod starts;
 
@@ -196,7 +196,7 @@ fn a_damaged_version_is_told_and_the_one_before_is_taken() {
         ..Cluster::new(&["one", "two"])
     };
     cluster.start(|of, mut rank, _| {
-        rank.ask(VERSIONS).unwrap();
+        rank.require(VERSIONS).unwrap();
         for step in 1..=2 {
             commit(&mut rank, of, step);
         }

@@ -72,7 +72,7 @@ fn committed(secret: Option<u8>) -> Cluster {
         ..Cluster::new(&["one"])
     };
     cluster.start(|of, mut rank, _| {
-        rank.ask(VERSIONS).unwrap();
+        rank.require(VERSIONS).unwrap();
         for step in 1..=2 {
             commit(&mut rank, of, step);
         }
@@ -244,7 +244,7 @@ fn attack_a_rank_s_part_is_not_another_s() {
         ..Cluster::new(&["one", "one"])
     };
     cluster.start(|of, mut rank, _| {
-        rank.ask(VERSIONS).unwrap();
+        rank.require(VERSIONS).unwrap();
         for step in 1..=2 {
             commit(&mut rank, of, step);
         }

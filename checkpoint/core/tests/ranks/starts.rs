@@ -149,7 +149,7 @@ fn a_version_that_is_damaged_while_it_is_staged_is_given_up_and_the_program_goes
 fn ranks_that_make_other_calls_are_told() {
     let cluster = Cluster::new(&["one", "one"]);
     cluster.start(|of, mut rank, _| {
-        rank.ask(VERSIONS).unwrap();
+        rank.require(VERSIONS).unwrap();
         for step in 1..=2 {
             commit(&mut rank, of, step);
         }

@@ -4,8 +4,8 @@ use super::{MADE, RestartInventory, SurvivingArena, VersionIdentity, VersionSour
 use crate::arena::{Arena, ArenaHeader, PersistenceLevel, ProgramStart, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::manifest::{CHUNK, RankManifest};
+use crate::rank::exchange::{ExchangeKind, agree};
 use crate::rank::parity::{self, PartImage, ReconstructedImage};
-use crate::rank::words::{ExchangeKind, agree};
 use crate::rank::{Options, publish, replicate};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

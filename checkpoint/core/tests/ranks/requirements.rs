@@ -8,7 +8,7 @@ use tarn_checkpoint_core::{
 };
 
 /// As many versions as ever, with this.
-fn asks(replicas: usize, persistence: PersistenceLevel) -> VersionRequirements {
+fn requires(replicas: usize, persistence: PersistenceLevel) -> VersionRequirements {
     VersionRequirements {
         versions: 1,
         replicas,
@@ -30,21 +30,27 @@ fn what_is_to_be_durable_is_not_staged_as_long_as_that_is_asked() {
         ..Cluster::new(&["one", "two"])
     };
     cluster.start(|of, mut rank, _| {
-        rank.ask(asks(0, PersistenceLevel::Durable)).unwrap();
+        rank.require(requires(0, PersistenceLevel::Durable))
+            .unwrap();
         commits(&mut rank, of, 1);
         assert_eq!(rank.stats().staged, 0);
-        rank.ask(asks(0, PersistenceLevel::Committed)).unwrap();
+        rank.require(requires(0, PersistenceLevel::Committed))
+            .unwrap();
         commits(&mut rank, of, 2);
         let staged = rank.stats().last_staged;
         assert!(staged > 0);
-        rank.ask(asks(0, PersistenceLevel::Durable)).unwrap();
+        rank.require(requires(0, PersistenceLevel::Durable))
+            .unwrap();
         commits(&mut rank, of, 3);
         assert_eq!(rank.stats().last_staged, 0);
-        // Each rank stages as it was asked.
-        rank.ask(asks(0, PersistenceLevel::Committed).and(asks(0, PersistenceLevel::Durable)))
-            .unwrap();
+        // Each rank stages as its own requirements say.
+        rank.require(
+            requires(0, PersistenceLevel::Committed).and(requires(0, PersistenceLevel::Durable)),
+        )
+        .unwrap();
         if of == 1 {
-            rank.ask(asks(0, PersistenceLevel::Committed)).unwrap();
+            rank.require(requires(0, PersistenceLevel::Committed))
+                .unwrap();
         }
         commits(&mut rank, of, 4);
         let wanted = if of == 1 { staged } else { 0 };
@@ -69,10 +75,10 @@ fn replicas_can_be_more_and_fewer_while_the_program_runs() {
             ..Cluster::new(&["one", "two", "three"])
         };
         cluster.start(|of, mut rank, _| {
-            rank.ask(asks(2 - replicas, PersistenceLevel::Committed))
+            rank.require(requires(2 - replicas, PersistenceLevel::Committed))
                 .unwrap();
             commits(&mut rank, of, 1);
-            rank.ask(asks(replicas, PersistenceLevel::Committed))
+            rank.require(requires(replicas, PersistenceLevel::Committed))
                 .unwrap();
             commits(&mut rank, of, 2);
             rank.wait(id(1, 2), PersistenceLevel::Committed, MOST)
@@ -93,7 +99,8 @@ fn a_version_is_on_other_nodes_when_its_commit_returns() {
         ..Cluster::new(&["one", "two"])
     };
     cluster.start(|of, mut rank, _| {
-        rank.ask(asks(0, PersistenceLevel::Replicated)).unwrap();
+        rank.require(requires(0, PersistenceLevel::Replicated))
+            .unwrap();
         for step in 1..=3 {
             commits(&mut rank, of, step);
             // It is there already.
@@ -113,7 +120,8 @@ fn a_version_is_on_other_nodes_when_its_commit_returns() {
 fn a_version_is_on_the_external_store_when_its_commit_returns() {
     let cluster = Cluster::flushing(&["one", "one"], 1);
     cluster.start(|of, mut rank, _| {
-        rank.ask(asks(0, PersistenceLevel::Flushed)).unwrap();
+        rank.require(requires(0, PersistenceLevel::Flushed))
+            .unwrap();
         for step in 1..=4 {
             commits(&mut rank, of, step);
             assert!(cluster.latest() >= Some(id(1, step)));
@@ -132,7 +140,8 @@ fn what_did_not_come_to_what_was_asked_is_degraded() {
         ..Cluster::new(&["one", "two"])
     };
     cluster.start(|of, mut rank, hall| {
-        rank.ask(asks(0, PersistenceLevel::Replicated)).unwrap();
+        rank.require(requires(0, PersistenceLevel::Replicated))
+            .unwrap();
         hall.deafen(1 - of);
         let committed = rank.commit(&items(&state(of, 1))).unwrap();
         let why = committed.degraded.unwrap();
@@ -150,7 +159,8 @@ fn what_did_not_come_to_what_was_asked_is_degraded() {
     restarts(&cluster, id(1, 2), 2);
     let cluster = Cluster::flushing(&["one"], 1);
     cluster.start(|of, mut rank, _| {
-        rank.ask(asks(0, PersistenceLevel::Flushed)).unwrap();
+        rank.require(requires(0, PersistenceLevel::Flushed))
+            .unwrap();
         cluster.store.does[0].lose();
         let committed = rank.commit(&items(&state(of, 1))).unwrap();
         let why = committed.degraded.unwrap();
@@ -173,9 +183,9 @@ fn what_no_version_of_this_start_can_have_is_refused_and_changes_nothing() {
         replicate_every: 2,
         ..plain()
     };
-    let refused = |cluster: &Cluster, asked: VersionRequirements, code, says: &str| {
+    let refused = |cluster: &Cluster, requirements: VersionRequirements, code, says: &str| {
         cluster.start(|of, mut rank, _| {
-            let refused = rank.ask(asked).unwrap_err();
+            let refused = rank.require(requirements).unwrap_err();
             assert_eq!(refused.code, code, "{refused}");
             assert!(refused.text.contains(says), "{refused}");
             commits(&mut rank, of, 1);
@@ -185,13 +195,13 @@ fn what_no_version_of_this_start_can_have_is_refused_and_changes_nothing() {
     let (committed, replicated) = (PersistenceLevel::Committed, PersistenceLevel::Replicated);
     let many = VersionRequirements {
         versions: 14,
-        ..asks(0, committed)
+        ..requires(0, committed)
     };
     refused(&plain(), many, CheckpointErrorCode::Invalid, "1 to 13");
     let few = "1 ranks of other nodes, each of another one, are to keep copies of what is staged, and 0 are left";
     refused(
         &plain(),
-        asks(1, committed),
+        requires(1, committed),
         CheckpointErrorCode::Unsupported,
         few,
     );
@@ -202,27 +212,27 @@ fn what_no_version_of_this_start_can_have_is_refused_and_changes_nothing() {
     let few = few.replace("1 ranks", "2 ranks").replace("0 are", "1 are");
     refused(
         &near,
-        asks(2, committed),
+        requires(2, committed),
         CheckpointErrorCode::Unsupported,
         &few,
     );
     let none = "none is at all: ask for copies or parity";
     refused(
         &plain(),
-        asks(0, replicated),
+        requires(0, replicated),
         CheckpointErrorCode::Invalid,
         none,
     );
     refused(
         &some,
-        asks(0, replicated),
+        requires(0, replicated),
         CheckpointErrorCode::Invalid,
         "only every 2. one is at all: ask for copies or parity of each version",
     );
     let none = "none is at all: name an external store";
     refused(
         &plain(),
-        asks(0, PersistenceLevel::Flushed),
+        requires(0, PersistenceLevel::Flushed),
         CheckpointErrorCode::Invalid,
         none,
     );
@@ -230,7 +240,7 @@ fn what_no_version_of_this_start_can_have_is_refused_and_changes_nothing() {
     let store = Cluster::flushing(&["one"], 3);
     refused(
         &store,
-        asks(0, PersistenceLevel::Flushed),
+        requires(0, PersistenceLevel::Flushed),
         CheckpointErrorCode::Invalid,
         some,
     );

@@ -41,34 +41,34 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// # Errors
     /// When this start can never give it: nothing changes then. As many replicas as the options say are never refused: where there are
     /// too few nodes for them, each commit says so.
-    pub fn ask(&mut self, asked: VersionRequirements) -> Result<(), CheckpointError> {
+    pub fn require(&mut self, requirements: VersionRequirements) -> Result<(), CheckpointError> {
         let shared = &self.shared;
         let options = &shared.options;
-        let versions = asked.versions;
+        let versions = requirements.versions;
         if versions == 0 || versions > MAX_KEPT {
             let text = format!("{versions} versions cannot be kept; 1 to {MAX_KEPT} can");
             return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
-        if asked.replicas > options.buddies {
+        if requirements.replicas > options.buddies {
             let me = shared.ranks.rank();
             let possible = shared.nodes.replicas(me, options.same_node);
-            if asked.replicas > possible {
-                return Err(buddy::few(asked.replicas, possible));
+            if requirements.replicas > possible {
+                return Err(buddy::few(requirements.replicas, possible));
             }
         }
         // Every how many-eth version comes to that; 0: none.
-        let every = match asked.persistence {
+        let every = match requirements.persistence {
             PersistenceLevel::Committed | PersistenceLevel::Durable => 1,
             PersistenceLevel::Replicated if options.replicate == Replicate::None => 0,
             PersistenceLevel::Replicated => options.replicate_every.max(1),
             PersistenceLevel::Flushed => options.external.as_ref().map_or(0, |e| e.every),
         };
         if every != 1 {
-            let text = never(asked.persistence, every);
+            let text = never(requirements.persistence, every);
             return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         }
-        shared.take().asked = asked;
-        self.persistence = asked.persistence;
+        shared.take().requirements = requirements;
+        self.persistence = requirements.persistence;
         Ok(())
     }
 

@@ -33,7 +33,7 @@ impl ObjectWriter {
     pub(crate) fn new(
         folder: KeyFolder,
         (key, length): (&str, u64),
-        (encrypt, lent): (bool, bool),
+        (encrypt, in_place): (bool, bool),
     ) -> Result<Self, CheckpointError> {
         let Some(layout) = ObjectFileLayout::of(length, encrypt) else {
             let text = format!("an object has at most {MAX_BYTES} bytes, not {length}");
@@ -43,7 +43,7 @@ impl ObjectWriter {
             // Whoever has no key is told before there is anything to lose.
             ObjectSealer::new(key)?;
         }
-        let clear = (encrypt && lent).then(|| memory(length)).transpose()?;
+        let clear = (encrypt && in_place).then(|| memory(length)).transpose()?;
         let clear = clear.map(|(_, memory)| memory);
         let identity = random()?;
         let (part, file) = folder.begin(identity)?;
@@ -157,7 +157,7 @@ impl ObjectWriter {
     fn seal_once(
         &mut self,
         about: &str,
-        (lent, sealing): (bool, Option<&ObjectSealer>),
+        (in_place, sealing): (bool, Option<&ObjectSealer>),
         fill: impl FnOnce(&mut tarn_media::MappedPart<'_>) -> Result<Vec<u8>, CheckpointError>,
     ) -> Result<ObjectInfo, CheckpointError> {
         let mut windows = self.mapped.windows(from_ref(&(0..self.layout.total)))?;
@@ -185,7 +185,7 @@ impl ObjectWriter {
         window.write(self.layout.trailer, &trailer.encode())?;
         window.persist()?;
         self.done = true;
-        if lent {
+        if in_place {
             self.mapped.freeze()?;
         }
         folder.publish(&self.part.name, number, last)?;
@@ -223,8 +223,8 @@ mod tests {
         let store = NodeObjectStore::open(Some(folder.path())).unwrap();
         let mut draft = store.create("k", 3).unwrap();
         draft.bytes().copy_from_slice(b"all");
-        let told = draft.publish(&"x".repeat(256)).unwrap_err();
-        assert_eq!(told.code, CheckpointErrorCode::Invalid);
+        let error = draft.publish(&"x".repeat(256)).unwrap_err();
+        assert_eq!(error.code, CheckpointErrorCode::Invalid);
         let key = std::fs::File::open(folder.path().join("k")).unwrap();
         key.lock().unwrap();
         assert_eq!(
