@@ -42,11 +42,11 @@ unsafe fn list<'a, T>(items: *const T, count: usize, what: &str) -> Result<&'a [
 /// Writes results for C.
 ///
 /// # Safety
-/// `to` is NULL or has room for all.
+/// `to` is NULL or has space for all.
 unsafe fn write<T>(to: *mut T, items: impl Iterator<Item = T>) {
     if !to.is_null() {
         for (at, item) in items.enumerate() {
-            // SAFETY: the caller says that there is room.
+            // SAFETY: the caller says that there is space.
             unsafe { to.add(at).write(item) };
         }
     }
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn tarn_submit(
             Ok(taken) => each(read, taken),
             Err(why) => {
                 // Nothing was taken.
-                // SAFETY: the header asks for room for `count`.
+                // SAFETY: the header demands space for `count`.
                 unsafe {
                     write(ids, tasks.iter().map(|_| 0));
                     write(codes, tasks.iter().map(|_| why.code.number()));
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn tarn_submit(
         };
         let code =
             |r: &Result<u64, RequestError>| r.as_ref().map_or_else(|e| e.code.number(), |_| 0);
-        // SAFETY: the header asks for room for `count`.
+        // SAFETY: the header demands space for `count`.
         unsafe {
             write(ids, results.iter().map(|r| *r.as_ref().unwrap_or(&0)));
             write(codes, results.iter().map(code));
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn tarn_wait(
         };
         let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
         let (found, over) = client.wait_for(ids, until, timeout)?;
-        // SAFETY: there are at most `count`, for which the header asks for room.
+        // SAFETY: there are at most `count`, for which the header demands space.
         unsafe {
             write(outcomes, found.iter().map(tarn_outcome::from));
             ended.write(found.len());
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn tarn_status(
             not_null(status, "where the status goes")?;
         }
         let found = client.status(ids)?;
-        // SAFETY: the header asks for room for `count`.
+        // SAFETY: the header demands space for `count`.
         unsafe { write(status, found.iter().take(count).map(tarn_status::from)) };
         Ok(())
     })
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn tarn_cancel(
             CancelResult::Over => Code::Exists.number(),
             CancelResult::Unknown => Code::NotFound.number(),
         };
-        // SAFETY: the header asks for room for `count`.
+        // SAFETY: the header demands space for `count`.
         unsafe { write(codes, results.iter().take(count).map(code)) };
         Ok(())
     })
@@ -309,7 +309,7 @@ unsafe fn pause(
             PauseResult::Over => Code::Exists.number(),
             PauseResult::Unknown => Code::NotFound.number(),
         };
-        // SAFETY: the header asks for room for `count`.
+        // SAFETY: the header demands space for `count`.
         unsafe { write(codes, results.iter().take(count).map(code)) };
         Ok(())
     })
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn tarn_memory_register(
         if memfd < 0 {
             return Err(invalid("the descriptor is negative"));
         }
-        // SAFETY: the header asks for an open descriptor; one that is not makes the call fail.
+        // SAFETY: the header demands an open descriptor; one that is not makes the call fail.
         let memfd = unsafe { BorrowedFd::borrow_raw(memfd) };
         let number = client.register(memfd, length)?;
         // SAFETY: not NULL; C gives a valid place.
@@ -402,7 +402,7 @@ pub unsafe extern "C" fn tarn_spaces(
         not_null(count, "the number")?;
         // SAFETY: as the header asks.
         let found = unsafe { client(connection) }?.spaces()?;
-        // SAFETY: not NULL; the header asks for room for so many.
+        // SAFETY: not NULL; the header demands space for so many.
         unsafe {
             let capacity = count.read();
             write(spaces, found.iter().take(capacity).map(tarn_space::from));

@@ -268,7 +268,7 @@ pub unsafe extern "C" fn dsa_list(
         }
         let found = Partition::list(folder)?;
         for (at, info) in found.iter().enumerate().take(*count) {
-            // SAFETY: the caller has room for so many.
+            // SAFETY: the caller has space for so many.
             unsafe { list.add(at).write(to_dsa_info(info, None)) };
         }
         *count = found.len();

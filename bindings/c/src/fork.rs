@@ -34,7 +34,7 @@ extern "C" fn release() {
     let _ = HELD.try_with(|held| held.borrow_mut().take());
 }
 
-/// From now on it is so. Where the system has no room for that, a fork in the middle of another thread's call is the program's to avoid.
+/// From now on it is so. Where the system has no space for that, a fork in the middle of another thread's call is the program's to avoid.
 pub(crate) fn heed() {
     /// Not a `Once`: a child that was forked while another thread was in it would wait for ever. Threads that come at once may all do it:
     /// whoever is second to hold or to release finds it done.

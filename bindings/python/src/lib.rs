@@ -120,7 +120,7 @@ enum MemoryOwner {
     Buffer(Buffer),
 }
 
-/// What `Checkpoints` is told.
+/// The arguments of `Checkpoints`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct SessionArguments {
@@ -149,7 +149,7 @@ struct SessionArguments {
     transport: Option<String>,
 }
 
-/// What is said of an object.
+/// The arguments of an object.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct ObjectArguments {
@@ -340,7 +340,7 @@ impl PySession {
 }
 
 impl PySession {
-    /// Runs a call while other threads of Python go on.
+    /// Runs a call while other threads of Python continue.
     fn with<R: Send>(
         &self,
         py: Python<'_>,

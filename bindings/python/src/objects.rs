@@ -133,7 +133,7 @@ impl PyObjectStore {
 }
 
 impl PyObjectStore {
-    /// Runs a call while other threads of Python go on.
+    /// Runs a call while other threads of Python continue.
     fn with<R: Send>(
         &self,
         py: Python<'_>,

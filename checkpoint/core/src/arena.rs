@@ -85,7 +85,7 @@ pub struct Version {
     pub level: PersistenceLevel,
     /// What it has.
     pub manifest: RankManifest,
-    /// Where the manifest lies.
+    /// Where the manifest is stored.
     at: Range<u64>,
     /// Its checksum: what has taken its place since has another.
     sum: u64,
@@ -97,7 +97,7 @@ impl Version {
         self.manifest.extents().chain([self.at.clone()])
     }
 
-    /// What holds all of its data that lie in the arena.
+    /// What holds all of its data that are stored in the arena.
     pub fn extent(&self) -> Range<u64> {
         let extents = self.manifest.extents().filter(|r| !r.is_empty());
         let both =
@@ -122,7 +122,7 @@ pub enum ArenaError {
     /// It changes as often as it is read.
     #[error("the arena is published to faster than it can be read: try again")]
     Unsettled,
-    /// There is no room.
+    /// There is no space.
     #[error(
         "the arena has no {wanted} bytes for it: {free} are free{}; let it be larger, or keep fewer versions",
         pinned_by_readers(*pinned)
@@ -272,7 +272,7 @@ impl Arena {
         })
     }
 
-    /// The same for who goes on writing. What was found may be what a process that was killed had written and not made persistent
+    /// The same for who continues writing. What was found may be what a process that was killed had written and not made persistent
     /// yet: it is made so now, before anything is built on it.
     ///
     /// # Errors
@@ -298,7 +298,7 @@ impl Arena {
         self.started
     }
 
-    /// A start of the program goes on with it: from now on that is known here, whatever it comes to. The versions that are new from
+    /// A start of the program continues with it: from now on that is known here, whatever it comes to. The versions that are new from
     /// then on are its.
     ///
     /// # Errors
@@ -322,7 +322,7 @@ impl Arena {
         self.size = self.size.max(size);
     }
 
-    /// Places for data of these lengths, which nothing that is kept or that readers have pinned lies in. Until they are published they are
+    /// Places for data of these lengths, which nothing that is kept or that readers have pinned is stored in. Until they are published they are
     /// free: who takes places twice gets the same, if no reader has come or gone.
     ///
     /// # Errors
@@ -335,8 +335,8 @@ impl Arena {
         Ok(self.take(window, lengths, &[])?.0)
     }
 
-    /// Where the objects of a version lie, or are to lie once none of them is staged: in the slot that it was committed to, of which the
-    /// rest is free if whoever committed it is dead. None if nothing of it lies there, or something else does.
+    /// Where the objects of a version are stored, or are to be stored once none of them is staged: in the slot that it was committed to, of which the
+    /// rest is free if whoever committed it is dead. None if nothing of it is stored there, or something else is.
     ///
     /// # Errors
     /// When the medium fails.
@@ -349,7 +349,7 @@ impl Arena {
         let Some((offsets, length)) = layout::slot(objects.iter().map(Object::size)) else {
             return Ok(None);
         };
-        // Where the slot begins by each piece: all must agree, or what is staged could come to lie on another piece.
+        // Where the slot begins by each piece: all must agree, or what is staged could be stored over another piece.
         let begins = objects.iter().zip(&offsets).flat_map(|(object, offset)| {
             let mut at = *offset;
             object.pieces.iter().filter_map(move |piece| {
@@ -382,7 +382,7 @@ impl Arena {
         Ok(is_free.then(|| offsets.iter().map(|offset| slot.start + offset).collect()))
     }
 
-    /// A place for the next version, which nothing else is put into until another one is asked for: not even its own manifest, while some
+    /// A place for the next version, which nothing else is put into until another one is requested: not even its own manifest, while some
     /// of it is still staged. And whether another was passed over that readers have pinned.
     ///
     /// # Errors
@@ -523,7 +523,7 @@ impl Arena {
     }
 }
 
-/// Copies an object out of an arena. The pieces that are damaged or lie elsewhere are not copied: their numbers.
+/// Copies an object out of an arena. The pieces that are damaged or are stored elsewhere are not copied: their numbers.
 ///
 /// # Errors
 /// When the arena cannot be read.
@@ -569,7 +569,7 @@ fn superblocks(stored: &impl ReadableMedium) -> Result<[Vec<u8>; 2], ArenaError>
     Err(ArenaError::Unsettled)
 }
 
-/// What is said of readers where there is no room.
+/// The text about readers where there is no space.
 pub(crate) fn pinned_by_readers(pinned: usize) -> String {
     match pinned {
         0 => String::new(),
@@ -622,7 +622,7 @@ impl ProgramStart {
     }
 }
 
-/// What a superblock says of a version.
+/// The entry of a version in a superblock.
 struct SuperblockEntry {
     id: VersionId,
     start: u128,

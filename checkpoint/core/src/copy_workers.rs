@@ -13,7 +13,7 @@ use tarn_ports::MediumWindow;
 
 /// What is fetched from other nodes at a time: while one is proven or written, others are on their way.
 pub(crate) const FETCHES: usize = 4;
-/// Chunks that wait to be sent to a buddy: they lie in the program's memory.
+/// Chunks that wait to be sent to a buddy: they are stored in the program's memory.
 const WAITING: usize = 64;
 
 /// One job with the places that it may be copied to.
@@ -24,11 +24,11 @@ pub(crate) struct ChunkCopyTask<'a, T, S> {
     /// The object, and which of its chunks is the first.
     pub(crate) of: (&'a [u8], u64),
     pub(crate) bytes: &'a [u8],
-    /// What lies where it is copied to is sealed with this.
+    /// What is stored where it is copied to is sealed with this.
     pub(crate) seal: Option<&'a RankSealer>,
     /// In the arena.
     pub(crate) tier: T,
-    /// In memory; none where no room is for it.
+    /// In memory; none where no space is for it.
     pub(crate) staged: Option<StagingTarget<S>>,
     /// Its checksums, once it is copied, and the proofs of what is sealed.
     pub(crate) sums: Vec<u64>,
@@ -47,7 +47,7 @@ pub(crate) struct StagingTarget<S> {
     pub(crate) done: bool,
 }
 
-/// Buddies that are told what to keep: where, what, and its checksum.
+/// Sends buddies what to keep: where, what, and its checksum.
 pub(crate) type BuddySender<'a> =
     dyn Fn(u64, &[u8], u64) -> Result<(), CheckpointError> + Sync + 'a;
 
@@ -82,7 +82,7 @@ pub(crate) struct ChunkCopyOutcome<'a, T, S> {
     pub(crate) replication_failed: Option<CheckpointError>,
 }
 
-/// What lanes share.
+/// What the workers share.
 struct ChunkCopyQueue<'a, T, S> {
     waiting: VecDeque<ChunkCopyTask<'a, T, S>>,
     done: Vec<ChunkCopyTask<'a, T, S>>,

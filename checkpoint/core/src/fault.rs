@@ -1,4 +1,4 @@
-//! Why a call of the checkpoint library did not do what it was asked for.
+//! Why a call of the checkpoint library failed.
 
 use crate::arena::ArenaError;
 use tarn_ports::{MediumError, RanksError};
@@ -14,7 +14,7 @@ pub enum CheckpointErrorCode {
     NotFound = 4,
     /// It is there already.
     Exists = 5,
-    /// The persistent tier has no room.
+    /// The persistent tier has no space.
     NoSpace = 6,
     /// There is not enough memory.
     NoMem = 7,

@@ -1,5 +1,5 @@
 //! Versions on the external store. A rank's part of one is an arena that has this version alone, under a name that it gets when it was
-//! read back and is whole: so the names that are there say what is durable there, and nobody has to be told. `latest` names the newest
+//! read back and is whole: so the names that are there say what is durable there, and nobody has to be notified. `latest` names the newest
 //! version of which all parts are there.
 
 use crate::arena::{Arena, ArenaHeader, PersistenceLevel, ProgramStart, Version, VersionId};
@@ -50,10 +50,10 @@ impl Flushed {
     }
 }
 
-/// Reads a chunk from where its manifest says that it lies, and says whether it has this checksum.
+/// Reads a chunk from where its manifest says that it is stored, and says whether it has this checksum.
 pub type ReadChunk<'a> =
     dyn FnMut(PieceLocation, &mut [u8], u64) -> Result<bool, CheckpointError> + 'a;
-/// Is told how many bytes were written to the store, or read back: it may take its time, or end it by an error.
+/// Gets how many bytes were written to the store, or read back: it may take its time, or end it by an error.
 pub type FlushProgress<'a> = dyn FnMut(u64) -> Result<(), CheckpointError> + 'a;
 
 /// How long so many bytes take at a rate, in bytes a second; 0: no time.

@@ -1,5 +1,5 @@
-//! How a version lies in its slot of the arena, and which of it is copied by whom: a row of jobs, of which the tier's lane takes the
-//! first and memory's lane the last, until they meet. So each does as much as it can, whatever the rates are.
+//! How a version is stored in its slot of the arena, and which of it is copied by whom: a row of jobs, of which the tier's workers take the
+//! first and memory's worker the last, until they meet. So each does as much as it can, whatever the rates are.
 
 use crate::manifest::{CHUNK, ObjectPiece, PieceLocation};
 use std::ops::Range;
@@ -66,13 +66,13 @@ pub fn jobs(sizes: &[u64], skip: impl Fn(usize, u64) -> bool) -> (Vec<ChunkRun>,
     (jobs, row)
 }
 
-/// Where a job's bytes lie in the staging file, which has so much room for a row that is so long: its end is the row's end. None of
+/// Where a job's bytes are stored in the staging file, which has so much space for a row that is so long: its end is the row's end. None of
 /// the jobs before fit.
 pub fn staged(job: &ChunkRun, row: u64, capacity: u64) -> Option<u64> {
     (capacity + job.at).checked_sub(row)
 }
 
-/// An object's pieces, made of its chunks: where each lies, and its checksum.
+/// An object's pieces, made of its chunks: where each is stored, and its checksum.
 pub fn pieces(
     size: u64,
     chunks: impl IntoIterator<Item = (PieceLocation, u64)>,
@@ -98,7 +98,7 @@ pub fn pieces(
     pieces
 }
 
-/// Whether a chunk goes on where a piece ends.
+/// Whether a chunk continues where a piece ends.
 fn follows(piece: &ObjectPiece, place: PieceLocation) -> bool {
     match (piece.place, place) {
         (PieceLocation::Arena(first), PieceLocation::Arena(next))

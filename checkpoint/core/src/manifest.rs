@@ -1,4 +1,4 @@
-//! What a version has: its objects, the pieces that each lies in, and their checksums.
+//! What a version has: its objects, the pieces that each is stored in, and their checksums.
 
 use crate::free_space::FIRST;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub enum Shape {
     Irregular(u64),
 }
 
-/// Where a piece lies.
+/// Where a piece is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceLocation {
     /// In the arena, from this byte on.
@@ -55,7 +55,7 @@ impl PieceLocation {
 pub struct ObjectPiece {
     /// How many.
     pub length: u64,
-    /// Where they lie.
+    /// Where they are stored.
     pub place: PieceLocation,
     /// The checksum of each chunk of them.
     pub sums: Vec<u64>,
@@ -124,7 +124,7 @@ impl Object {
         self.pieces.iter().map(|p| p.length).sum()
     }
 
-    /// All but where it lies, as it is written.
+    /// All but where it is stored, as it is written.
     pub(crate) fn describe(&self, out: &mut Vec<u8>) {
         put_short(out, &self.key);
         out.extend(self.unit.to_le_bytes());
@@ -159,7 +159,7 @@ impl ChunkProof {
 }
 
 impl RankManifest {
-    /// Of objects that lie in clear.
+    /// Of objects that are stored in clear.
     pub fn of(objects: Vec<Object>) -> Self {
         Self {
             objects,

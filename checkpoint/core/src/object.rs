@@ -12,7 +12,7 @@ pub const TRAILER: u64 = 1 << 10;
 const PAGE: u64 = 4 << 10;
 /// Bytes of an object: more than any node has, and few enough that no sum of them overflows.
 pub const MAX_BYTES: u64 = 1 << 46;
-/// Bytes of what a program says about an object: the type and shape of an array need some fifty.
+/// Bytes of a program's description of an object: the type and shape of an array need some fifty.
 pub const MAX_ABOUT: usize = 255;
 
 /// What the names of objects' files end with.
@@ -22,7 +22,7 @@ pub const NEWEST: &str = "newest.obj";
 /// What the names of what is not published yet begin with.
 pub const PART: &str = ".put-";
 
-/// Where what follows the data lies.
+/// Where what follows the data is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectFileLayout {
     /// What is known of all chunks.
@@ -71,7 +71,7 @@ pub struct Trailer {
     pub length: u64,
     /// The checksum of what is known of the chunks.
     pub sum: u64,
-    /// What the program has said about it.
+    /// The program's description of it.
     pub about: Box<str>,
     /// The key that its data are sealed with, wrapped, if they are.
     pub seal: Option<Box<[u8]>>,
@@ -156,7 +156,7 @@ pub fn check_key(key: &str) -> Result<(), CheckpointError> {
     }
 }
 
-/// What a program may say about an object.
+/// A program's description of an object.
 ///
 /// # Errors
 /// When it is too long.

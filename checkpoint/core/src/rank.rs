@@ -89,7 +89,7 @@ pub enum Distance {
     Far,
 }
 
-/// What a rank is told.
+/// The options of a rank.
 #[derive(Clone)]
 pub struct Options {
     /// The program's name.
@@ -98,7 +98,7 @@ pub struct Options {
     pub identity: u128,
     /// What is staged.
     pub staging: StagingShare,
-    /// How many buddies keep what is staged, until objects ask for others.
+    /// How many buddies keep what is staged, until objects request others.
     pub buddies: usize,
     /// One on the same node will do.
     pub same_node: bool,
@@ -165,7 +165,7 @@ pub struct Empty<'a> {
 pub struct Committed {
     /// The version.
     pub id: VersionId,
-    /// Why there are fewer copies than were asked for.
+    /// Why there are fewer copies than were requested.
     pub degraded: Option<String>,
 }
 
@@ -211,7 +211,7 @@ pub struct RankStats {
     pub persistent_rate: u64,
     /// Bytes a second that memory took from this rank, each copy counted.
     pub memory_rate: u64,
-    /// Commits with fewer copies than were asked for.
+    /// Commits with fewer copies than were requested.
     pub degraded: u64,
     /// Chunks that were damaged, and had no copy or another.
     pub damaged: u64,
@@ -231,7 +231,7 @@ pub struct RankStats {
     pub flush_failed: u64,
     /// As long as the last one took to be flushed.
     pub last_flush: Duration,
-    /// Slots that were passed over, as readers of other programs have pinned what lies there.
+    /// Slots that were passed over, as readers of other programs have pinned what is stored there.
     pub pinned: u64,
     /// Bytes that went to ranks of other nodes and came from there.
     pub carried: Carried,
@@ -305,7 +305,7 @@ struct RankState<A, S> {
 #[derive(Debug)]
 struct PendingDestage {
     id: VersionId,
-    /// Where its objects lie once they are in the arena, in their order.
+    /// Where its objects are stored once they are in the arena, in their order.
     places: Vec<u64>,
 }
 
@@ -389,10 +389,10 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         self.shared.take().ahead.forget(key);
     }
 
-    /// Takes the room that objects of these sizes need, and the memory that they are staged in, so that it is not missing later.
+    /// Takes the space that objects of these sizes need, and the memory that they are staged in, so that it is not missing later.
     ///
     /// # Errors
-    /// When there is no room, or no memory.
+    /// When there is no space, or no memory.
     pub fn reserve(&mut self, sizes: &[u64]) -> Result<(), CheckpointError> {
         self.shared.take().reserve_space(&self.shared, sizes)
     }
@@ -401,7 +401,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// what was staged is in memory that outlives the process, and at the buddy, and the version has reached what [`Rank::require`] said.
     ///
     /// # Errors
-    /// When there is no room, what was staged before cannot be de-staged, or other ranks are too far behind: this rank has no such
+    /// When there is no space, what was staged before cannot be de-staged, or other ranks are too far behind: this rank has no such
     /// version then, and the ones before are what they were.
     pub fn commit(&mut self, items: &[CommitObject<'_>]) -> Result<Committed, CheckpointError> {
         let mut committed = self.shared.commit_version(items);
@@ -428,7 +428,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// it, before the first commit. None if there is no version.
     ///
     /// # Errors
-    /// When objects are not as they were, or what was asked for is not there.
+    /// When objects are not as they were, or what was requested is not there.
     pub fn restart(
         &mut self,
         which: Option<VersionId>,
@@ -460,7 +460,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         self.shared.world.start.generation
     }
 
-    /// When what is durable outlives a loss of power; none before room was taken.
+    /// When what is durable outlives a loss of power; none before space was taken.
     pub fn power_fail(&self) -> Option<PowerFail> {
         let rank_state = self.shared.take();
         let arena = rank_state.arena.as_ref();
@@ -525,7 +525,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
                 rank_state.ahead.disarm();
                 rank_state.ahead.look();
             }
-            // What fails is tried again, and told, by the next commit.
+            // What fails is tried again, and reported, by the next commit.
             if notified && rank_state.destage(self).is_ok() {
                 let _ = rank_state.reclaim(self);
             }
@@ -538,7 +538,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
 }
 
 impl<A: Medium, S: Medium> RankState<A, S> {
-    /// Goes on with the arena that was found, if one was.
+    /// Continues with the arena that was found, if one was.
     fn new<T>(
         world: &RestartInventory,
         mut open: found::OpenArenas<A>,
@@ -607,7 +607,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     }
 }
 
-/// What [`Arena::publish`] does, in an arena that grows if there is no room for a manifest.
+/// What [`Arena::publish`] does, in an arena that grows if there is no space for a manifest.
 fn publish<A: Medium>(
     arena: &mut Arena,
     medium: &mut A,
@@ -629,7 +629,7 @@ fn publish<A: Medium>(
     }
 }
 
-/// Places for objects of these sizes, as in a slot, in an arena that grows if there is no room.
+/// Places for objects of these sizes, as in a slot, in an arena that grows if there is no space.
 fn places<A: Medium>(
     arena: &mut Arena,
     medium: &mut A,
@@ -647,7 +647,7 @@ fn places<A: Medium>(
     Ok(offsets.iter().map(|offset| at[0] + offset).collect())
 }
 
-/// Makes room for so many bytes more, where gaps that objects of other sizes have left are too small.
+/// Makes space for so many bytes more, where gaps that objects of other sizes have left are too small.
 fn grow<A: Medium>(arena: &mut Arena, medium: &mut A, bytes: u64) -> Result<(), CheckpointError> {
     let size = medium.size().checked_add(bytes);
     let size = size.and_then(|s| s.checked_add(LARGE)?.checked_next_multiple_of(LARGE));

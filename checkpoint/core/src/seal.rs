@@ -1,4 +1,4 @@
-//! Versions whose objects are ciphertext wherever they lie: docs/guide/checkpoints.md, "Encrypted".
+//! Versions whose objects are ciphertext wherever they are stored: docs/guide/checkpoints.md, "Encrypted".
 
 use crate::arena::VersionId;
 use crate::fault::{CheckpointError, CheckpointErrorCode};
@@ -48,7 +48,7 @@ fn about(key: &[u8], chunk: u64) -> Vec<u8> {
     [&chunk.to_le_bytes(), key].concat()
 }
 
-/// What a version is: all but where it lies, which changes when it is de-staged or copied, and the checksums, which the proofs make
+/// What a version is: all but where it is stored, which changes when it is de-staged or copied, and the checksums, which the proofs make
 /// needless.
 fn about_all(of: &SealedOrigin, objects: &[Object], proofs: &[Vec<ChunkProof>]) -> Vec<u8> {
     let mut out = b"tarn-checkpoint".to_vec();
@@ -139,7 +139,7 @@ fn refused(what: impl Display, e: SealError) -> CheckpointError {
 pub struct Opener(Option<Arc<PieceCipher>>);
 
 impl Opener {
-    /// For a program that may have asked for encryption.
+    /// For a program that may have requested encryption.
     ///
     /// # Errors
     /// [`Code::Invalid`] when this program has not asked for encryption, has not that key, or does not take what is in clear;

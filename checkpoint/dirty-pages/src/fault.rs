@@ -31,7 +31,7 @@ fn deal(fault: &MemoryFault<'_>) -> bool {
         && (table::opened(address) || may_be_written(address))
 }
 
-/// Whether memory may be written, as the kernel finds when it adds no bits to a word of it. In a handler, that lets a thread go on that
+/// Whether memory may be written, as the kernel finds when it adds no bits to a word of it. In a handler, that lets a thread continue that
 /// wrote to what was watched then, and is not any more; and it touches memory that never was.
 pub(crate) fn may_be_written(address: usize) -> bool {
     /// `FUTEX_WAKE_OP` with `FUTEX_PRIVATE_FLAG`.

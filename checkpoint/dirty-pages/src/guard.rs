@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering::SeqCst;
 /// Of each granule a bit says that it is not protected: the first write to it was a fault, whose handler has taken the protection off, and
 /// *then* set the bit. Nothing that was written is called clean:
 ///
-/// - To protect again, the bit is taken first. A write between the two is one that was told: whoever copies does so after that. A handler
+/// - To protect again, the bit is taken first. A write between the two is one that was reported: whoever copies does so after that. A handler
 ///   in between finds nothing to do: there was no protection.
 /// - A handler may take the protection off, another thread may write without a fault, and it may be asked what was written, all before the
 ///   handler sets the bit. So whoever asks waits for the handlers that are at work; those that begin later let no earlier write through.
-/// - A handler that is so late that all was protected again meanwhile, sets a bit of what is protected: it is told once more, and the
+/// - A handler that is so late that all was protected again meanwhile, sets a bit of what is protected: it is reported once more, and the
 ///   write that it was called for is a fault once more.
 #[derive(Debug)]
 pub(crate) struct Guard {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Ranges that a process watches at the same time, at most.
 const MAX_RANGES: usize = 1024;
-/// Bytes that lose their protection together, and are told together: a multiple of the pages of all processors. Checkpoints copy no less,
+/// Bytes that lose their protection together, and are reported together: a multiple of the pages of all processors. Checkpoints copy no less,
 /// and to write a GiB by 64 KiB costs twice as much in faults, by pages of 4 KiB seventeen times.
 pub(crate) const GRANULE: usize = 256 << 10;
 /// Where a range begins that there is not.

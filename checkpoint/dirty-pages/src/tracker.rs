@@ -112,7 +112,7 @@ impl Tracker {
         Ok(tracker)
     }
 
-    /// Bytes that are protected, and told, together, counted from the first whole page of what is watched.
+    /// Bytes that are protected, and reported, together, counted from the first whole page of what is watched.
     pub fn granule(&self) -> usize {
         match self.by {
             TrackingMechanism::Kernel(_) => rustix::param::page_size(),

@@ -22,7 +22,7 @@ pub(crate) trait WriteDetector: Send + Debug {
 
 /// Memory of this process that is watched for writes. It is not any more when this is dropped.
 ///
-/// The pages that lie in it whole are tracked. What it has of a first and a last page with others counts as written always.
+/// The pages that are in it whole are tracked. What it has of a first and a last page with others counts as written always.
 #[derive(Debug)]
 pub struct WriteWatch {
     start: NonNull<u8>,
@@ -139,7 +139,7 @@ impl WatchedMemory for WriteWatch {
             into.len(),
             self.len
         );
-        // SAFETY: it lies inside, or at the end.
+        // SAFETY: it is inside, or at the end.
         let from = unsafe { self.start.as_ptr().add(at as usize) };
         let head = from.align_offset(WORD).min(into.len());
         let (head, rest) = into.split_at_mut(head);

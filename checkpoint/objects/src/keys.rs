@@ -1,4 +1,4 @@
-//! Keys of encrypted objects: each version has one of its own, which lies at its end, wrapped with the user's.
+//! Keys of encrypted objects: each version has one of its own, which is stored at its end, wrapped with the user's.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};

@@ -21,10 +21,10 @@
 
 #![allow(unsafe_code)]
 
-mod far;
 mod folder;
 mod keys;
 mod object;
+mod remote;
 mod store;
 mod writer;
 

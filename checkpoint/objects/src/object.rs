@@ -21,11 +21,11 @@ pub struct ObjectInfo {
     pub number: u64,
     /// Bytes of data; 0 where it is damaged.
     pub bytes: u64,
-    /// What the program has said about it.
+    /// The program's description of it.
     pub about: Box<str>,
     /// Its file does not end as one of this version must, or may not be read: the data cannot be had.
     pub damaged: bool,
-    /// Its data are ciphertext where they lie.
+    /// Its data are ciphertext where they are stored.
     pub encrypted: bool,
 }
 

@@ -99,7 +99,7 @@ impl NodeObjectStore {
         self.find(key, number)?.opened()
     }
 
-    /// A version, or the newest, as it lies.
+    /// A version, or the newest, as it is stored.
     pub(crate) fn find(
         &self,
         key: &str,

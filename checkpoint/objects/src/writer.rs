@@ -18,7 +18,7 @@ use tarn_types::crc::crc;
 pub struct ObjectWriter {
     part: UnpublishedFile,
     mapped: MappedFile,
-    /// What is encrypted is filled in memory of its own; none where nobody has asked for that.
+    /// What is encrypted is filled in memory of its own; none where nobody has requested that.
     clear: Option<MappedFile>,
     encrypt: bool,
     identity: u128,
@@ -29,7 +29,7 @@ pub struct ObjectWriter {
 }
 
 impl ObjectWriter {
-    /// `lent`: the program fills it in place.
+    /// `in_place`: the program fills its memory.
     pub(crate) fn new(
         folder: KeyFolder,
         (key, length): (&str, u64),
@@ -40,7 +40,7 @@ impl ObjectWriter {
             return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         };
         if encrypt {
-            // Whoever has no key is told before there is anything to lose.
+            // Whoever has no key learns it before there is anything to lose.
             ObjectSealer::new(key)?;
         }
         let clear = (encrypt && in_place).then(|| memory(length)).transpose()?;
@@ -129,7 +129,7 @@ impl ObjectWriter {
         })
     }
 
-    /// Fills and publishes it, with its key if it is sealed. Memory that was lent stays with the program.
+    /// Fills and publishes it, with its key if it is sealed. Memory that was filled in place stays with the program.
     /// `fill` gives what is known of the chunks.
     fn seal(
         &mut self,

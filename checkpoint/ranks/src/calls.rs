@@ -1,4 +1,4 @@
-//! What a rank asks of another: memory for its staged part, bytes to keep there, bytes of a medium.
+//! The requests of a rank to another: memory for its staged part, bytes to keep there, bytes of a medium.
 
 use crate::line::malformed;
 use crate::one_sided::OneSidedPath;

@@ -102,7 +102,7 @@ pub(crate) fn check(socket: &RankSocket, key: &ProgramKey, until: Instant) -> io
     if theirs[..8] != MAGIC {
         return Err(malformed());
     }
-    // Who speaks another version is told this one, and closes.
+    // Who speaks another version is sent this one, and closes.
     let ours = hello()?;
     let sent = [&theirs[..], &ours].concat();
     let proof = key.prove(b"server", &sent)?;
@@ -167,7 +167,7 @@ impl RankGreeting {
         Self::decode(&bytes).ok_or_else(malformed)
     }
 
-    /// Says who this is, and hears which meeting it is, or why this has no place there.
+    /// Sends who this is, and receives which meeting it is, or why this has no place there.
     pub(crate) fn send(&self, socket: &RankSocket, until: Instant) -> io::Result<GreetingReply> {
         socket.send_all(&self.encode(), b"", until)?;
         GreetingReply::receive(socket, until)

@@ -31,7 +31,7 @@ struct HubMember {
     /// How many it has sent.
     sent_words: u64,
     reached: RankProgress,
-    /// What it was told last.
+    /// What it was sent last.
     least: Least,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Hub {
     identity: MeetingId,
     seats: Vec<HubMember>,
     least: Least,
-    /// It was told more since `least` was looked at.
+    /// A rank has reported progress since `least` was computed.
     progressed: bool,
 }
 
@@ -72,13 +72,13 @@ impl Hub {
         }
     }
 
-    /// Gives who has come its place, or says why not.
+    /// Gives who has come its place, or answers why not.
     pub(crate) fn admit(&mut self, who: &RankGreeting, socket: RankSocket) {
         let answer = self.place(who);
         let mut line = FrameConnection::new(socket, ToHub::MAX);
         line.push(answer.encode().into());
         if !matches!(answer, GreetingReply::Welcome(_)) {
-            // So few bytes have room in a new connection.
+            // So few bytes have space in a new connection.
             let _ = line.flush();
             return;
         }
@@ -146,7 +146,7 @@ impl Hub {
         }
     }
 
-    /// `None`: no member says that.
+    /// `None`: no member sends that.
     fn act(&mut self, rank: usize, frame: Vec<u8>) -> Option<()> {
         let seat = &mut self.seats[rank];
         match ToHub::parse(&frame)? {
@@ -175,7 +175,7 @@ impl Hub {
         Some(())
     }
 
-    /// Tells all the words of an exchange if everybody's are there.
+    /// Sends all ranks the words of an exchange if everybody's are there.
     fn answer(&mut self, number: u64) {
         if self.seats.iter().any(|s| s.sent_words <= number) {
             return;
@@ -227,7 +227,7 @@ impl Hub {
         }
     }
 
-    /// A rank has ended, or is lost: everybody is told.
+    /// A rank has ended, or is lost: everybody is notified.
     fn gone(&mut self, rank: usize, in_order: bool, why: &str) {
         self.seats[rank].line = None;
         let why = why.to_owned();
@@ -238,7 +238,7 @@ impl Hub {
         }
     }
 
-    /// Sends what there is room for.
+    /// Sends what there is space for.
     pub(crate) fn flush(&mut self) {
         if std::mem::take(&mut self.progressed) {
             self.least = self.least();
@@ -249,7 +249,7 @@ impl Hub {
                 continue;
             };
             let mut sent = line.flush();
-            // Only the newest, once all else is sent: what waits for a slow rank does not grow with what others tell.
+            // Only the newest, once all else is sent: what waits for a slow rank does not grow with what others report.
             if sent.is_ok() && line.idle() && seat.least != self.least {
                 seat.least = self.least;
                 line.push(FromHub::Least(self.least).frame());

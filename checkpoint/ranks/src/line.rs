@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
 
-/// Bytes of a frame that are made room for before they are there.
+/// Bytes of a frame for which memory is reserved before they come.
 const AHEAD: usize = 1 << 20;
 
 /// One end of it.
@@ -35,7 +35,7 @@ impl FrameConnection {
         }
     }
 
-    /// Sends a frame when there is room.
+    /// Sends a frame when there is space.
     pub(crate) fn push(&mut self, frame: Arc<[u8]>) {
         self.outgoing.push_back(frame);
     }
@@ -45,7 +45,7 @@ impl FrameConnection {
         self.outgoing.is_empty()
     }
 
-    /// Sends what there is room for.
+    /// Sends what there is space for.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         while let Some(first) = self.outgoing.front() {
             match self.socket.send(&[IoSlice::new(&first[self.sent..])]) {

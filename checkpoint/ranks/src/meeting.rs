@@ -23,7 +23,7 @@ use tarn_ports::{Carried, OneSided, RankProgress, RankService, Ranks, RanksError
 const MAX_RANKS: u32 = 16_384;
 /// Bytes of a node's name, and of its switches.
 const MAX_NODE: usize = u8::MAX as usize;
-/// How long the end of this rank waits for others that are slow to hear of it.
+/// How long the end of this rank waits for others that are slow to learn of it.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Who meets, and where.
@@ -214,7 +214,7 @@ fn listen_beside_hub(meet: &str, here: IpAddr) -> Result<(Listener, String), Ran
     Ok((listener, address))
 }
 
-/// What a rank tells the others of itself as it comes.
+/// What a rank sends the others about itself as it comes.
 fn about(node: &str, switches: &str, address: &Option<String>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for text in [node, switches] {

@@ -19,7 +19,7 @@ const WORTH: usize = 64 << 10;
 /// Without a byte for so long, or for half of the time that there is, it is given up.
 const STALL: Duration = Duration::from_secs(10);
 
-/// Goes on waiting as long as the stream says nothing and the time is not over.
+/// Continues to wait as long as nothing comes by the stream and the time is not over.
 fn patient(socket: &RankSocket, until: Instant) -> io::Result<()> {
     match (socket.is_quiet(), Instant::now() < until) {
         (false, _) => Err(io::Error::new(
@@ -168,7 +168,7 @@ impl<'a> OneSidedPath<'a> {
                     // However slow it is: only what stands still is given up.
                     end_of_call.set(deadline(*within));
                     give_up.set(half(end_of_call.get()));
-                    // Of later windows it is told at their end.
+                    // Of later windows it is notified at their end.
                     if begun == 0 {
                         arrived(part);
                     }

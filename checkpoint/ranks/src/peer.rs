@@ -68,7 +68,7 @@ pub(crate) fn open<T>(
     }
 }
 
-/// One call: who is asked, by when.
+/// One call: which rank it goes to, by when.
 pub(crate) struct RankCall<'a> {
     pub(crate) shared: &'a MeetingContext,
     pub(crate) peer: &'a RankPeer,

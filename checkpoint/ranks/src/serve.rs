@@ -73,7 +73,7 @@ pub(crate) fn start(
     named.spawn(move || {
         // A caller that is gone must not cost the program its life.
         Blocked::new().stay();
-        // Whoever it is sees its connection close: there is nobody else to tell.
+        // Whoever it is sees its connection close: nobody else needs to know.
         let _ = begin(&theirs, socket);
     })?;
     Ok(())
@@ -182,7 +182,7 @@ fn serve(shared: &MeetingContext, socket: &RankSocket, of: u32) -> io::Result<()
     }
 }
 
-/// Does what a rank asks for.
+/// Does what a rank requests.
 fn found(
     shared: &MeetingContext,
     socket: &RankSocket,
@@ -262,7 +262,7 @@ fn attend(
     Ok(one_sided.attend(here)?)
 }
 
-/// What was asked for.
+/// What is served.
 enum ServedData {
     Words(Vec<u8>),
     /// Words that name what is open as long as this is held.

@@ -98,7 +98,7 @@ impl RankSocket {
         SocketAddr::try_from(own).ok().map(|a| a.ip())
     }
 
-    /// Whether nothing has come that nobody asked for, such as its end.
+    /// Whether nothing has come that nobody requested, such as its end.
     pub(crate) fn is_quiet(&self) -> bool {
         wait(self.as_fd(), PollFlags::IN, Some(Instant::now())).is_err()
     }
@@ -128,7 +128,7 @@ impl RankSocket {
         }
     }
 
-    /// Sends what there is room for.
+    /// Sends what there is space for.
     pub(crate) fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut nothing = SendAncillaryBuffer::default();
         Ok(sendmsg(&self.0, parts, &mut nothing, SendFlags::NOSIGNAL)?)

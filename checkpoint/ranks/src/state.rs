@@ -36,7 +36,7 @@ pub(crate) struct MeetingState {
     /// Of these only the newest counts.
     pub(crate) new_progress: Option<RankProgress>,
     pub(crate) missing_request: Option<u64>,
-    /// No more is said after that, and by then all is over.
+    /// No more is sent after that, and by then all is over.
     pub(crate) leave: Option<Instant>,
     /// The thread with the lines has ended.
     pub(crate) ended: bool,
@@ -71,7 +71,7 @@ pub(crate) struct MeetingContext {
     /// What moves bytes between nodes, where there is something better than streams.
     pub(crate) one_sided: OnceLock<Arc<dyn OneSided>>,
     pub(crate) carried: CarriedCounters,
-    /// Why bytes do not go so, until that was told.
+    /// Why bytes do not go so, until that was reported.
     detour: Mutex<Option<String>>,
 }
 
@@ -131,7 +131,7 @@ impl MeetingContext {
         }
     }
 
-    /// Bytes go by streams, and not as they were to: the first reason is told.
+    /// Bytes go by streams, and not as they were to: the first reason is reported.
     pub(crate) fn note_detour(&self, why: String) {
         self.detour().get_or_insert(why);
     }

@@ -98,7 +98,7 @@ impl Turns {
             if let Some(number) = missing_request {
                 line.push(ToHub::Who(number).frame());
             }
-            // Only the newest, once all else is sent: what waits does not grow with what is told.
+            // Only the newest, once all else is sent: what waits does not grow with what is reported.
             let new_progress = state
                 .new_progress
                 .take_if(|_| line.idle() || leave.is_some());

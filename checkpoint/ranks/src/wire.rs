@@ -1,4 +1,4 @@
-//! What ranks say to each other, byte by byte: docs/internals/checkpoints.md, "How ranks meet".
+//! The messages of ranks, byte by byte: docs/internals/checkpoints.md, "How ranks meet".
 
 use std::sync::Arc;
 use tarn_ports::RankProgress;
@@ -94,14 +94,14 @@ pub(crate) struct Least {
     pub(crate) by: [u32; 3],
 }
 
-/// What a member says to the hub.
+/// What a member sends to the hub.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ToHub<'a> {
     /// Its word in the exchange of this number, counted from 0.
     Word(u64, &'a [u8]),
     /// How far it is.
     Progress(RankProgress),
-    /// It asks who has not come to an exchange.
+    /// It requests who has not come to an exchange.
     Who(u64),
     /// It ends in order.
     Leave,
@@ -139,7 +139,7 @@ impl<'a> ToHub<'a> {
     }
 }
 
-/// What the hub says to a member.
+/// What the hub sends to a member.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FromHub {
     /// Everybody's words in the exchange of this number.
@@ -219,7 +219,7 @@ impl FromHub {
     }
 }
 
-/// What a rank asks of another.
+/// A rank's request to another.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RankRequest<'a> {
     /// Memory for its staged part: generation, bytes.

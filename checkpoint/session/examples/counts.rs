@@ -1,4 +1,4 @@
-//! A simulation that counts: `counts STEPS` goes on from its newest version, or from nothing, to that step. Started by srun, each task is
+//! A simulation that counts: `counts STEPS` continues from its newest version, or from nothing, to that step. Started by srun, each task is
 //! a rank; whose versions are where is said by the environment (docs/guide/checkpoints.md). What it restores it proves, and prints.
 //!
 //! Every second version is copied to another node. When one is there, a file `replicated` in the working folder says which.

@@ -1,4 +1,4 @@
-//! Keys of encrypted versions: each rank of each start has one of its own, which lies with its versions, wrapped with the user's.
+//! Keys of encrypted versions: each rank of each start has one of its own, which is stored with its versions, wrapped with the user's.
 
 use std::sync::Arc;
 use tarn_checkpoint_core::seal::{RankSealer, Unwrap};
@@ -24,7 +24,7 @@ fn keys() -> Result<KeyRing, CheckpointError> {
     of_user().map_err(|e| CheckpointError::new(CheckpointErrorCode::Invalid, e.to_string()))
 }
 
-/// Whether a variable asks for encryption.
+/// Whether a variable requests encryption.
 pub(crate) fn read_switch(name: &'static str) -> Result<bool, CheckpointError> {
     tarn_keyring::read_switch(name)
         .map_err(|e| CheckpointError::new(CheckpointErrorCode::Invalid, e.to_string()))

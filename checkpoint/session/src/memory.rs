@@ -21,7 +21,7 @@ pub struct ObjectMemory {
 
 // SAFETY: it is an address range; whoever has this may use it as far as the program lets it.
 unsafe impl Send for ObjectMemory {}
-// SAFETY: by a shared reference only the range can be asked for.
+// SAFETY: by a shared reference only the range can be requested.
 unsafe impl Sync for ObjectMemory {}
 
 impl ObjectMemory {

@@ -298,7 +298,7 @@ impl VersionReader {
 }
 
 impl RankPart {
-    /// Where an object lies, all of it behind each other.
+    /// Where an object is stored, all of it behind each other.
     fn bytes(&self, object: &Object) -> Result<&[u8], CheckpointError> {
         let size = object.size() as usize;
         let mut next = None;

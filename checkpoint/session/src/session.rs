@@ -387,7 +387,7 @@ impl CheckpointSession {
         }
     }
 
-    /// Takes the room that all objects need, one of them with the size that it shall have.
+    /// Takes the space that all objects need, one of them with the size that it shall have.
     fn reserve_space(&mut self, resized: Option<(&[u8], usize)>) -> Result<(), CheckpointError> {
         let size = |(key, object): (&[u8], &SessionObject)| match resized {
             Some((of, len)) if of == key => len as u64,
@@ -398,7 +398,7 @@ impl CheckpointSession {
         self.rank.reserve(&sizes)
     }
 
-    /// What objects ask of versions.
+    /// What objects require of versions.
     fn version_requirements(&self) -> VersionRequirements {
         let of_object = |of: &Properties| VersionRequirements {
             versions: of.versions,
@@ -410,7 +410,7 @@ impl CheckpointSession {
         all.reduce(VersionRequirements::and).unwrap_or_else(none)
     }
 
-    /// What an object that is gone asked for does not count any more.
+    /// What an object that is gone required does not count any more.
     fn ask_less(&mut self) {
         // What was granted with it is not refused without it.
         let _ = self.rank.require(self.version_requirements());
@@ -484,7 +484,7 @@ impl CheckpointSession {
                 key,
                 unit: object.unit,
                 shape: object.properties.shape.clone(),
-                // SAFETY: memory made here is lent only as long as this is not in use; `Memory::of` says it of the program's own.
+                // SAFETY: memory made here is borrowed only as long as this is not in use; `Memory::of` says it of the program's own.
                 bytes: unsafe { object.memory.bytes() },
             })
             .collect();

@@ -31,7 +31,7 @@ pub(crate) fn profile_of(given: Option<String>) -> Result<Profile, CheckpointErr
     )
 }
 
-/// The part that is staged where nothing else is asked for. A tier in memory is as fast as memory.
+/// The part that is staged where nothing else is requested. A tier in memory is as fast as memory.
 pub(crate) fn staging_of(slow: bool, tier: &Path) -> StagingShare {
     if !slow && tarn_sys::memory::in_memory(tier) {
         StagingShare::None

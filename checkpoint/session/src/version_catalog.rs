@@ -43,7 +43,7 @@ pub enum Unreadable {
     Folder {
         /// It.
         folder: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A file cannot be looked at.
@@ -51,7 +51,7 @@ pub enum Unreadable {
     File {
         /// It.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// What has the name of an arena is no file.
@@ -65,7 +65,7 @@ pub enum Unreadable {
     Medium {
         /// The file.
         path: PathBuf,
-        /// What its medium said.
+        /// The error of its medium.
         source: MediumError,
     },
     /// They are no arena, or a damaged one.
@@ -387,7 +387,7 @@ impl RunCheckpoints<'_> {
     }
 }
 
-/// Where a version's staged pieces lie.
+/// Where a version's staged pieces are stored.
 fn waiting(version: &Version) -> impl Iterator<Item = Range<u64>> {
     let pieces = version.manifest.objects.iter().flat_map(|o| &o.pieces);
     pieces.filter_map(|p| match p.place {

@@ -67,7 +67,7 @@ impl UncachedFile {
                     true => opcode::Write::new(file, start, length).offset(at).build(),
                     false => opcode::Read::new(file, start, length).offset(at).build(),
                 };
-                // SAFETY: the buffer is this call's until its end, for which this waits; there is room for each.
+                // SAFETY: the buffer is this call's until its end, for which this waits; there is space for each.
                 let pushed = unsafe { self.ring.submission().push(&entry.user_data(buffer)) };
                 pushed.map_err(io::Error::other)?;
             }

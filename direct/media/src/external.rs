@@ -211,7 +211,7 @@ impl Reader {
     /// Maps it.
     ///
     /// # Errors
-    /// When it is empty, or there is no room in this process.
+    /// When it is empty, or there is no space in this process.
     pub fn map(&self) -> Result<ReadOnlyMapping, MediumError> {
         ReadOnlyMapping::of(&self.file, &self.path)
     }

@@ -66,7 +66,7 @@ pub(crate) unsafe fn copy<const N: usize>(
         bytes
     };
     let mut lanes: [__m256i; LANES] = std::array::from_fn(|n| lane(0, n));
-    // A checksum begins with ones, and ends with all bits turned: so this goes on from one.
+    // A checksum begins with ones, and ends with all bits turned: so this continues from one.
     lanes[0] = _mm256_xor_si256(lanes[0], _mm256_set_epi64x(0, 0, 0, !before as i64));
     for at in (STEP..len).step_by(STEP) {
         for line in (0..STEP).step_by(64) {

@@ -167,7 +167,7 @@ stream!(avx, "avx", __m256i, _mm256_loadu_si256, _mm256_stream_si256);
 stream!(sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128);
 
 /// Copies to one place or more and returns the checksum: each byte is read once. What was stored through the caches, as it is little,
-/// fills no line, or the places do not lie alike in lines, is given to `flush`. All of it comes before whatever this thread does next,
+/// fills no line, or the places are not alike in their lines, is given to `flush`. All of it comes before whatever this thread does next,
 /// also for others.
 ///
 /// # Panics
@@ -286,7 +286,7 @@ pub fn past_caches(to: &mut [u8], from: &[u8]) {
     unsafe { stream(to.as_mut_ptr(), from.as_ptr(), from.len(), Flush::None) };
 }
 
-/// Copies what others may be writing to, and returns the checksum of what was copied, whatever lies there by now.
+/// Copies what others may be writing to, and returns the checksum of what was copied, whatever is stored there by now.
 ///
 /// # Safety
 /// There are as many bytes at `from`, and they are not those of `to`.
@@ -410,7 +410,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes, their number, and where they lie and go to.
+        /// Whatever the bytes, their number, and where they are and go to.
         #[test]
         fn all_stores_copy_and_checksum_alike(
             length in 0..3 * BLOCK,

@@ -54,7 +54,7 @@ impl Pages {
             };
             match taken {
                 Ok(()) => {}
-                // Kernels before 5.14, and devices: the first touch takes it; its room is taken.
+                // Kernels before 5.14, and devices: the first touch takes it; its space is taken.
                 Err(Errno::INVAL) => return Ok(()),
                 Err(Errno::FAULT) => return Err(Errno::NOSPC),
                 Err(e) => return Err(e),
@@ -86,7 +86,7 @@ impl MappedFile {
     /// Makes a file of so many bytes and maps it, all of its memory taken. It must not be there yet.
     ///
     /// # Errors
-    /// When it is there, or there is no room.
+    /// When it is there, or there is no space.
     pub fn create(path: &Path, size: u64) -> Result<Self, MediumError> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -102,7 +102,7 @@ impl MappedFile {
     /// Gives a file that was made a moment ago so many bytes and maps it, all of its memory taken.
     ///
     /// # Errors
-    /// When there is no room.
+    /// When there is no space.
     pub fn make(file: OwnedFd, path: &Path, size: u64) -> Result<Self, MediumError> {
         reserve(&file, 0, size).map_err(failed("reserve the space of", path))?;
         let mut mapped = Self::of(file, path)?;
@@ -141,7 +141,7 @@ impl MappedFile {
     /// to the file. Memory is only taken for what is written.
     ///
     /// # Errors
-    /// When the system has no room for that: nothing that is written to it gets to the file any more.
+    /// When the system has no space for that: nothing that is written to it gets to the file any more.
     pub fn freeze(&mut self) -> Result<(), MediumError> {
         let len = self.pages.len;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -209,11 +209,11 @@ impl MappedFile {
     }
 }
 
-/// Takes the room of a file from one end to a later one, where the file system can: later there may be none, which a mapping could not
-/// tell but by killing. Memory that there is not is not asked for: the kernel would kill for it.
+/// Takes the space of a file from one end to a later one, where the file system can: later there may be none, which a mapping could not
+/// tell but by killing. Memory that there is not is not requested: the kernel would kill for it.
 ///
 /// # Errors
-/// When there is no room. What was taken stays.
+/// When there is no space. What was taken stays.
 pub fn reserve(file: impl AsFd, old: u64, new: u64) -> Result<(), io::Error> {
     let more = new - old;
     if is_memory(&fstatfs(&file)?) {
@@ -549,7 +549,7 @@ impl ReadOnlyMapping {
         Ok(Self { pages, promises })
     }
 
-    /// The bytes where they lie.
+    /// The bytes where they are stored.
     ///
     /// # Safety
     /// Nobody writes to the file, or makes it shorter, for as long as this lives.

@@ -2,7 +2,7 @@
 //!
 //! To map a page costs time, and a new one of memory is cleared before that; a system call copies to and from pages without either. So
 //! the system copies large requests until as much has gone through a piece as it holds: about then it would have been cheaper to map it, so
-//! it is mapped, all at once, and costs nothing more. That is the ski rental problem: whatever is asked for, both together cost at most
+//! it is mapped, all at once, and costs nothing more. That is the ski rental problem: whatever is requested, both together cost at most
 //! about twice as much as the better one alone.
 
 use crate::guarded::AtomicWord;
@@ -110,7 +110,7 @@ impl<W: AtomicWord> MappedPieces<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loom::sync::atomic::AtomicUsize as Played;
+    use loom::sync::atomic::AtomicUsize as ModelWord;
     use std::sync::Arc;
 
     const PIECE: usize = 1 << SHIFT;
@@ -191,12 +191,12 @@ mod tests {
     fn a_piece_is_called_mapped_once_somebody_has_mapped_it() {
         loom::model(|| {
             let pieces = Arc::new(MappedPieces {
-                used: Box::new([Played::new(0)]),
+                used: Box::new([ModelWord::new(0)]),
                 shift: (2 * REQUEST).trailing_zeros(),
                 length: 2 * REQUEST,
             });
-            let has_mapped = Arc::new(Played::new(0));
-            let uses = |pieces: &MappedPieces<Played>, has_mapped: &Played| {
+            let has_mapped = Arc::new(ModelWord::new(0));
+            let uses = |pieces: &MappedPieces<ModelWord>, has_mapped: &ModelWord| {
                 for _ in 0..3 {
                     match pieces.charge(0, REQUEST) {
                         PieceAccess::System => {}

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 use tarn_sys::lock::{RangeLockState, held, hold};
 
-/// Ranges that are told apart; if there are more, all that was not looked at counts as pinned.
+/// Ranges that are distinguished; if there are more, all that was not looked at counts as pinned.
 const MAX_PINNED: usize = 1024;
 
 /// Pins a range for as long as this file is open anywhere. It must be open for reading.
@@ -34,7 +34,7 @@ pub(crate) fn pinned(file: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Vec<
         if range.is_empty() {
             continue;
         }
-        // The kernel tells any lock there, not the first: what lies on both sides of it is asked for too.
+        // The kernel tells any lock there, not the first: what is on both sides of it is requested too.
         let Some(found) = locked(file, &range)? else {
             continue;
         };
@@ -58,7 +58,7 @@ fn locked(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Option<Range<u
         Err(e) => return Err(e),
     };
     let some = found.start.max(range.start)..found.end.min(range.end);
-    // A lock that is none of the range's would be asked for again and again.
+    // A lock that is none of the range's would be requested again and again.
     (!some.is_empty())
         .then_some(Some(some))
         .ok_or_else(|| io::Error::other("the system reports a lock that was not requested"))

@@ -1,4 +1,4 @@
-//! What a file can promise, asked of the system and never guessed from a path.
+//! What a file can promise, as the system reports it and never guessed from a path.
 
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FileType, fstat, fstatfs, major, minor};

@@ -56,7 +56,7 @@ impl SharedMedium {
         &self.file
     }
 
-    /// Maps more bytes of the file; it is never mapped shorter. Who has it mapped as it was finds that when [`Storage::size`] is asked for.
+    /// Maps more bytes of the file; it is never mapped shorter. Who has it mapped as it was finds that when [`Storage::size`] is requested.
     ///
     /// # Errors
     /// When it cannot be mapped, or is broken: then all is as it was.
@@ -95,10 +95,10 @@ impl SharedMedium {
 const FEW: usize = 64;
 /// A copy is small up to so many bytes.
 const SMALL: usize = 64;
-/// A copy out of storage memory may wait up to so many bytes: the next one's are fetched while one is done, and both lie in the second cache.
+/// A copy out of storage memory may wait up to so many bytes: the next one's are fetched while one is done, and both are in the second cache.
 const AHEAD: usize = 64 << 10;
 
-/// What is not mapped was asked for: who calls has not looked.
+/// What is not mapped was requested: who calls has not looked.
 const OUTSIDE: SubmitOutcome = SubmitOutcome::Done(Err(StorageRequestError::Invalid));
 
 /// A copy that is to be done.

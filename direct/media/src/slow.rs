@@ -1,4 +1,4 @@
-//! An NVRAM that is slower than the medium it is played on, as Phoenix was evaluated (Fernando 2016, section III): writes take the
+//! An NVRAM that is slower than the medium it is emulated on, as Phoenix was evaluated (Fernando 2016, section III): writes take the
 //! time that a device of the given bandwidths and latency would take. Who waits sleeps, so that the processor is free for others.
 
 use crate::map::MappedFile;
@@ -16,7 +16,7 @@ const LATE: Nanos = 2_000_000;
 /// Threads whose rates are remembered.
 const MAX_CORES: usize = 1024;
 
-/// A device that is played.
+/// A device that is emulated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
     /// What it is called in results.
@@ -77,7 +77,7 @@ impl Profile {
     }
 }
 
-/// A device that is played, for all media on it.
+/// A device that is emulated, for all media on it.
 #[derive(Debug)]
 pub struct Device {
     profile: Profile,
@@ -90,7 +90,7 @@ pub struct Device {
 #[derive(Debug)]
 enum DeviceQueueMemory {
     Own(DeviceQueue),
-    /// In a file, for all processes that play this device.
+    /// In a file, for all processes that emulate this device.
     Shared(MappedFile),
 }
 

@@ -36,7 +36,7 @@ impl<S: Storage> Now<S> {
         self.storage.size()
     }
 
-    /// What became of a request that was begun, once it has ended: its memory is lent until then.
+    /// What became of a request that was begun, once it has ended: its memory is in use until then.
     fn end(&mut self, started: SubmitOutcome) -> Result<u64, StorageRequestError> {
         let settled = self.storage.settle();
         let result = match started {
@@ -81,7 +81,7 @@ impl<S: Storage> Now<S> {
         }
     }
 
-    /// Copies bytes out, wherever they are asked for.
+    /// Copies bytes out, wherever they are requested.
     ///
     /// # Errors
     /// `Invalid` for what there is not, and why else it cannot.

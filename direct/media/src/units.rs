@@ -82,7 +82,7 @@ pub struct Units {
     path: PathBuf,
 }
 
-/// The unit that a file is written by: 0 where it is better mapped, else at least so many bytes as were asked for.
+/// The unit that a file is written by: 0 where it is better mapped, else at least so many bytes as were requested.
 ///
 /// # Errors
 /// When the system does not say what it is.
@@ -277,7 +277,7 @@ impl SharedUnitIo {
         self.unit_io.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on with what holds locks that others may want, while the program does not look.
+    /// Continues with what holds locks that others may want, while the program does not look.
     fn watch(&self) {
         let mut unit_io = self.lock();
         while !unit_io.closing {

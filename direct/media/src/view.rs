@@ -71,7 +71,7 @@ impl View {
         let guarded = guarded.transpose().map_err(failed("guard", path))?;
         let in_memory = promises.power_fail == PowerFail::Lost;
         if mapping.populate {
-            // Files in memory are not told of a page's first write: to be read, sixteen pages are mapped by one fault, and can be written.
+            // Files in memory are not notified of a page's first write: to be read, sixteen pages are mapped by one fault, and can be written.
             let advice = match mapping.writable && !in_memory {
                 true => Advice::LinuxPopulateWrite,
                 false => Advice::LinuxPopulateRead,

@@ -21,7 +21,7 @@ use tarn_types::grant::{Grant, MAX_GRANTS};
 pub const SUFFIX: &str = ".partition";
 /// The byte of the file whose lock is the header's: who changes it has that, or has the partition alone.
 const HEADER: Range<u64> = 0..1;
-/// How long that is waited for: it is held for as long as room takes to be had.
+/// How long that is waited for: it is held for as long as space takes to be had.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a program that opens a partition waits for one that gives it another size: no longer than that takes.
 const RESIZING: Duration = Duration::from_secs(1);

@@ -4,14 +4,14 @@
 //! ends.
 
 mod error;
-mod far;
 mod file;
 mod folder;
-mod here;
+mod local;
 mod name;
 mod part;
 mod partition;
 mod queue;
+mod remote;
 mod step;
 mod store;
 mod target;

@@ -135,7 +135,7 @@ impl InSpace<'_> {
     }
 }
 
-/// The tarnd of the run, which has the pieces of what lies over the nodes of the step open for its programs.
+/// The tarnd of the run, which has the pieces of what spans the nodes of the step open for its programs.
 fn step_tarnd() -> Result<Client, RequestError> {
     let path = std::env::var_os(STEP_SOCKET).ok_or_else(|| {
         let text = format!(

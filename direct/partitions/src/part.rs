@@ -1,8 +1,8 @@
 //! A partition, wherever it is.
 
-use crate::far::FarPart;
-use crate::here::HerePart;
+use crate::local::LocalPart;
 use crate::name::PartitionName;
+use crate::remote::RemotePart;
 use crate::store::PartStorage;
 use crate::{Code, OpenOptions, PartitionDetails, RequestError};
 use std::path::Path;
@@ -14,17 +14,17 @@ use tarn_sys::lock::RangeLockState;
 #[derive(Debug)]
 pub(crate) enum PartitionPart {
     /// Of this node.
-    Here(HerePart),
+    Local(LocalPart),
     /// Of another one.
-    There(FarPart),
+    Remote(RemotePart),
 }
 
 /// Asks whichever it is.
 macro_rules! ask {
     ($part:ident, $it:ident => $answer:expr) => {
         match $part {
-            PartitionPart::Here($it) => $answer,
-            PartitionPart::There($it) => $answer,
+            PartitionPart::Local($it) => $answer,
+            PartitionPart::Remote($it) => $answer,
         }
     };
 }
@@ -33,18 +33,18 @@ impl PartitionPart {
     /// Opens one by its name.
     pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, RequestError> {
         let within = match PartitionName::of(path)? {
-            PartitionName::Path(path) => return HerePart::open(path, options).map(Self::Here),
+            PartitionName::Path(path) => return LocalPart::open(path, options).map(Self::Local),
             PartitionName::Space(within) => within,
         };
         let tarnd = within.tarnd()?;
         if within.node.is_some_and(|node| node != tarnd.node()) {
             // It asks by a connection of its own: a step's tarnd answers few at once.
             drop(tarnd);
-            return FarPart::open(path, &within, options).map(Self::There);
+            return RemotePart::open(path, &within, options).map(Self::Remote);
         }
         let file = within.file();
         let opened = tarnd.open_partition(None, within.space, file.as_bytes(), options.writable);
-        HerePart::from_tarnd_file(opened?.0, path, options).map(Self::Here)
+        LocalPart::from_tarnd_file(opened?.0, path, options).map(Self::Local)
     }
 
     /// What is known of it, now.
@@ -60,13 +60,13 @@ impl PartitionPart {
     /// Makes it larger, if it is not as large; its size then. `path` is how it was named.
     pub(crate) fn grow(&self, path: &Path, size: u64) -> Result<u64, RequestError> {
         match (self, PartitionName::of(path)?) {
-            (Self::Here(part), PartitionName::Path(_)) => return part.grow(size),
+            (Self::Local(part), PartitionName::Path(_)) => return part.grow(size),
             (_, PartitionName::Space(within)) => within.done(|at| TaskOperation::Allocate {
                 at,
                 bytes: size,
                 how: Allocation::Grow,
             })?,
-            (Self::There(_), PartitionName::Path(_)) => {
+            (Self::Remote(_), PartitionName::Path(_)) => {
                 let text = "a partition of another node has no path";
                 return Err(RequestError::new(Code::Internal, text));
             }
@@ -92,8 +92,8 @@ impl PartitionPart {
     /// One more pair of hands.
     pub(crate) fn hands(&self) -> Result<PartStorage, RequestError> {
         match self {
-            Self::Here(part) => part.hands(),
-            Self::There(part) => Ok(PartStorage::There(Box::new(part.hands()?))),
+            Self::Local(part) => part.hands(),
+            Self::Remote(part) => Ok(PartStorage::Remote(Box::new(part.hands()?))),
         }
     }
 }

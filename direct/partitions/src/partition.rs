@@ -1,7 +1,7 @@
 //! Partitions.
 
 use crate::folder::{PartitionFolder, divide};
-use crate::here::read_only;
+use crate::local::read_only;
 use crate::name::{PartitionName, of_step};
 use crate::part::PartitionPart;
 use crate::queue::of_parent;

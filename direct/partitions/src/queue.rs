@@ -28,7 +28,7 @@ pub struct PartitionQueue {
     event: Option<CompletionEvent>,
     /// The program has it too, and waits for completions with other things.
     exported: bool,
-    /// It is told of what is under way, too.
+    /// It is notified of the ends of what is under way, too.
     is_notified: bool,
     /// The process that alone can use it, from when it has more than mapped memory: a thread, a stream, descriptors that a forked child would
     /// share with its parent.
@@ -305,7 +305,7 @@ impl PartitionQueue {
     }
 }
 
-/// What a forked child is told of what is its parent's.
+/// The error of a forked child that uses what is its parent's.
 pub(crate) fn of_parent(what: &str) -> RequestError {
     let text = format!(
         "{what} is of the process that this one was forked from, which alone can use it: open partitions and create queue pairs in this one"

@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn one_that_does_not_fit_is_refused_as_what_it_is() {
-        // Of memory, not more than is free is asked for.
+        // Of memory, not more than is free is requested.
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let why = for_step(folder.path(), "field", 1 << 50, 0).unwrap_err();
         assert_eq!(why.kind, FailureKind::NoSpace, "{}", why.message);

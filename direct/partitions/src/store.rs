@@ -14,7 +14,7 @@ pub(crate) enum PartStorage {
     /// In units.
     Units(Box<UnitStorage>),
     /// By a stream to its node.
-    There(Box<RemoteStorage>),
+    Remote(Box<RemoteStorage>),
 }
 
 /// One partition, or several as one.
@@ -35,7 +35,7 @@ impl PartitionStorage {
     }
 }
 
-/// A storage that is one of several: whichever it is, it is asked.
+/// A storage that is one of several.
 macro_rules! any {
     ($whole:ident: $($one:ident),+) => {
         impl Storage for $whole {
@@ -85,5 +85,5 @@ macro_rules! any {
     };
 }
 
-any!(PartStorage: Mapped, Units, There);
+any!(PartStorage: Mapped, Units, Remote);
 any!(PartitionStorage: One, Many);

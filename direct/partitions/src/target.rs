@@ -1,6 +1,6 @@
 //! A partition of this node for a program of another one.
 
-use crate::here::HerePart;
+use crate::local::LocalPart;
 use crate::store::PartStorage;
 use crate::{Code, OpenOptions, RequestError};
 use rustix::fd::OwnedFd;
@@ -13,7 +13,7 @@ use tarn_sys::lock::RangeLockState;
 
 /// A partition that is open for another node.
 #[derive(Debug)]
-pub struct Serving(HerePart);
+pub struct Serving(LocalPart);
 
 impl Serving {
     /// One whose file [`crate::Folder::lend`] has lent; `path` is what it is called in messages.
@@ -25,7 +25,7 @@ impl Serving {
             writable,
             ..OpenOptions::default()
         };
-        HerePart::own(file, path, options).map(Self)
+        LocalPart::own(file, path, options).map(Self)
     }
 
     /// What the other node is told.
@@ -59,7 +59,7 @@ impl Serving {
 /// An open partition, and what its requests are done by. Dropped in this order.
 struct ExportTarget<T> {
     hands: Now<PartStorage>,
-    part: HerePart,
+    part: LocalPart,
     _open: T,
 }
 

@@ -1,4 +1,4 @@
-//! Requests that have begun and not ended, and whose end is not to be told yet.
+//! Requests that have begun and not ended, and whose end is not to be reported yet.
 
 use crate::slab::Slab;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ pub(crate) struct RequestChain {
     pub(crate) rest: VecDeque<Posted>,
 }
 
-/// The end of a request that is not told yet.
+/// The end of a request that is not reported yet.
 #[derive(Debug)]
 struct Parked {
     group: u64,
@@ -54,7 +54,7 @@ impl RequestsInFlight {
         self.chains.next()
     }
 
-    /// A request is under way by the number that was said.
+    /// A request is under way by the number that was promised.
     pub(crate) fn begin(&mut self, head: Posted, rest: VecDeque<Posted>) -> Ticket {
         self.chains.insert(RequestChain { head, rest })
     }
@@ -120,7 +120,7 @@ impl RequestsInFlight {
         assert_eq!(counted, unsignalled, "unsignalled requests under way");
     }
 
-    /// What was parked and can be told now, as the unsignalled requests before it have ended.
+    /// What was parked and can be reported now, as the unsignalled requests before it have ended.
     pub(crate) fn release(&mut self, complete: &mut dyn FnMut(Cqe)) {
         if self.parked.is_empty() {
             return;

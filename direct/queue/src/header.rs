@@ -38,7 +38,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Where this one's copy lies: they are written in turn.
+    /// Where this one's copy is stored: they are written in turn.
     pub fn place(&self) -> u64 {
         self.number % 2 * SECOND
     }

@@ -214,7 +214,7 @@ impl<S: Storage> Queue<S> {
         self.flight.hold(behind, posted);
     }
 
-    /// Whether there is room for the completions of the whole chain that comes first: it is not cut.
+    /// Whether there is space for the completions of the whole chain that comes first: it is not cut.
     #[cold]
     fn fits(&self) -> bool {
         let prepared = self.rings.prepared();
@@ -286,7 +286,7 @@ impl<S: Storage> Queue<S> {
         self.flight.release(&mut |parked| rings.complete(parked));
     }
 
-    /// Writes what is to be told of a request's end.
+    /// Writes the completion of a request.
     #[inline(always)]
     fn complete_request(
         &mut self,
@@ -328,7 +328,7 @@ impl<S: Storage> Queue<S> {
         failed.is_none()
     }
 
-    /// All that is done and not told yet counts as failed.
+    /// All that is done and not reported yet counts as failed.
     #[cold]
     fn unsettled(&mut self, why: StorageRequestError) {
         let code = why.code();

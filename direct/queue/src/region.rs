@@ -13,7 +13,7 @@ pub type QueueRegionId = u32;
 /// Why a region could not be made or given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRegion {
-    /// There is no such region, or it would not lie within the partition.
+    /// There is no such region, or it would not be within the partition.
     Invalid,
     /// There are as many as there may be.
     Full,

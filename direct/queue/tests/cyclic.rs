@@ -1,8 +1,8 @@
 //! Several storages as one, whose requests end at once, later, or badly.
 
-mod played;
+mod emulated;
 
-use played::Played;
+use emulated::EmulatedStorage;
 use proptest::prelude::*;
 use std::cell::Cell;
 use tarn_queue::{Cyclic, CyclicLayout, MAX_PARTS, Options, Queue};
@@ -52,7 +52,7 @@ proptest! {
         late in prop::collection::vec((0..4_usize, 0..4 * BLOCK), 0..3),
         writes in prop::collection::vec((0..16 * BLOCK, 0..4 * BLOCK), 1..8),
     ) {
-        let storages: Vec<_> = (0..parts).map(|_| Played::new(rows * BLOCK)).collect();
+        let storages: Vec<_> = (0..parts).map(|_| EmulatedStorage::new(rows * BLOCK)).collect();
         for storage in &storages {
             // Those that begin at a block of a storage: the later pieces of a request.
             let mut play = storage.0.borrow_mut();
@@ -104,7 +104,7 @@ proptest! {
 
 #[test]
 fn a_request_fails_if_a_piece_of_it_does_and_tells_it_once_all_have_ended() {
-    let storages: Vec<_> = (0..3).map(|_| Played::new(2 * BLOCK)).collect();
+    let storages: Vec<_> = (0..3).map(|_| EmulatedStorage::new(2 * BLOCK)).collect();
     for storage in &storages {
         storage.0.borrow_mut().late.insert(0);
     }

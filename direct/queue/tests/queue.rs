@@ -1,8 +1,8 @@
 //! Queue pairs over a storage whose requests end at once, later, in another order, or badly.
 
-mod played;
+mod emulated;
 
-use played::{Happened, Played};
+use emulated::{EmulatedStorage, Happened};
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +14,8 @@ const SIZE: usize = 4096;
 
 /// A queue pair, its storage, its memory, and the regions of both.
 struct Bench {
-    queue: Queue<Played>,
-    storage: Played,
+    queue: Queue<EmulatedStorage>,
+    storage: EmulatedStorage,
     cells: &'static [Cell<u8>],
     memory: u32,
     region: u32,
@@ -24,7 +24,7 @@ struct Bench {
 fn bench(entries: u32) -> Bench {
     let cells = Box::leak(vec![Cell::new(0); SIZE].into_boxed_slice());
     let mut queue = Queue::new(entries, Options::default()).unwrap();
-    let storage = Played::new(SIZE);
+    let storage = EmulatedStorage::new(SIZE);
     let memory = queue.register_memory(ProgramMemory::of(cells)).unwrap();
     let region = queue.register_new(storage.clone(), 0, SIZE as u64, true);
     Bench {
@@ -195,7 +195,10 @@ fn what_is_to_be_persistent_is_refused_by_memory_unless_that_is_accepted() {
     };
     let mut queue = Queue::new(8, options).unwrap();
     let memory = queue.register_memory(ProgramMemory::of(b.cells)).unwrap();
-    let storage = queue.register_new(Played::new(SIZE), 0, 8, true).unwrap().0;
+    let storage = queue
+        .register_new(EmulatedStorage::new(SIZE), 0, 8, true)
+        .unwrap()
+        .0;
     let mine = Sqe {
         memory,
         storage,
@@ -272,9 +275,11 @@ fn regions_and_storages_are_bounded() {
     assert_eq!(b.queue.register(0, 0, 1, false), Err(NoRegion::Full));
     let mut queue = Queue::new(8, Options::default()).unwrap();
     for _ in 0..tarn_queue::MAX_STORAGES {
-        queue.register_new(Played::new(8), 0, 8, true).unwrap();
+        queue
+            .register_new(EmulatedStorage::new(8), 0, 8, true)
+            .unwrap();
     }
-    let full = queue.register_new(Played::new(8), 0, 8, true);
+    let full = queue.register_new(EmulatedStorage::new(8), 0, 8, true);
     assert_eq!(full, Err(NoRegion::Full));
 }
 

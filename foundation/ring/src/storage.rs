@@ -142,7 +142,7 @@ pub struct Exposed<'a> {
 }
 
 /// Storage memory, in the hands of one queue pair; others have the same in theirs. Offsets are bytes from the beginning of a partition, and
-/// be within it: who calls has looked.
+/// are within it: the caller has checked.
 pub trait Storage {
     /// Bytes of it now. They become no fewer.
     fn size(&mut self) -> u64;

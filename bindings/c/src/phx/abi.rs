@@ -9,7 +9,7 @@ use tarn_checkpoint::{
 };
 use tarn_checkpoint_core::manifest::MAX_DIMENSIONS;
 
-/// "As it is by default", where a number is asked for.
+/// "As it is by default", where a number is requested.
 pub(crate) const DEFAULT: u64 = u64::MAX;
 /// Flags of `phx_options`.
 pub(crate) const SAME_NODE: u32 = 1;

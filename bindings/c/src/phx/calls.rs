@@ -368,7 +368,7 @@ pub unsafe extern "C" fn phx_versions(versions: *mut phx_version_info, count: *m
         with(|session| {
             let found = session.versions();
             for (at, version) in found.iter().enumerate().take(*count) {
-                // SAFETY: the caller has room for so many.
+                // SAFETY: the caller has space for so many.
                 unsafe { versions.add(at).write(version.into()) };
             }
             *count = found.len();

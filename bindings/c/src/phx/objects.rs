@@ -87,10 +87,10 @@ fn which(number: u64) -> Option<u64> {
     (number > 0).then_some(number)
 }
 
-/// Gives a list to a caller who has room for `count` of it.
+/// Gives a list to a caller who has space for `count` of it.
 ///
 /// # Safety
-/// `count` is NULL or can be written, and `to` has room for so many.
+/// `count` is NULL or can be written, and `to` has space for so many.
 unsafe fn give_all(
     to: *mut tarn_object_info,
     count: *mut usize,
@@ -105,7 +105,7 @@ unsafe fn give_all(
     }
     let found = list()?;
     for (at, info) in found.iter().enumerate().take(*count) {
-        // SAFETY: the caller has room for so many.
+        // SAFETY: the caller has space for so many.
         unsafe { to.add(at).write(info.into()) };
     }
     *count = found.len();

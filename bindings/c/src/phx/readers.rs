@@ -106,7 +106,7 @@ pub unsafe extern "C" fn phx_reader_version(
         if ranks.is_null() && capacity > 0 {
             return Err(invalid("`ranks` is NULL, and `count` is not 0"));
         }
-        // SAFETY: as the header says: there is room for so many.
+        // SAFETY: as the header says: there is space for so many.
         unsafe {
             for (at, rank) in here.iter().enumerate().take(capacity) {
                 ranks.add(at).write(*rank);

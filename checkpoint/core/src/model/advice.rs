@@ -8,9 +8,9 @@ use crate::split::{Split, StagingRates};
 use std::cmp::Ordering::{self, Equal};
 use tarn_types::units::SECOND;
 
-/// Versions that a rank has room for: one that is kept, and the next; and one more while others fetch it.
+/// Versions that a rank has space for: one that is kept, and the next; and one more while others fetch it.
 const SLOTS: f64 = 2.0;
-/// Versions that there is room for in what is kept for others.
+/// Versions that there is space for in what is kept for others.
 const OTHERS: f64 = 2.0;
 
 /// A run on a machine. Rates are above 0.
@@ -36,7 +36,7 @@ pub struct CheckpointedRun {
     pub link: u64,
     /// From a failure until it computes again; none: as long as it takes to read the checkpoint from the tier.
     pub restart: Option<f64>,
-    /// How long a checkpoint lies in memory only; none: as long as it takes to de-stage it.
+    /// How long a checkpoint is stored in memory only; none: as long as it takes to de-stage it.
     pub exposure: Option<f64>,
     /// The time between checkpoints; none: Daly's optimum.
     pub interval: Option<f64>,

@@ -10,7 +10,7 @@ pub struct Exposure {
     pub nodes: f64,
     /// Mean time between failures of one of them; above 0.
     pub mtbf: f64,
-    /// How long each checkpoint lies in memory only.
+    /// How long each checkpoint is stored in memory only.
     pub exposure: f64,
     /// Checkpoints of the run.
     pub checkpoints: f64,

@@ -1,7 +1,7 @@
 //! Copying ahead (phx-ec): objects that are written no more in a cycle are copied while the program still computes, and at the commit
 //! only what was written since (Fernando 2016, section III).
 //!
-//! A cycle is what lies between two commits. When an object is written last in it is learned by looking at a few places of it, some times
+//! A cycle is the time between two commits. When an object is written last in it is learned by looking at a few places of it, some times
 //! in each cycle; it is watched from that time only. A prediction that is wrong costs time, never data: what counts is which pages were
 //! written since the copy began.
 
@@ -43,7 +43,7 @@ pub(super) struct PrecopyState {
     watched: BTreeMap<Box<[u8]>, PrecopyObject>,
     /// The objects of the last commit, in the order of a slot.
     last: Vec<(Box<[u8]>, u64)>,
-    /// Where the next version will lie.
+    /// Where the next version will be stored.
     slot: Option<u64>,
     /// Cycles that have begun.
     cycle: u64,
@@ -85,7 +85,7 @@ struct PrecopyObject {
 /// A chunk that was copied ahead.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Early {
-    /// Its checksum where it lies.
+    /// Its checksum where it is stored.
     pub(super) sum: u64,
     /// That of what the program had.
     plain: u64,
@@ -463,7 +463,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     }
 }
 
-/// Copies some chunks of an object to where it lies in its slot.
+/// Copies some chunks of an object to where it is stored in its slot.
 fn slice(
     (key, memory): (&[u8], &dyn WatchedMemory),
     medium: &mut impl Medium,

@@ -103,7 +103,7 @@ impl<S: Medium> Buddies<S> {
         Ok(all)
     }
 
-    /// The ranks that are told what to keep: those of other nodes.
+    /// The ranks that are sent what to keep: those of other nodes.
     pub(super) fn far(&self) -> Vec<u32> {
         let far = self.granted.iter().filter(|g| g.near.is_none());
         far.map(|g| g.by).collect()
@@ -184,7 +184,7 @@ pub(super) fn few(wanted: usize, left: usize) -> CheckpointError {
     CheckpointError::new(CheckpointErrorCode::Unsupported, text)
 }
 
-/// Lowest switches that are told from each other.
+/// Lowest switches that are distinguished.
 const MAX_SWITCHES: usize = 1_024;
 
 /// Which ranks are on which node, and which nodes below which switch.
@@ -215,7 +215,7 @@ impl RankTopology {
                 nodes.push(Vec::new());
                 let above = ranks.switches(rank);
                 let group = switches.iter().position(|known| *known == above);
-                // Of too many none is told from the last one.
+                // Of too many none is distinguished from the last one.
                 let group = group.unwrap_or(switches.len()).min(MAX_SWITCHES - 1);
                 if group == groups.len() {
                     switches.push(above);
@@ -245,7 +245,7 @@ impl RankTopology {
     }
 
     /// Who may keep something for a rank, node by node, the best first: the next node of its group and so on, and of other groups the one
-    /// that is as many-eth there as this node is here, in the order that the distance asks for. Of a node first the rank that is as many-eth
+    /// that is as many-eth there as this node is here, in the order that the distance requests. Of a node first the rank that is as many-eth
     /// there as this one is here, then the others. So all have as much to keep. At last of this node, if that will do.
     pub(super) fn from(
         &self,

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tarn_ports::{Medium, MediumWindow, ReadableMedium, Vault};
 
 impl<A: Medium, S: Medium> RankState<A, S> {
-    /// De-stages what is staged, if anything is. Once it has returned, all that this rank has committed lies in its arena.
+    /// De-stages what is staged, if anything is. Once it has returned, all that this rank has committed is stored in its arena.
     ///
     /// # Errors
     /// When the arena cannot be written: what is staged stays as it is. Of what is damaged, and at no buddy, the version is given up.

@@ -1,4 +1,4 @@
-//! What all ranks tell each other at once: words, in the same order of calls on all.
+//! What all ranks send each other at once: words, in the same order of calls on all.
 
 use crate::fault::{CheckpointError, CheckpointErrorCode};
 use serde::{Deserialize, Serialize};

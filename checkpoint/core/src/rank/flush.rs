@@ -209,7 +209,7 @@ impl<T: Vault + 'static> Flusher<T> {
             && let Some(old) = state.waiting.pop_front()
         {
             drop(state);
-            // That it stays costs room alone.
+            // That it stays costs space alone.
             let old = Exact {
                 id: old,
                 start: self.start,

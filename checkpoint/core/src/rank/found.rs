@@ -19,7 +19,7 @@ use tarn_types::crc::crc;
 
 /// Bytes of the head of a staging file: the rest is as in an arena.
 pub(super) const HEAD: usize = 4 << 10;
-/// Chunks that are asked of another node at once, and are there within the longest wait.
+/// Chunks that are requested of another node at once, and are there within the longest wait.
 const AT_ONCE: usize = 256;
 /// What arenas are called.
 pub(super) const ARENA: &str = ".arena";
@@ -388,7 +388,7 @@ impl SurvivingArena {
         self.is_part() && versions.any(|v| v.whole && v.version == version)
     }
 
-    /// Where it lies.
+    /// Where it is stored.
     pub(super) fn version_source<'a, T: Vault>(
         &'a self,
         tier: &T,
@@ -470,7 +470,7 @@ impl RestartInventory {
         own.unwrap_or_else(|| arena(self.start.generation, rank))
     }
 
-    /// The arena that a rank goes on with: its own, if it is on the rank's node.
+    /// The arena that a rank continues with: its own, if it is on the rank's node.
     pub(super) fn own(&self, ranks: &dyn Ranks, rank: u32) -> Option<&str> {
         let own = self
             .arenas
@@ -482,7 +482,7 @@ impl RestartInventory {
     }
 }
 
-/// What lies on this node, on another, or on the external store.
+/// What is stored on this node, on another, or on the external store.
 pub(super) enum VersionSource<'a, V: Vault> {
     Near(V::Seen),
     Far(RemoteMedium<'a>),

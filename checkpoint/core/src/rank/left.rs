@@ -145,7 +145,7 @@ pub fn waiting(arena: &Arena) -> impl Iterator<Item = &Version> {
     versions.filter(|v| !v.manifest.is_durable())
 }
 
-/// De-stages what an arena's owner could not, and tells which versions, and of how many bytes.
+/// De-stages what an arena's owner could not, and returns which versions, and of how many bytes.
 pub(super) fn complete<A: Medium, M: Vault>(
     medium: &mut A,
     sources: &[VersionSource<'_, M>],

@@ -22,7 +22,7 @@ pub(super) struct ExternalVersions {
     pub(super) generation: Option<u64>,
 }
 
-/// What a rank tells: how many versions lie between two that it flushes, if it has a store, and of rank 0 what is there.
+/// What a rank tells: how many versions are between two that it flushes, if it has a store, and of rank 0 what is there.
 #[derive(Serialize, Deserialize)]
 struct ExternalStoreReport {
     every: Option<u64>,
@@ -147,7 +147,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
         }
     }
 
-    /// Whether the store has a version of an earlier start, or a newer one of the same start, or one of this one, if that goes on from it.
+    /// Whether the store has a version of an earlier start, or a newer one of the same start, or one of this one, if that continues from it.
     /// Of other starts, as far as nodes know whose it is, the same number says nothing.
     fn was_flushed(&self, store: &dyn External, id: VersionId) -> Result<bool, CheckpointError> {
         let starts = self.world.starts(id);

@@ -21,7 +21,7 @@ const MOST_MEMBERS: u64 = 16 * MAX_BYTES;
 pub(super) struct PartImage<S> {
     source: S,
     manifest: RankManifest,
-    /// All chunks, in their order: where each begins in the image, where it lies, its length and checksum.
+    /// All chunks, in their order: where each begins in the image, where it is stored, its length and checksum.
     chunks: Vec<ImageChunk>,
     /// The last chunk that was read: most are read in two parts.
     last: Option<(usize, Vec<u8>)>,
@@ -65,7 +65,7 @@ impl<S: ReadableMedium> PartImage<S> {
         self.chunks.last().map_or(0, |c| c.begin + c.length)
     }
 
-    /// Adds what lies there, each chunk proven; what is beyond the end is zero.
+    /// Adds what is stored there, each chunk proven; what is beyond the end is zero.
     fn add(&mut self, from: u64, into: &mut [u8]) -> Result<(), CheckpointError> {
         let wanted = from..from + into.len() as u64;
         let first = self
@@ -164,7 +164,7 @@ impl<S: ReadableMedium> Parity<S> {
         }
     }
 
-    /// Makes what lies there.
+    /// Makes what is stored there.
     pub(super) fn read(&mut self, at: u64, into: &mut [u8]) -> Result<(), CheckpointError> {
         if let Some(at) = at.checked_sub(self.length) {
             into.copy_from_slice(&self.members[at as usize..][..into.len()]);
@@ -220,7 +220,7 @@ pub(super) struct ReconstructedImage<S> {
 }
 
 impl<S: ReadableMedium> ReconstructedImage<S> {
-    /// `others` are the rest of a set, in its order: the part of each, and the manifest of what it keeps, with what both lie in.
+    /// `others` are the rest of a set, in its order: the part of each, and the manifest of what it keeps, with what both are stored in.
     pub(super) fn new(lost: usize, others: Vec<Option<(PartImage<S>, PartImage<S>)>>) -> Self {
         let mut parities = others.iter().flatten().map(|(_, parity)| parity.length());
         Self {
@@ -230,7 +230,7 @@ impl<S: ReadableMedium> ReconstructedImage<S> {
         }
     }
 
-    /// Makes what lies at an offset of its image.
+    /// Makes what is stored at an offset of its image.
     pub(super) fn read(&mut self, mut at: u64, mut into: &mut [u8]) -> Result<(), CheckpointError> {
         let ranks = self.others.len();
         into.fill(0);
@@ -262,7 +262,7 @@ pub(super) fn kept<S: ReadableMedium>(source: S, manifest: &RankManifest) -> Par
     PartImage::new(source, RankManifest::of(objects))
 }
 
-/// A manifest of which all pieces lie where they are in the image.
+/// A manifest of which all pieces are stored where they are in the image.
 pub(super) fn imaged(mut manifest: RankManifest) -> RankManifest {
     let mut at = 0;
     for piece in manifest.objects.iter_mut().flat_map(|o| &mut o.pieces) {

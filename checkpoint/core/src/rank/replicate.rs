@@ -58,7 +58,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
             match ranks.wait(least, LOOK) {
                 Ok(()) => number += every,
                 Err(RanksError::TimedOut { .. }) => continue,
-                // Nobody goes on without the rank that is gone.
+                // Nobody continues without the rank that is gone.
                 Err(_) => return,
             }
             let id = VersionId {
@@ -90,7 +90,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
             stats.bare += u64::from(done.is_err());
             drop(stats);
             let is_bare = done.is_err();
-            // Who hears of it looks for the reason.
+            // Who learns of it looks for the reason.
             if let Err(fault) = done {
                 *lock(&self.why_bare) = Some((number, fault.text));
             }
@@ -169,7 +169,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
         }
     }
 
-    /// Where a rank's part of a version of this start lies, and what it has.
+    /// Where a rank's part of a version of this start is stored, and what it has.
     fn part(
         &self,
         of: u32,
@@ -188,7 +188,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
                 timeout: self.options.timeout,
             }),
         };
-        // Its rank may write a manifest anew while it is read.
+        // Its rank may write a manifest again while it is read.
         for _ in 0..OPENS {
             let arena = Arena::open(&source)?;
             let mut versions = arena.versions().iter();
@@ -219,7 +219,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
             rank: of,
             ranks: self.ranks.ranks(),
         };
-        // After an error what it holds is not known: it is made anew.
+        // After an error what it holds is not known: it is made again.
         let (mut arena, mut medium) = match kept.remove(&name) {
             Some(open) => open,
             None => made(&*self.tier, &name, &sizes, header)?,
@@ -242,7 +242,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
         Ok(())
     }
 
-    /// How far this rank is, changed and told to all.
+    /// How far this rank is, changed and reported to all.
     pub(super) fn update_progress(&self, change: impl FnOnce(&mut RankProgress)) {
         let mut reached = lock(&self.reached);
         change(&mut reached);
@@ -277,7 +277,7 @@ pub(super) fn fill<A: Medium>(
     chunks: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, CheckpointError>,
 ) -> Result<(), CheckpointError> {
     let places = super::places(arena, medium, sizes)?;
-    // As what was staged: where it lies elsewhere, and is copied from.
+    // As what was staged: where it is stored elsewhere, and is copied from.
     for piece in manifest.objects.iter_mut().flat_map(|o| &mut o.pieces) {
         if let PieceLocation::Arena(at) = piece.place {
             piece.place = PieceLocation::Staged(at);

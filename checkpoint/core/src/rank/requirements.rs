@@ -1,5 +1,5 @@
-//! What objects ask of versions. A version is whole or none: all of it has one level, is kept as long, and what is staged of it has as
-//! many copies. So what an object asks for is asked of the versions that it is in, and the most that any asks for counts.
+//! What objects require of versions. A version is whole or none: all of it has one level, is kept as long, and what is staged of it has as
+//! many copies. So what an object requires is required of the versions that it is in, and the most that any requires counts.
 
 use super::{Committed, MAX_KEPT, Rank, Replicate, buddy};
 use crate::arena::PersistenceLevel;
@@ -12,7 +12,7 @@ pub const MAX_REPLICAS: u32 = 3;
 /// Most ranks of a set with parity.
 pub const MAX_SET: usize = 16;
 
-/// What is asked of versions, by one object or by all.
+/// What one object requires of versions, or all objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VersionRequirements {
     /// How many are kept.
@@ -24,7 +24,7 @@ pub struct VersionRequirements {
 }
 
 impl VersionRequirements {
-    /// The most that either asks for.
+    /// The most that either requires.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -36,7 +36,8 @@ impl VersionRequirements {
 }
 
 impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
-    /// Asks this of versions from now on. Ranks may ask for different things: each stages, copies and waits as it was asked.
+    /// Requires this of versions from now on. Ranks may require different things: each stages, copies and waits as its own requirements
+    /// say.
     ///
     /// # Errors
     /// When this start can never give it: nothing changes then. As many replicas as the options say are never refused: where there are
@@ -72,8 +73,8 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         Ok(())
     }
 
-    /// Waits until a version that was committed has what is asked of it; where it does not come to that, it has fewer copies than were
-    /// asked for.
+    /// Waits until a version that was committed has what is required of it; where it does not come to that, it has fewer copies than were
+    /// requested.
     pub(super) fn reach(&self, committed: &mut Committed) {
         let level = self.persistence;
         // All of this rank's part is durable already.

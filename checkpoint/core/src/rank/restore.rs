@@ -67,7 +67,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
         }
     }
 
-    /// The versions that are tried, oldest first, and how many bytes of rows each rank has now: all ranks ask for the same version.
+    /// The versions that are tried, oldest first, and how many bytes of rows each rank has now: all ranks request the same version.
     fn agree_on_versions(
         &self,
         which: Option<VersionId>,
@@ -474,7 +474,7 @@ fn copy_box(
     }
 }
 
-/// Fills a rank's rows: all old ones behind each other are dealt out anew.
+/// Fills a rank's rows: all old ones behind each other are dealt out again.
 fn rows_of<T: Vault>(
     olds: &[Old<'_, T>],
     key: &[u8],
@@ -562,8 +562,8 @@ fn undivided(key: &[u8], ranks: u32, now: u32) -> CheckpointError {
 }
 
 impl<A: Medium, S: Medium> RankState<A, S> {
-    /// Once all ranks have a version of this start on their tiers, and on others if that is asked for, what earlier ones have left on this node is not needed any more,
-    /// but what this start goes on with. The first rank of each node removes it.
+    /// Once all ranks have a version of this start on their tiers, and on others if that is requested, what earlier ones have left on this node is not needed any more,
+    /// but what this start continues with. The first rank of each node removes it.
     pub(super) fn reclaim<T, M>(
         &mut self,
         shared: &RankContext<T, M>,
@@ -598,7 +598,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
                     shared.tier.remove(&found.name)?;
                 }
             }
-            // What cannot be opened nobody looks for again; it is this run's by its folder. This start may have made it anew.
+            // What cannot be opened nobody looks for again; it is this run's by its folder. This start may have made it again.
             let now = format!("{}/", shared.world.start.generation);
             for name in shared.world.damaged.iter() {
                 if !name.starts_with(&now) {

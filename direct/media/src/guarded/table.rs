@@ -125,9 +125,9 @@ impl<'t, W: AtomicWord> GuardedRangeTable<'t, W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loom::sync::atomic::AtomicUsize as Played;
+    use loom::sync::atomic::AtomicUsize as ModelWord;
 
-    impl AtomicWord for Played {
+    impl AtomicWord for ModelWord {
         fn load(&self) -> usize {
             self.load(SeqCst)
         }
@@ -169,7 +169,7 @@ mod tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(5);
         model.check(|| {
-            let table = std::sync::Arc::new(table(2, || Played::new(0)));
+            let table = std::sync::Arc::new(table(2, || ModelWord::new(0)));
             let theirs = std::sync::Arc::clone(&table);
             let other = loom::thread::spawn(move || {
                 for range in [0..10, 20..30, 0..10] {
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn slots_are_used_again_and_there_are_no_more() {
         loom::model(|| {
-            let table = table(2, || Played::new(0));
+            let table = table(2, || ModelWord::new(0));
             let one = table.take(0..10).expect("free");
             let two = table.take(10..20).expect("free");
             assert!(table.take(20..30).is_none());

@@ -1,4 +1,4 @@
-//! What the system is asked to read and write, and in which way.
+//! What the system reads and writes, and in which way.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut, ReadWriteFlags, pread, preadv2, pwritev2};
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// One call. Its memory is the system's until its end was told.
+/// One call. Its memory is the system's until its end was reported.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum UnitIoCall {
     /// From a place of the file.
@@ -63,7 +63,7 @@ pub(super) trait UnitIoEngine: Debug + Send {
     /// Takes one.
     ///
     /// # Safety
-    /// Its memory is there until its end was told, and to be written where it is read to.
+    /// Its memory is there until its end was reported, and to be written where it is read to.
     unsafe fn begin(&mut self, number: u32, io: UnitIoCall);
 
     /// What was taken is on its way.
@@ -75,7 +75,7 @@ pub(super) trait UnitIoEngine: Debug + Send {
     /// Waits for an end, if there may be one: there may be none then.
     fn wait(&mut self);
 
-    /// An eventfd is told of ends that come later, from now on; false where it can not.
+    /// An eventfd is notified of ends that come later, from now on; false where it can not.
     fn notify(&mut self, event: BorrowedFd<'_>) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! Where in a file what belongs to units lies. docs/reference/formats.md, "Partitions".
+//! Where a file has what belongs to units. docs/reference/formats.md, "Partitions".
 
 use std::ops::Range;
 use tarn_types::block::{self, BlockKind, Fields};
@@ -41,7 +41,7 @@ impl UnitLayout {
         unit % self.slots()
     }
 
-    /// The slots of units that lie behind each other: one range, or two.
+    /// The slots of units that follow each other: one range, or two.
     pub(super) fn slots_of(self, units: Range<u64>) -> [Range<u64>; 2] {
         let slots = self.slots();
         if units.end - units.start >= slots {
@@ -54,7 +54,7 @@ impl UnitLayout {
         }
     }
 
-    /// Where slots lie in the file.
+    /// Where slots are stored in the file.
     pub(super) fn place(self, slots: Range<u64>) -> Range<u64> {
         let at = |slot| SLOTS + slot * 2 * self.unit;
         at(slots.start)..at(slots.end)

@@ -1,6 +1,6 @@
-//! Losses of power and deaths at any moment, on a medium that is played; and what the system refuses.
+//! Losses of power and deaths at any moment, on a medium that is emulated; and what the system refuses.
 
 mod begin;
-mod played;
+mod emulated;
 mod power;
 mod refused;

@@ -18,9 +18,9 @@ pub(super) const DEPTH: usize = 64;
 pub(super) const BUFFER: usize = 32 << 10;
 /// Bytes that go straight in one call, at most.
 pub(super) const STRAIGHT: usize = 1 << 20;
-/// How long a lock is asked for again and again.
+/// How long a lock is requested again and again.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long what holds locks may lie, if the program does not look.
+/// How long what holds locks may wait, if the program does not look.
 const HELD: Duration = Duration::from_millis(2);
 /// The same where somebody waits for one.
 const WAITED: Duration = Duration::from_micros(250);
@@ -173,11 +173,11 @@ pub(super) struct UnitIo {
     event: Option<OwnedFd>,
     /// Nothing new is begun.
     pub(super) closing: bool,
-    /// Its thread sleeps until it is told.
+    /// Its thread sleeps until it is notified.
     pub(super) unwatched: bool,
 }
 
-// SAFETY: what its pointers name is lent to requests, not to a thread: whoever has the unit I/O may use it.
+// SAFETY: what its pointers name belongs to requests, not to a thread: whoever has the unit I/O may use it.
 unsafe impl Send for UnitIo {}
 
 impl UnitIo {
@@ -247,21 +247,21 @@ impl UnitIo {
         assert!(before.is_none(), "ticket {ticket} has a request under way");
     }
 
-    /// The ends that were not told yet.
+    /// The ends that were not reported yet.
     pub(super) fn ends(&mut self) -> Vec<(Ticket, Result<u64, StorageRequestError>)> {
         std::mem::take(&mut self.ended)
     }
 
-    /// An eventfd is told of ends from now on.
+    /// An eventfd is notified of ends from now on.
     pub(super) fn notify(&mut self, event: OwnedFd) -> bool {
         let is_told = self.engine.notify(rustix::fd::AsFd::as_fd(&event));
         self.event = Some(event);
-        // What has ended before was not told.
+        // What has ended before was not reported.
         self.notify_if(self.calls > 0 || !self.ended.is_empty());
         is_told
     }
 
-    /// Tells that there are ends.
+    /// Notifies that there are ends.
     pub(super) fn notify_ends(&self) {
         self.notify_if(!self.ended.is_empty());
     }
@@ -339,7 +339,7 @@ impl UnitIo {
         self.units.layout.unit as usize
     }
 
-    /// Where a unit lies in the file.
+    /// Where a unit is stored in the file.
     fn place(&self, unit: u64) -> u64 {
         self.units.layout.from + unit * self.units.layout.unit
     }
@@ -429,7 +429,7 @@ impl UnitIo {
         }
     }
 
-    /// A piece gets its lock and goes on, or waits.
+    /// A piece gets its lock and continues, or waits.
     fn lock(&mut self, number: u32, mut piece: UnitPiece) {
         let alone = match piece.job {
             PieceOperation::Change { unit, .. } => Some(self.units.layout.slot(unit)),

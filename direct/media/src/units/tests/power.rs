@@ -1,7 +1,7 @@
 //! What is there after a loss of power, and after who had locks was killed: what was completed as persistent; of the rest, what was
 //! before or later; and of what others had in the same units, all.
 
-use super::played::{Dice, Log, Played};
+use super::emulated::{Dice, EmulatedEngine, Log};
 use crate::units::unit_io::{BUFFER, DEPTH, UnitChange, UnitIo, UnitOperation};
 use crate::units::{Units, Using, pool, reopened};
 use rustix::fd::OwnedFd;
@@ -94,7 +94,7 @@ impl World {
     fn program(&mut self) -> Program {
         let file = Arc::new(reopened(&self.units.file, true).unwrap());
         let dice = Dice(self.dice.below(u64::MAX));
-        let medium = Played::new(Arc::clone(&file), Arc::clone(&self.log), dice);
+        let medium = EmulatedEngine::new(Arc::clone(&file), Arc::clone(&self.log), dice);
         let pool = pool(DEPTH * BUFFER).unwrap();
         let units = Arc::clone(&self.units);
         Program {
@@ -288,7 +288,7 @@ impl Program {
 }
 
 /// Two programs, one of which may be killed and begun again, do what the dice say.
-fn played(seed: u64) -> World {
+fn emulated_world(seed: u64) -> World {
     let mut world = World::new(seed);
     let mut programs = vec![world.program(), world.program()];
     for _ in 0..60 {
@@ -313,7 +313,7 @@ proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
     #[test]
     fn a_loss_of_power_brings_nothing_back_and_takes_nothing_of_neighbours(seed in 0..u64::MAX) {
-        let mut world = played(seed);
+        let mut world = emulated_world(seed);
         let end = world.log.lock().unwrap().now;
         for _ in 0..12 {
             let moment = world.dice.below(end as u64 + 1) as usize;
@@ -324,7 +324,7 @@ proptest::proptest! {
 
     #[test]
     fn what_others_have_is_as_they_left_it_when_a_program_was_killed(seed in 0..u64::MAX) {
-        let mut world = played(seed);
+        let mut world = emulated_world(seed);
         // One more change of each unit, so that whatever a dead one has left is dealt with.
         let mut last = world.program();
         for (ticket, unit) in (0..).zip(UNITS) {

@@ -104,7 +104,7 @@ impl Log {
 
 /// A medium in a file.
 #[derive(Debug)]
-pub(super) struct Played {
+pub(super) struct EmulatedEngine {
     pub(super) file: Arc<OwnedFd>,
     pub(super) log: Arc<Mutex<Log>>,
     pub(super) dice: Dice,
@@ -112,9 +112,9 @@ pub(super) struct Played {
 }
 
 // SAFETY: what is under way is the unit I/O's.
-unsafe impl Send for Played {}
+unsafe impl Send for EmulatedEngine {}
 
-impl Played {
+impl EmulatedEngine {
     pub(super) fn new(file: Arc<OwnedFd>, log: Arc<Mutex<Log>>, dice: Dice) -> Self {
         Self {
             file,
@@ -150,7 +150,7 @@ impl Played {
     }
 }
 
-impl UnitIoEngine for Played {
+impl UnitIoEngine for EmulatedEngine {
     // SAFETY: the trait's: the memory is there until the number has ended.
     unsafe fn begin(&mut self, number: u32, io: UnitIoCall) {
         let mut log = self.log.lock().unwrap();
@@ -201,7 +201,7 @@ impl UnitIoEngine for Played {
     }
 }
 
-impl Drop for Played {
+impl Drop for EmulatedEngine {
     /// What a killed program has under way ends, or was not begun.
     fn drop(&mut self) {
         while !self.under_way.is_empty() {

@@ -101,7 +101,7 @@ impl NodeObjectStore {
         Ok(info)
     }
 
-    /// The dataspace of tarnd that the store lies in, and where in it.
+    /// The dataspace of tarnd that has the store, and where in it.
     fn place(&self, client: &Client) -> Result<(String, Box<[u8]>), CheckpointError> {
         let path = &self.root.path;
         let real = std::fs::canonicalize(path).map_err(|e| {
@@ -137,7 +137,7 @@ fn copy(client: &Client, kind: TaskOperation) -> Result<(), CheckpointError> {
     done.map(drop).map_err(fault)
 }
 
-/// What tarnd says, in the codes of this library.
+/// The errors of tarnd, in the codes of this library.
 fn fault(why: RequestError) -> CheckpointError {
     let code = match why.code {
         Why::Invalid => CheckpointErrorCode::Invalid,

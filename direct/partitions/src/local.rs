@@ -25,7 +25,7 @@ const LOCK: u64 = 32_770;
 enum PartitionHome {
     /// In this folder, by this name.
     Folder(PartitionFolder, String),
-    /// In a dataspace: tarnd makes it larger, and opens it anew.
+    /// In a dataspace: tarnd makes it larger, and opens it again.
     Tarnd,
     /// In a dataspace of this tarnd.
     Own,
@@ -40,7 +40,7 @@ enum PartitionAccess {
 
 /// An open partition of this node.
 #[derive(Debug)]
-pub(crate) struct HerePart {
+pub(crate) struct LocalPart {
     access: PartitionAccess,
     home: PartitionHome,
     path: PathBuf,
@@ -48,7 +48,7 @@ pub(crate) struct HerePart {
     header: Mutex<Header>,
 }
 
-impl HerePart {
+impl LocalPart {
     /// One of a folder.
     pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, RequestError> {
         let (folder, name) = divide(path)?;
@@ -58,7 +58,7 @@ impl HerePart {
         Self::map(file, header, home, path, options)
     }
 
-    /// One of a dataspace, as it was named, whose file tarnd has lent.
+    /// One of a dataspace, as it was named, whose file tarnd has opened.
     pub(crate) fn from_tarnd_file(
         file: OwnedFd,
         path: &Path,

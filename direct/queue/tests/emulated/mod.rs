@@ -15,7 +15,7 @@ pub(crate) enum Happened {
 
 /// A storage of some bytes. What is asked of it at byte n is numbered n, and does what the plan says of n.
 #[derive(Debug, Clone)]
-pub(crate) struct Played(pub(crate) Rc<RefCell<Play>>);
+pub(crate) struct EmulatedStorage(pub(crate) Rc<RefCell<Play>>);
 
 #[derive(Debug)]
 pub(crate) struct Play {
@@ -30,7 +30,7 @@ pub(crate) struct Play {
     pub(crate) happened: Vec<Happened>,
 }
 
-impl Played {
+impl EmulatedStorage {
     pub(crate) fn new(size: usize) -> Self {
         Self(Rc::new(RefCell::new(Play {
             bytes: vec![0; size],
@@ -62,7 +62,7 @@ impl Play {
     }
 }
 
-impl Storage for Played {
+impl Storage for EmulatedStorage {
     fn size(&mut self) -> u64 {
         self.0.borrow().bytes.len() as u64
     }

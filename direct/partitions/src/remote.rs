@@ -1,7 +1,7 @@
 //! A partition of another node: each queue pair has a stream of its own to it.
 
 use crate::error::refused;
-use crate::here::{read_only, taken};
+use crate::local::{read_only, taken};
 use crate::name::InSpace;
 use crate::queue::of_parent;
 use crate::{Code, OpenOptions, PartitionDetails, RequestError};
@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A partition of another node.
 #[derive(Debug)]
-pub(crate) struct FarPart {
+pub(crate) struct RemotePart {
     /// As it was named.
     path: PathBuf,
     options: OpenOptions,
@@ -40,7 +40,7 @@ pub(crate) struct FarPart {
     process: u32,
 }
 
-impl FarPart {
+impl RemotePart {
     /// Opens it.
     pub(crate) fn open(
         path: &Path,
@@ -97,7 +97,7 @@ impl FarPart {
             })
     }
 
-    /// Asks its node for something; what it says of that.
+    /// Sends its node a request; what it answers.
     fn request(
         &self,
         verb: Verb,
