@@ -11,6 +11,7 @@ mod copy;
 mod destage;
 mod end;
 mod exchange;
+mod files;
 mod flush;
 mod found;
 pub mod left;
@@ -19,6 +20,7 @@ mod parity;
 mod replicate;
 mod requirements;
 mod restore;
+mod source;
 mod space;
 mod wait;
 
@@ -565,7 +567,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             // What is made is.
             warm: u64::MAX,
             name: own.map_or_else(
-                || found::arena(world.start.generation, ranks.rank()),
+                || files::arena(world.start.generation, ranks.rank()),
                 Into::into,
             ),
             staging: None,

@@ -1,6 +1,7 @@
 //! Copies of what is staged, in the memory of a rank of another node: whose, and what this rank keeps for others.
 
-use super::{Distance, RankContext, found, lock};
+use super::source::RemoteMedium;
+use super::{Distance, RankContext, files, lock};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::manifest::CHUNK;
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,9 +129,9 @@ impl<S: Medium> Buddies<S> {
         into: &mut [u8],
         sum: u64,
     ) -> Result<bool, CheckpointError> {
-        let name = found::kept(shared.ranks.rank());
+        let name = files::kept(shared.ranks.rank());
         for granted in &mut self.granted {
-            let far = found::RemoteMedium {
+            let far = RemoteMedium {
                 ranks: &*shared.ranks,
                 from: granted.by,
                 name: name.as_str().into(),
@@ -362,7 +363,7 @@ impl<T: Vault, M: Vault> BuddyStorage<T, M> {
         let medium = match &mut grant.medium {
             Some(medium) => medium,
             none => {
-                let medium = none.insert(self.memory.open(&found::kept(of))?);
+                let medium = none.insert(self.memory.open(&files::kept(of))?);
                 super::whole(medium)?.warm();
                 medium
             }
@@ -381,7 +382,7 @@ impl<T: Vault, M: Vault> RankService for BuddyStorage<T, M> {
         if granted.get(&of).is_some_and(|g| g.generation > generation) {
             return unserved("a later start of the program has its memory");
         }
-        let name = found::kept(of);
+        let name = files::kept(of);
         // Its window is closed, and whoever still has the memory itself writes to what has no name any more.
         granted.remove(&of);
         let made = self.memory.remove(&name);
@@ -426,7 +427,7 @@ impl<T: Vault, M: Vault> RankService for BuddyStorage<T, M> {
                     "its folder in memory is on a medium that has to be synced or flushed",
                 );
             }
-            let file = self.memory.file(&found::kept(of), true)?;
+            let file = self.memory.file(&files::kept(of), true)?;
             own.window = Some(open(file.as_fd(), medium.size())?);
             Ok(())
         })
@@ -460,7 +461,7 @@ impl<T: Vault, M: Vault> RankService for BuddyStorage<T, M> {
     }
 
     fn file(&self, medium: &str) -> Result<OwnedFd, RankServiceError> {
-        let file = match found::on_tier(medium) {
+        let file = match files::on_tier(medium) {
             true => self.tier.file(medium, false),
             false => self.memory.file(medium, false),
         };

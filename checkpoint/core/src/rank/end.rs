@@ -1,7 +1,7 @@
 //! The end of a rank: with all that is staged de-staged, or as if its process was killed.
 
 use super::exchange::{ExchangeKind, agree};
-use super::found;
+use super::files;
 use super::{Rank, buddy};
 use crate::fault::CheckpointError;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ impl<T: Vault, M: Vault> Rank<T, M> {
         let mut rank_state = shared.rank_state();
         rank_state.destage(shared)?;
         rank_state.staging = None;
-        shared.memory.remove(&found::staging(shared.ranks.rank()))?;
+        shared.memory.remove(&files::staging(shared.ranks.rank()))?;
         rank_state.buddies.forget();
         // Whoever does not come has its own reason, and loses nothing by this: what is kept for it here stays then.
         let (ranks, timeout) = (&*shared.ranks, shared.options.timeout);

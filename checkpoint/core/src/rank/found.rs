@@ -4,70 +4,17 @@
 mod mend;
 
 use super::exchange::{ExchangeKind, agree};
+use super::files::{ARENA, PARITY, arena, on_tier};
 use super::outside::{self, ExternalVersions};
 use super::parity;
+use super::source::{RemoteMedium, VersionIdentity, VersionSource};
 use super::{Options, Restorable, left};
 use crate::arena::{Arena, PersistenceLevel, ProgramStart, Version, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
-use crate::seal::SealedOrigin;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tarn_ports::{Medium, MediumError, Ranks, ReadableMedium, Vault};
-use tarn_types::crc::crc;
-
-/// Bytes of the head of a staging file: the rest is as in an arena.
-pub(super) const HEAD: usize = 4 << 10;
-/// Chunks that are requested of another node at once, and are there within the longest wait.
-const AT_ONCE: usize = 256;
-/// What arenas are called.
-pub(super) const ARENA: &str = ".arena";
-/// What copies of other ranks' parts are called.
-const COPY: &str = ".copy";
-/// What the parity of a set of ranks is called.
-const PARITY: &str = ".parity";
-/// What was made again from the others of a set is called.
-const MADE: &str = ".made";
-/// What staging files are called.
-const STAGING: &str = ".staging";
-
-/// The name of an arena.
-pub(super) fn arena(generation: u64, rank: u32) -> String {
-    format!("{generation}/{rank}{ARENA}")
-}
-
-/// The name of a copy of all that a rank has.
-pub(super) fn copy(generation: u64, of: u32) -> String {
-    format!("{generation}/{of}{COPY}")
-}
-
-/// The name of the parity that a rank keeps of its set.
-pub(super) fn parity(generation: u64, by: u32) -> String {
-    format!("{generation}/{by}{PARITY}")
-}
-
-/// Whether a name is one of those on the tier; the others are in memory.
-pub(super) fn on_tier(name: &str) -> bool {
-    [ARENA, COPY, PARITY, MADE]
-        .iter()
-        .any(|end| name.ends_with(end))
-}
-
-/// The name of a rank's staging file.
-pub(super) fn staging(rank: u32) -> String {
-    format!("{rank}{STAGING}")
-}
-
-/// The rank whose staging file has that name.
-pub(super) fn staging_of(name: &str) -> Option<u32> {
-    name.strip_suffix(STAGING)?.parse().ok()
-}
-
-/// The name of what a buddy keeps of a rank's staging file.
-pub(super) fn kept(rank: u32) -> String {
-    format!("{rank}.buddy")
-}
 
 /// An arena that was found. All ranks know of the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,27 +33,6 @@ pub(super) struct SurvivingArena {
     versions: Vec<ArenaVersion>,
     /// If it is a parity: the ranks of the set, if that can be read.
     set: Vec<u32>,
-}
-
-/// A version, and the start that it is of. What is of other starts is no part of it, whatever its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct VersionIdentity {
-    pub(super) id: VersionId,
-    pub(super) start: u128,
-    /// That wrote it.
-    pub(super) ranks: u32,
-}
-
-impl VersionIdentity {
-    /// A rank's part of it.
-    pub(super) fn origin(self, rank: u32) -> SealedOrigin {
-        SealedOrigin {
-            id: self.id,
-            start: self.start,
-            rank,
-            ranks: self.ranks,
-        }
-    }
 }
 
 /// A version in it.
@@ -479,97 +405,5 @@ impl RestartInventory {
         let near = own.filter(|f| ranks.node(f.host) == ranks.node(rank));
         near.max_by_key(|f| (f.started, f.identity))
             .map(|f| f.name.as_str())
-    }
-}
-
-/// What is stored on this node, on another, or on the external store.
-pub(super) enum VersionSource<'a, V: Vault> {
-    Near(V::Seen),
-    Far(RemoteMedium<'a>),
-    Outside(Box<dyn ReadableMedium + Send + Sync>),
-}
-
-impl<V: Vault> ReadableMedium for VersionSource<'_, V> {
-    fn size(&self) -> u64 {
-        match self {
-            Self::Near(seen) => seen.size(),
-            Self::Far(far) => far.size(),
-            Self::Outside(stored) => stored.size(),
-        }
-    }
-
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
-        match self {
-            Self::Near(seen) => seen.read(at, into),
-            Self::Far(far) => far.read(at, into),
-            Self::Outside(stored) => stored.read(at, into),
-        }
-    }
-
-    fn read_chunks(&self, at: u64, into: &mut [u8], chunk: usize) -> Result<Vec<u64>, MediumError> {
-        match self {
-            Self::Near(seen) => seen.read_chunks(at, into, chunk),
-            Self::Far(far) => far.read_chunks(at, into, chunk),
-            Self::Outside(stored) => stored.read_chunks(at, into, chunk),
-        }
-    }
-}
-
-/// A medium of another node.
-pub(super) struct RemoteMedium<'a> {
-    pub(super) ranks: &'a dyn Ranks,
-    pub(super) from: u32,
-    pub(super) name: Cow<'a, str>,
-    pub(super) size: u64,
-    pub(super) timeout: Duration,
-}
-
-impl ReadableMedium for RemoteMedium<'_> {
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
-        self.fetch(at, into, &mut |_| ())?;
-        Ok(crc(into))
-    }
-
-    /// What has arrived is proven while more is on its way.
-    fn read_chunks(&self, at: u64, into: &mut [u8], chunk: usize) -> Result<Vec<u64>, MediumError> {
-        let mut all = Vec::with_capacity(into.len().div_ceil(chunk));
-        let step = chunk * AT_ONCE;
-        for (at, part) in (at..).step_by(step).zip(into.chunks_mut(step)) {
-            let size = part.len();
-            let mut sums = Vec::new();
-            self.fetch(at, part, &mut |there: &[u8]| {
-                let whole = match there.len() == size {
-                    true => there,
-                    false => &there[..there.len() / chunk * chunk],
-                };
-                let proven = sums.len();
-                sums.extend(whole.chunks(chunk).skip(proven).map(crc));
-            })?;
-            all.append(&mut sums);
-        }
-        Ok(all)
-    }
-}
-
-impl RemoteMedium<'_> {
-    fn fetch(
-        &self,
-        at: u64,
-        into: &mut [u8],
-        arrived: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), MediumError> {
-        let (name, timeout) = (&self.name, self.timeout);
-        let fetched = self
-            .ranks
-            .fetch(self.from, name, at, into, timeout, arrived);
-        fetched.map_err(|e| MediumError::Io {
-            doing: "fetch",
-            what: name.to_string(),
-            source: std::io::Error::other(e.to_string()),
-        })
     }
 }

@@ -2,7 +2,8 @@
 //! looks after the node ([`destage`]). Both do it by the same code. Who has the arena open for writing does it: others wait, or leave it.
 
 use super::destage::{self as staged, RUN};
-use super::found::{self, VersionSource};
+use super::files;
+use super::source::VersionSource;
 use super::{places, publish, whole};
 use crate::arena::{Arena, ArenaHeader, PersistenceLevel, Version, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
@@ -106,13 +107,13 @@ pub fn destage<M: Vault>(
 /// The rank whose arena has this name on the tier, if it is one that its rank writes itself.
 pub fn rank_of(name: &str) -> Option<u32> {
     let (generation, file) = name.split_once('/')?;
-    let rank = file.strip_suffix(found::ARENA)?.parse().ok()?;
-    (found::arena(generation.parse().ok()?, rank) == name).then_some(rank)
+    let rank = file.strip_suffix(files::ARENA)?.parse().ok()?;
+    (files::arena(generation.parse().ok()?, rank) == name).then_some(rank)
 }
 
 /// The identity of the arena that a file in memory is staged for.
 pub fn staged_of(stored: &impl ReadableMedium) -> Option<u128> {
-    let mut head = vec![0; found::HEAD];
+    let mut head = vec![0; files::HEAD];
     stored.read(0, &mut head).ok()?;
     block::unseal(BlockKind::Staging, 0, &head).map(|(identity, _)| identity)
 }
@@ -129,7 +130,7 @@ pub fn give_back<T: Vault, M: Vault>(
 ) -> Result<Option<M::Seen>, CheckpointError> {
     let (_, arena) = look(tier, name)?;
     let header = arena.header();
-    let staging = found::staging(header.rank);
+    let staging = files::staging(header.rank);
     let own = memory.see(&staging).ok();
     let own = own.filter(|seen| staged_of(seen) == Some(header.identity));
     if own.is_none() || waiting(&arena).next().is_some() {

@@ -1,7 +1,7 @@
 //! What earlier starts have left on the external store: one more place where parts of versions are found, by all ranks.
 
 use super::exchange::{ExchangeKind, agree};
-use super::found::VersionIdentity;
+use super::source::VersionIdentity;
 use super::{Options, RankContext, RankState, Restorable};
 use crate::arena::{self, PersistenceLevel, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};

@@ -3,8 +3,9 @@
 
 use super::buddy::RankTopology;
 use super::destage::{self, RUN};
-use super::found::{self, RemoteMedium, VersionSource};
+use super::files;
 use super::parity::{Parity, PartImage};
+use super::source::{RemoteMedium, VersionSource};
 use super::{RECENT, RankContext, Replicate, lock, publish, space, whole};
 use crate::arena::{Arena, ArenaHeader, PersistenceLevel, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
@@ -132,7 +133,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
         match ward {
             Ward::Copy(of) => {
                 let (source, manifest) = self.part(*of, id)?;
-                let name = found::copy(self.world.start.generation, *of);
+                let name = files::copy(self.world.start.generation, *of);
                 self.store((name, *of), id, good, manifest, kept, |at, bytes, sums| {
                     Ok(source.read_chunks(at, bytes, CHUNK as usize)? == *sums)
                 })
@@ -148,7 +149,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
                     .map(|(source, of)| PartImage::new(source, of))
                     .collect();
                 let mut parity = Parity::new(set, me, images)?;
-                let name = found::parity(self.world.start.generation, me);
+                let name = files::parity(self.world.start.generation, me);
                 self.store(
                     (name, me),
                     id,

@@ -1,7 +1,9 @@
 //! A restart: objects are filled from a version, whatever the number of ranks was that wrote it.
 
 use super::exchange::{ExchangeKind, agree};
-use super::found::{self, SurvivingArena, VersionIdentity, VersionSource};
+use super::files;
+use super::found::SurvivingArena;
+use super::source::{VersionIdentity, VersionSource};
 use super::{Empty, RECENT, RankContext, RankState, Replicate, lock, outside};
 use crate::arena::{self, Arena, VersionId};
 use crate::copy_workers::{FETCHES, at_once};
@@ -608,7 +610,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             // What ranks that are gone, or elsewhere now, had staged here was completed.
             for name in shared.memory.list()? {
                 let gone = |rank: u32| rank >= ranks.ranks() || !near(rank);
-                if found::staging_of(&name).is_some_and(gone) {
+                if files::staging_of(&name).is_some_and(gone) {
                     shared.memory.remove(&name)?;
                 }
             }

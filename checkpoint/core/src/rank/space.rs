@@ -1,6 +1,6 @@
 //! The space of versions: the arena and the staging file are made as large as they must be, and old versions are given up for new ones.
 
-use super::{RECENT, RankContext, RankState, Replicate, StagingShare, found, grow, whole};
+use super::{RECENT, RankContext, RankState, Replicate, StagingShare, files, grow, whole};
 use crate::arena::{Arena, ArenaError, ArenaHeader, PersistenceLevel, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::free_space::{FIRST, LARGE};
@@ -103,7 +103,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         self.staging = None;
         let (arena, _) = self.open()?;
         let head = head(arena);
-        let name = found::staging(shared.ranks.rank());
+        let name = files::staging(shared.ranks.rank());
         // The file of an earlier start was completed: its memory is not needed twice.
         shared.memory.remove(&name)?;
         let made = shared.memory.create(&name, FIRST + wanted, &mut |medium| {
@@ -311,7 +311,7 @@ pub(super) fn head(arena: &Arena) -> Vec<u8> {
         header.identity,
         0,
         &header.encode(),
-        found::HEAD,
+        files::HEAD,
     )
 }
 

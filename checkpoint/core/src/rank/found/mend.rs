@@ -1,12 +1,13 @@
 //! A rank's part of a version that is whole nowhere is made again from the other ranks of its parity set.
 
-use super::{MADE, RestartInventory, SurvivingArena, VersionIdentity, VersionSource};
+use super::{RestartInventory, SurvivingArena};
 use crate::arena::{Arena, ArenaHeader, PersistenceLevel, ProgramStart, VersionId};
 use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::manifest::{CHUNK, RankManifest};
 use crate::rank::exchange::{ExchangeKind, agree};
 use crate::rank::parity::{self, PartImage, ReconstructedImage};
-use crate::rank::{Options, publish, replicate};
+use crate::rank::source::{VersionIdentity, VersionSource};
+use crate::rank::{Options, files, publish, replicate};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tarn_ports::{Medium, Ranks, Vault};
@@ -17,11 +18,6 @@ const MEND_RATE: u64 = 20_000_000;
 
 /// A rank whose part can be made again, and its set.
 type Mendable = (u32, Vec<u32>);
-
-/// The name of what a rank had, made again from the others of its set.
-fn made(generation: u64, of: u32) -> String {
-    format!("{generation}/{of}{MADE}")
-}
 
 /// The part and the parity of each rank of a set; of the lost one none.
 type SetImages<'a, T> = Vec<
@@ -133,7 +129,7 @@ impl RestartInventory {
             rank,
             ranks: version.ranks,
         };
-        let name = made(self.start.generation, rank);
+        let name = files::made(self.start.generation, rank);
         let (mut arena, mut medium) = replicate::made(tier, &name, &sizes, header)?;
         let filled = replicate::fill(
             &mut arena,
