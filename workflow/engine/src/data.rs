@@ -1,10 +1,9 @@
 //! Versions, their parts and where the replicas are: summaries only, never file lists.
 
-use crate::entries::EntryReader;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::event::version_hash;
 use tarn_types::hash::Hash;
-use tarn_types::id::{DataId, NodeId, TierId, TierRef, TransferId};
+use tarn_types::id::{DataId, InstanceId, NodeId, TierId, TierRef, TransferId};
 use tarn_types::part::{PartClass, PartInfo, PartRef, Place, StoreKey};
 use tarn_types::units::Time;
 use tarn_types::workflow::{Role, Workflow};
@@ -55,6 +54,13 @@ impl PartReplicaState {
             _ => Self::Bad,
         }
     }
+}
+
+/// Who expects an entry of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EntryReader {
+    pub(crate) reader: InstanceId,
+    pub(crate) maker: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -128,6 +134,12 @@ impl TrackedPart {
             )
         };
         !self.replicas.values().any(comes_or_is)
+    }
+
+    /// Whether no readable replica is left or on its way.
+    pub(crate) fn is_lost(&self) -> bool {
+        let mut states = self.replicas.values().map(|r| r.state);
+        states.all(|state| state == PartReplicaState::Bad)
     }
 
     /// Whether it could not be brought from a place to a node (`None`: outside) and others have yet to be asked.
@@ -250,6 +262,28 @@ impl TrackedVersion {
             .map(|p| p.info.hash.map(|h| (&p.info.class, h)))
             .collect();
         hashes.map(version_hash)
+    }
+
+    /// The parts of an entry.
+    pub(crate) fn parts_of_entry(&self, data: DataId, version: u32, name: &str) -> Vec<PartRef> {
+        let keys = self.by_entry.get(name).into_iter().flatten();
+        keys.map(|(origin, seq)| PartRef {
+            data,
+            version,
+            origin: *origin,
+            seq: *seq,
+        })
+        .collect()
+    }
+
+    /// Whether an instance has written to an entry that another one was to make.
+    pub(crate) fn is_crossed(&self) -> bool {
+        self.expected.iter().any(|(name, all)| {
+            let origins = || self.by_entry.get(name).into_iter().flatten();
+            all.iter()
+                .filter_map(|e| e.maker)
+                .any(|maker| origins().any(|(origin, _)| *origin != maker))
+        })
     }
 }
 

@@ -4,86 +4,17 @@
 //! their own. When one has written to an entry that another was to make (the partitions of a shuffle), or nobody is known to make an
 //! entry, it is complete with its version.
 
-use crate::data::{TrackedVersion, makes, reads};
+use crate::data::{EntryReader, makes, reads};
+use crate::dataflow::ITEM;
 use crate::identity::identity;
 use crate::state::EngineState;
-use crate::steps::{InstanceProgress, StepInstance};
+use crate::steps::{EntryInput, InstanceProgress, StepInstance};
 use crate::unbound::BindError;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::sub;
 use tarn_types::action::Subject;
 use tarn_types::id::{DataId, InstanceId, StepId};
 use tarn_types::part::{PartClass, PartRef};
-use tarn_types::workflow::{DatasetUse, Foreach, Role, Step, Workflow};
-
-/// What stands for the element in the name of an entry.
-const ITEM: &str = "{item}";
-
-/// An entry that an instance reads.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct EntryInput {
-    /// The position of the use in its step.
-    pub(crate) used: usize,
-    pub(crate) data: DataId,
-    pub(crate) version: u32,
-    pub(crate) name: String,
-    /// The instance that is to make it, of the step that makes the version.
-    pub(crate) maker: Option<u32>,
-}
-
-/// Who expects an entry of a version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EntryReader {
-    pub(crate) reader: InstanceId,
-    pub(crate) maker: Option<u32>,
-}
-
-/// The versions of which each instance of a step reads entries of its own element alone, made by another `foreach` step.
-pub(crate) fn read_by_element(
-    w: &Workflow,
-    step: &Step,
-    producers: &BTreeMap<(DataId, u32), StepId>,
-) -> BTreeSet<(DataId, u32)> {
-    let over = match &step.foreach {
-        None => return BTreeSet::new(),
-        Some(Foreach::Values(_)) => None,
-        Some(Foreach::Entries { data, version, .. }) => Some((*data, *version)),
-    };
-    let own_entry = |entry: &Option<String>| entry.as_ref().is_some_and(|e| e.contains(ITEM));
-    let is_one = |at: &(DataId, u32)| {
-        let maker = producers.get(at);
-        let each = maker.is_some_and(|m| w.step(*m).foreach.is_some() && !step.after.contains(m));
-        let reads =
-            |u: &&DatasetUse| u.role != Role::Out && (u.data, u.reads) == (at.0, Some(at.1));
-        let mut uses = step.uses.iter().filter(reads);
-        each && over != Some(*at) && uses.all(|u| own_entry(&u.entry))
-    };
-    reads(step).into_iter().filter(is_one).collect()
-}
-
-impl TrackedVersion {
-    /// The parts of an entry.
-    pub(crate) fn parts_of_entry(&self, data: DataId, version: u32, name: &str) -> Vec<PartRef> {
-        let keys = self.by_entry.get(name).into_iter().flatten();
-        keys.map(|(origin, seq)| PartRef {
-            data,
-            version,
-            origin: *origin,
-            seq: *seq,
-        })
-        .collect()
-    }
-
-    /// Whether an instance has written to an entry that another one was to make.
-    fn is_crossed(&self) -> bool {
-        self.expected.iter().any(|(name, all)| {
-            let origins = || self.by_entry.get(name).into_iter().flatten();
-            all.iter()
-                .filter_map(|e| e.maker)
-                .any(|maker| origins().any(|(origin, _)| *origin != maker))
-        })
-    }
-}
 
 impl EngineState {
     /// Whether all that the instances of a step depend on is known, beside the entries that each waits for itself.

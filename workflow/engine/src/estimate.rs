@@ -1,5 +1,7 @@
 //! What is not known yet: run times, sizes and how long a transfer takes. Observed where possible.
 
+use crate::data::makes;
+use crate::rank::upward_ranks;
 use crate::state::EngineState;
 use crate::steps::InstancePlacement;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId};
@@ -28,6 +30,25 @@ impl EngineState {
             .or(limit.map(|limit| limit / 2))
             .or(mean(self.steps.observed))
             .unwrap_or(UNKNOWN_RUN_TIME)
+    }
+
+    /// Computes all upward ranks again, from declared and, once there are some, observed sizes, and puts the waiting
+    /// instances into their order.
+    pub(crate) fn refresh_ranks(&mut self) {
+        let steps = &self.start.workflow.steps;
+        let edges = |i: usize| {
+            let data = makes(&steps[i]).flat_map(|v| {
+                let time = self.edge_time(v.0, v.1);
+                let readers = self.readers.get(&v).into_iter().flatten();
+                readers.map(move |r| (r.at(), time))
+            });
+            let followers = self.steps.followers.get(&StepId(i as u32));
+            let control = followers.into_iter().flatten().map(|f| (f.at(), 0));
+            data.chain(control).collect()
+        };
+        let run_time = |i: usize| self.run_time(StepId(i as u32));
+        let ranks = upward_ranks(steps.len(), edges, run_time);
+        self.steps.reorder(ranks);
     }
 
     /// How long a placed instance still keeps its cores. Something that is overdue is expected to take a tenth

@@ -1,6 +1,7 @@
 //! What a failed attempt of an instance means: whether it counts, and whether there is another.
 
 use crate::data::makes;
+use crate::given_up::counts;
 use crate::state::{EngineState, RunStopReason};
 use crate::steps::{InstancePlacement, InstanceProgress, StepInstance};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,23 +14,6 @@ use tarn_types::reason::Reason;
 /// Attempts of an instance that may be lost with their nodes and count for nothing. After that it may be what ends nodes, by
 /// filling their memory for instance, and must not go round all of them.
 const FREE_LOSSES: u32 = 1;
-
-/// Whether a failure counts as a try: not if something else ended it.
-pub(crate) fn counts(kind: FailureKind) -> bool {
-    !matches!(kind, FailureKind::Cancelled | FailureKind::NodeLost)
-}
-
-/// What has failed for good in a run that goes on with all that does not need it. A step that lacks what these were to make is
-/// never bound, and an instance whose lost input they were to make again finds no input: nobody has to be held back.
-#[derive(Debug, Default)]
-pub(crate) struct GivenUp {
-    /// Instances; and steps whose instances cannot be known, or made nothing.
-    pub(crate) all: BTreeSet<Subject>,
-    /// Those that have not been told yet, and why they failed.
-    pub(crate) untold: BTreeMap<Subject, String>,
-    /// Parts that could not be brought to a node, and why: who needs them there is given up in this round.
-    pub(crate) unreachable: BTreeMap<(PartRef, NodeId), String>,
-}
 
 impl EngineState {
     /// The reason of a failure that concerns one instance or step.
@@ -45,9 +29,7 @@ impl EngineState {
         if self.start.options.fail_fast {
             return self.fail(about, message);
         }
-        if self.given_up.all.insert(about) {
-            self.given_up.untold.insert(about, message);
-        }
+        self.given_up.add(about, message);
     }
 
     /// A transfer has failed for good: what it was to bring to a node fails who needs it, what was to go to its `dest` does not go there.

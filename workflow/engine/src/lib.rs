@@ -6,19 +6,22 @@
 //! (sizes checked, parts and instances examined, when to look again), and looking twice does no harm. So a recorded
 //! log (events and actions) rebuilds the state without deciding anything again.
 //!
-//! Reading order: [`state`] (what is known), `data`, `steps` and `ledger` (its three tables), `capacity` (what a node can give), `lost` (lost nodes), `decide`
+//! Reading order: [`state`] (what is known), [`apply`] (how that changes), `data`, `steps` and `ledger` (its three tables), `capacity` (what a node can give), `lost` (lost nodes), `decide`
 //! (the choices, one file each), [`drive`](mod@drive) (the loop).
 
 pub mod advice;
+mod apply;
 pub mod bound;
 mod cache;
 mod capacity;
 mod data;
+mod dataflow;
 mod decide;
 mod drive;
 mod entries;
 mod estimate;
 mod failed;
+mod given_up;
 mod identity;
 mod kept;
 mod ledger;
@@ -28,6 +31,8 @@ mod partitions;
 pub mod plan;
 mod publish;
 mod rank;
+mod returned;
+mod sources;
 mod state;
 mod steps;
 mod unbound;

@@ -6,29 +6,17 @@
 //! node brings back is taken if nobody has made it again; the rest, a *returned replica*, is remembered beside the parts until it is
 //! removed, so that it is never taken for what was made since.
 
-use crate::data::{PartReplica, PartReplicaState, makes};
-use crate::decide::is_lost;
+use crate::data::{PartReplica, PartReplicaState, TrackedPart, makes};
+use crate::returned::ReturnedReplica;
 use crate::state::EngineState;
-use crate::steps::InstanceProgress;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::steps::{InstanceProgress, StepInstance};
+use std::collections::BTreeSet;
 use tarn_types::account::sub;
 use tarn_types::action::Subject;
 use tarn_types::event::BroughtBackReplica;
-use tarn_types::id::{InstanceId, NodeId, TierId, TierRef};
+use tarn_types::id::{InstanceId, NodeId, TierRef};
 use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::workflow::Keep;
-
-/// A replica that a node has brought back, or that was found there when the run went on, and that is none of its part's, or not yet.
-#[derive(Debug)]
-pub(crate) struct ReturnedReplica {
-    pub(crate) key: StoreKey,
-    pub(crate) stored: u64,
-    /// Its eviction is under way.
-    pub(crate) leaving: bool,
-}
-
-/// ReturnedReplicas by what they are of and where they lie.
-pub(crate) type ReturnedReplicas = BTreeMap<(PartRef, TierRef), ReturnedReplica>;
 
 impl EngineState {
     pub(crate) fn node_lost(&mut self, node: NodeId) {
@@ -56,19 +44,15 @@ impl EngineState {
             }
         }
         self.cache.lose(node);
-        self.images_lost(node);
+        self.steps.lose_images(&mut self.ledger, node);
         self.data.to_release.retain(|(_, place), _| !there(place));
-        let mut leaving = 0;
-        self.returned.retain(|(_, spot), returned_replica| {
-            leaving += u64::from(spot.node == node && returned_replica.leaving);
-            spot.node != node
-        });
+        let leaving = self.returned.lose_node(node);
         sub(&mut self.leaving, leaving, "replicas that leave");
     }
 
     /// What a dataset promises to keep has to be made again if it is lost before the run ends.
     pub(crate) fn note_unkept(&mut self, name: PartRef) {
-        let lost = self.data.part(name).is_some_and(is_lost);
+        let lost = self.data.part(name).is_some_and(TrackedPart::is_lost);
         if lost && self.kept(name) {
             self.unkept.insert(name);
         }
@@ -102,7 +86,7 @@ impl EngineState {
             let lost = self
                 .data
                 .parts()
-                .filter(|(name, part)| is_lost(part) && self.is_needed(*name));
+                .filter(|(name, part)| part.is_lost() && self.is_needed(*name));
             let makers = lost.filter_map(|(name, _)| self.producer(name));
             let done = |id: &InstanceId| self.steps.instance(*id).is_some_and(|i| i.finished());
             let makers: BTreeSet<InstanceId> = makers.filter(done).collect();
@@ -135,8 +119,7 @@ impl EngineState {
             match self.believes(w, spot) {
                 true => self.adopt(w.part, spot, &returned_replica),
                 false => {
-                    self.returned.insert((w.part, spot), returned_replica);
-                    self.strays_came = true;
+                    self.returned.insert(w.part, spot, returned_replica);
                 }
             }
         }
@@ -159,8 +142,7 @@ impl EngineState {
             leaving: false,
         };
         self.ledger.occupy(spot, returned_replica.stored);
-        self.returned.insert((name, spot), returned_replica);
-        self.strays_came = true;
+        self.returned.insert(name, spot, returned_replica);
     }
 
     /// Whether a replica that came back is one of its part: of its newest make, which is not being made again.
@@ -203,7 +185,7 @@ impl EngineState {
 
     /// The output of an instance that was to run again has come back.
     pub(crate) fn output_back(&mut self, id: InstanceId) {
-        let waits = |i: &crate::steps::StepInstance| {
+        let waits = |i: &StepInstance| {
             i.forced
                 && matches!(
                     i.progress,
@@ -218,7 +200,7 @@ impl EngineState {
         let back = made.iter().flat_map(|name| self.strays_of(*name));
         let back: Vec<_> = back.collect();
         for at in back {
-            if let Some(returned_replica) = self.returned.remove(&at) {
+            if let Some(returned_replica) = self.returned.remove(at.0, at.1) {
                 self.adopt(at.0, at.1, &returned_replica);
             }
         }
@@ -241,35 +223,25 @@ impl EngineState {
         parts.collect()
     }
 
-    /// ReturnedReplicas of a part that are of its newest make, and stay so far.
+    /// The returned replicas of a part that are of its newest make, and stay so far.
     pub(crate) fn strays_of(&self, name: PartRef) -> impl Iterator<Item = (PartRef, TierRef)> {
-        let spot = |n| TierRef {
-            node: NodeId(n),
-            tier: TierId(n),
-        };
         let key = self.data.part(name).map(|p| &p.info.key);
-        let all = self
-            .returned
-            .range((name, spot(0))..=(name, spot(u32::MAX)));
-        all.filter(move |(_, s)| Some(&s.key) == key && !s.leaving)
-            .map(|(at, _)| *at)
+        let spots = self.returned.staying(name, key);
+        spots.map(move |spot| (name, spot))
     }
 
-    /// Whether an eviction was that of a returned_replica: then it is over.
+    /// Whether an eviction was that of a returned replica: then it is over.
     pub(crate) fn end_returned_eviction(&mut self, part: PartRef, at: &Place) -> bool {
         let Place::Node(spot) = at else { return false };
-        let leaves = |returned_replica: &ReturnedReplica| returned_replica.leaving;
-        if !self.returned.get(&(part, *spot)).is_some_and(leaves) {
+        let Some(stored) = self.returned.end_eviction(part, *spot) else {
             return false;
-        }
-        if let Some(returned_replica) = self.returned.remove(&(part, *spot)) {
-            self.ledger.vacate(*spot, returned_replica.stored);
-            sub(&mut self.leaving, 1, "replicas that leave");
-        }
+        };
+        self.ledger.vacate(*spot, stored);
+        sub(&mut self.leaving, 1, "replicas that leave");
         true
     }
 
-    /// Whether an ordered eviction is that of a returned_replica.
+    /// Whether an ordered eviction is that of a returned replica.
     pub(crate) fn begin_returned_eviction(
         &mut self,
         part: PartRef,
@@ -277,13 +249,8 @@ impl EngineState {
         at: &Place,
     ) -> bool {
         let Place::Node(spot) = at else { return false };
-        let returned_replica = self.returned.get_mut(&(part, *spot));
-        let Some(returned_replica) = returned_replica.filter(|s| s.key == *key && !s.leaving)
-        else {
-            return false;
-        };
-        returned_replica.leaving = true;
-        self.leaving += 1;
-        true
+        let begins = self.returned.begin_eviction(part, key, *spot);
+        self.leaving += u64::from(begins);
+        begins
     }
 }

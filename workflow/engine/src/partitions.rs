@@ -5,7 +5,6 @@
 //! a *group*, which has its nodes as soon as one of them has.
 
 use crate::ledger::Ledger;
-use crate::state::EngineState;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::action::PartitionAssignment;
 use tarn_types::cluster::Cluster;
@@ -200,20 +199,23 @@ impl Partitions {
             lies.spots.iter().for_each(|s| ledger.reserve(*s, bytes));
         }
     }
-}
 
-impl EngineState {
-    /// An instance has a place: its partitions have their room.
-    pub(crate) fn partitions_placed(&mut self, id: InstanceId, homes: &[TierRef]) {
-        let (w, cluster) = (&self.start.workflow, &self.start.cluster);
-        let Partitions { of_step, kept, .. } = &mut self.partitions;
+    /// An instance has a place: the space of its partitions is reserved.
+    pub(crate) fn place(
+        &mut self,
+        (w, cluster): (&Workflow, &Cluster),
+        ledger: &mut Ledger,
+        id: InstanceId,
+        homes: &[TierRef],
+    ) {
+        let Self { of_step, kept, .. } = self;
         for partition in of_step.get(id.step.at()).into_iter().flatten() {
             let about = w.partition(*partition);
             let spots = spots_of(cluster, about, homes);
             let is_kept = about.keep == KeepPartition::Workflow;
             if !is_kept || !kept.contains_key(partition) {
                 let bytes = about.takes(homes.len());
-                spots.iter().for_each(|s| self.ledger.reserve(*s, bytes));
+                spots.iter().for_each(|s| ledger.reserve(*s, bytes));
             }
             if is_kept {
                 let lies = kept.entry(*partition).or_insert_with(|| Lies {
@@ -226,37 +228,38 @@ impl EngineState {
         }
     }
 
-    /// It has none any more: what was its own goes, and what nobody has begun to use.
-    pub(crate) fn partitions_displaced(&mut self, id: InstanceId, homes: &[TierRef]) {
-        let (w, cluster) = (&self.start.workflow, &self.start.cluster);
-        let Partitions { of_step, kept, .. } = &mut self.partitions;
+    /// It has none any more: releases what was its own, and what nobody has begun to use.
+    pub(crate) fn displace(
+        &mut self,
+        (w, cluster): (&Workflow, &Cluster),
+        ledger: &mut Ledger,
+        id: InstanceId,
+        homes: &[TierRef],
+    ) {
+        let Self { of_step, kept, .. } = self;
         for partition in of_step.get(id.step.at()).into_iter().flatten() {
             let about = w.partition(*partition);
             let bytes = about.takes(homes.len());
             if about.keep == KeepPartition::Step {
                 let spots = spots_of(cluster, about, homes);
-                spots.iter().for_each(|s| self.ledger.unreserve(*s, bytes));
+                spots.iter().for_each(|s| ledger.unreserve(*s, bytes));
             } else if let Some(lies) = kept.get_mut(partition) {
                 lies.users.remove(&id);
                 if lies.key.is_none() && lies.users.is_empty() {
                     let spots = lies.spots.iter();
-                    spots.for_each(|s| self.ledger.unreserve(*s, bytes));
+                    spots.for_each(|s| ledger.unreserve(*s, bytes));
                     kept.remove(partition);
                 }
             }
         }
     }
 
-    /// A partition is removed.
-    pub(crate) fn discarded(&mut self, partition: PartitionId) {
-        if let Some(lies) = self.partitions.kept.remove(&partition) {
-            let bytes = self
-                .start
-                .workflow
-                .partition(partition)
-                .takes(lies.spots.len());
+    /// Removes a partition and releases its space.
+    pub(crate) fn discard(&mut self, w: &Workflow, ledger: &mut Ledger, partition: PartitionId) {
+        if let Some(lies) = self.kept.remove(&partition) {
+            let bytes = w.partition(partition).takes(lies.spots.len());
             let spots = lies.spots.iter();
-            spots.for_each(|s| self.ledger.unreserve(*s, bytes));
+            spots.for_each(|s| ledger.unreserve(*s, bytes));
         }
     }
 }

@@ -1,12 +1,10 @@
 //! How a commit makes versions, how versions make instances, and how lost data takes both back.
 
 use crate::data::{PartReplica, PartReplicaState, TrackedPart, makes, reads};
-use crate::entries::EntryInput;
-use crate::failed::GivenUp;
+use crate::given_up::GivenUp;
 use crate::kept::InstanceCheckpoints;
-use crate::rank;
 use crate::state::EngineState;
-use crate::steps::{InstanceProgress, StepInstance};
+use crate::steps::{EntryInput, InstanceProgress, StepInstance};
 use crate::unbound::BindError;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::sub;
@@ -149,7 +147,7 @@ impl EngineState {
     pub(crate) fn ranks_age(&mut self) {
         self.steps.stale = self.steps.stale.saturating_add(1);
         if self.steps.stale > self.steps.all.len() / 64 {
-            rank::refresh(self);
+            self.refresh_ranks();
         }
     }
 
@@ -700,10 +698,9 @@ impl EngineState {
         self.ledger.clear_bytes(&self.start.cluster);
         self.partitions
             .resumed(&self.start.workflow, &mut self.ledger);
-        self.buddies_resumed();
+        self.steps.reserve_image_space(&mut self.ledger);
         self.data.to_release.clear();
         self.returned.clear();
-        self.strays_came = false;
         let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
         let mut there = Vec::new();
         for name in names {

@@ -1,10 +1,11 @@
 //! Steps and their instances: how far each has come.
 
-use crate::entries::EntryInput;
+mod kept;
+
 use crate::kept::InstanceCheckpoints;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::hash::Hash;
-use tarn_types::id::{InstanceId, NodeId, StepId, TierId, TierRef};
+use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_types::part::PartRef;
 use tarn_types::policy::Order;
 use tarn_types::units::{Nanos, Time};
@@ -43,6 +44,18 @@ pub(crate) struct InstancePlacement {
     pub(crate) stopping: bool,
     /// The replicas it reads, once it was started.
     pub(crate) pinned: Vec<(PartRef, TierRef)>,
+}
+
+/// An entry that an instance reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EntryInput {
+    /// The position of the use in its step.
+    pub(crate) used: usize,
+    pub(crate) data: DataId,
+    pub(crate) version: u32,
+    pub(crate) name: String,
+    /// The instance that is to make it, of the step that makes the version.
+    pub(crate) maker: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -237,6 +250,19 @@ impl Steps {
     /// Takes an instance from those that wait for a place.
     pub(crate) fn dequeue(&mut self, id: InstanceId) {
         self.pending.remove(&self.turn(id));
+    }
+
+    /// The ranks of the steps are others: the instances that wait for a place get into the order of these.
+    pub(crate) fn reorder(&mut self, ranks: Vec<Nanos>) {
+        self.ranks = ranks;
+        self.stale = 0;
+        let waits = |i: &StepInstance| i.progress == InstanceProgress::Pending;
+        let waiting = self.instances().filter(|(_, i)| waits(i));
+        let waiting: Vec<InstanceId> = waiting.map(|(id, _)| id).collect();
+        self.pending.clear();
+        for id in waiting {
+            self.enqueue(id);
+        }
     }
 
     /// Every instance that is bound, with its name.

@@ -1,7 +1,6 @@
 //! What goes out and what is doubled: last versions to their `dest`, further replicas for `copies`.
 
 use super::Decide;
-use super::sources::is_lost;
 use tarn_types::action::Subject;
 use tarn_types::id::{DataId, NodeId, TierId, TierRef};
 use tarn_types::part::{PartMove, PartRef, Place, TransferKind, Verify};
@@ -40,7 +39,7 @@ impl Decide<'_> {
             let Some(part) = self.state.data.part(name) else {
                 continue;
             };
-            if is_lost(part) && self.state.stop.is_none() {
+            if part.is_lost() && self.state.stop.is_none() {
                 self.make_again(name);
                 return;
             }

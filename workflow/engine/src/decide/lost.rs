@@ -2,7 +2,7 @@
 //! no step, a part without a replica is made again, a transfer that has failed is ordered anew.
 
 use super::Decide;
-use super::sources::is_lost;
+use crate::data::TrackedPart;
 use crate::steps::InstanceProgress;
 use std::collections::BTreeMap;
 use tarn_types::action::{Do, Subject};
@@ -45,11 +45,11 @@ impl Decide<'_> {
 
     /// What came back and is wanted is taken, the rest is removed. After a failure all stays, for `tarn resume`.
     pub(super) fn sort_strays(&mut self) {
-        if self.state.stop.is_some() || !std::mem::take(&mut self.state.strays_came) {
+        if self.state.stop.is_some() || !self.state.returned.take_unsorted() {
             return;
         }
         let mut producers: BTreeMap<InstanceId, DataId> = BTreeMap::new();
-        for (name, _) in self.state.returned.keys() {
+        for ((name, _), _) in self.state.returned.iter() {
             if let Some(id) = self.state.producer(*name) {
                 producers.entry(id).or_insert(name.data);
             }
@@ -83,7 +83,7 @@ impl Decide<'_> {
     fn made_whole(&self, id: InstanceId) -> bool {
         let state = &self.state;
         state.made_by(id).into_iter().all(|name| {
-            let lost = state.data.part(name).is_some_and(is_lost);
+            let lost = state.data.part(name).is_some_and(TrackedPart::is_lost);
             !lost || !state.is_needed(name) || state.strays_of(name).next().is_some()
         })
     }
@@ -91,7 +91,7 @@ impl Decide<'_> {
     /// What a dataset promises to keep and has lost is made again.
     pub(super) fn restore_kept(&mut self) {
         for name in self.state.unkept.clone() {
-            if self.state.data.part(name).is_some_and(is_lost) {
+            if self.state.data.part(name).is_some_and(TrackedPart::is_lost) {
                 self.make_again(name);
             } else {
                 self.state.unkept.remove(&name);

@@ -10,16 +10,14 @@ mod lost;
 mod partitions;
 mod place;
 mod release;
+mod remake;
 mod rescue;
 mod restart;
 mod room;
-mod sources;
 mod stage;
 mod start;
 mod tiers;
 mod view;
-
-pub(crate) use sources::is_lost;
 
 use crate::state::{EngineState, RunStopReason};
 use place::PlacementRound;

@@ -2,7 +2,6 @@
 //! that go on waiting.
 
 use super::Decide;
-use super::sources::is_lost;
 use super::view::instance_of;
 use crate::ledger::Ledger;
 use crate::plan::policy;
@@ -122,7 +121,7 @@ impl Decide<'_> {
         let mut all = true;
         for name in instance.needs.iter().flatten().flatten() {
             match self.state.data.part(*name) {
-                Some(part) if is_lost(part) => {
+                Some(part) if part.is_lost() => {
                     self.turn.lost.borrow_mut().insert(*name);
                     all = false;
                 }

@@ -2,7 +2,6 @@
 
 use super::Decide;
 use super::room::TierSpaceOutlook;
-use super::sources::is_lost;
 use crate::data::PartReplicaState;
 use std::collections::BTreeMap;
 use tarn_types::action::Do;
@@ -59,7 +58,7 @@ impl Decide<'_> {
         }
         let lost = missing.iter().find_map(|(name, _)| {
             let part = self.state.data.part(*name)?;
-            (is_lost(part) || self.is_remade(*name)).then_some((name.data, part))
+            (part.is_lost() || self.is_remade(*name)).then_some((name.data, part))
         });
         if let Some((data, part)) = lost {
             let why = match part

@@ -30,7 +30,7 @@ impl EngineState {
                 }
             }
         }
-        for ((_, spot), replica) in &self.returned {
+        for ((_, spot), replica) in self.returned.iter() {
             *counted.entry(*spot).or_default() += replica.stored;
         }
         for (n, node) in (0..).zip(&self.start.cluster.nodes) {

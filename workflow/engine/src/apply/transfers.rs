@@ -1,19 +1,30 @@
 //! What transfers change: one that has begun, is done or has failed.
 
-use super::{EngineState, EngineTransfer, MAX_TRANSFER_FAILURES, node_of};
 use crate::data::{PartReplica, PartReplicaState};
-use crate::failed::counts;
+use crate::given_up::counts;
+use crate::state::{EngineState, EngineTransfer};
 use std::collections::BTreeMap;
 use tarn_types::account::{add, sub};
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::hash::Hash;
-use tarn_types::id::{DataId, TransferId};
+use tarn_types::id::{DataId, NodeId, TransferId};
 use tarn_types::part::{PartMove, PartRef, Place, Transfer, TransferKind};
 use tarn_types::reason::Reason;
 use tarn_types::units::{Nanos, SECOND};
 
+/// Tries to move a part, in a row and each with every place that it can be read from, after which the run gives up:
+/// transient faults of a busy store pass within a few tries, lasting ones do not pass at all.
+pub(crate) const MAX_TRANSFER_FAILURES: u32 = 3;
+
 /// Pause after the first failure of a part; each next one is four times as long.
 const PAUSE: Nanos = SECOND / 2;
+
+fn node_of(place: &Place) -> Option<NodeId> {
+    match place {
+        Place::Node(spot) => Some(spot.node),
+        _ => None,
+    }
+}
 
 impl EngineState {
     pub(super) fn transfer_begun(&mut self, t: &Transfer, why: &Reason) {

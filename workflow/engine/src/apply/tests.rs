@@ -3,8 +3,9 @@
 use super::*;
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_types::event::{Options, Output, Undeclared};
-use tarn_types::id::{NodeId, TierId};
-use tarn_types::part::{PartClass, PartMove, StoreKey, Verify};
+use tarn_types::hash::Hash;
+use tarn_types::id::{NodeId, StepId, TierId, TierRef, TransferId};
+use tarn_types::part::{PartClass, PartMove, StoreKey, Transfer, TransferKind, Verify};
 use tarn_types::policy::{Order, Policy};
 
 const SPOT: TierRef = TierRef {

@@ -1,0 +1,33 @@
+//! What has failed for good.
+
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::action::Subject;
+use tarn_types::event::FailureKind;
+use tarn_types::id::NodeId;
+use tarn_types::part::PartRef;
+
+/// Whether a failure counts as a try: not if something else ended it.
+pub(crate) fn counts(kind: FailureKind) -> bool {
+    !matches!(kind, FailureKind::Cancelled | FailureKind::NodeLost)
+}
+
+/// What has failed for good in a run that goes on with all that does not need it. A step that lacks what these were to make is
+/// never bound, and an instance whose lost input they were to make again finds no input: nobody has to be held back.
+#[derive(Debug, Default)]
+pub(crate) struct GivenUp {
+    /// Instances; and steps whose instances cannot be known, or made nothing.
+    pub(crate) all: BTreeSet<Subject>,
+    /// Those that have not been told yet, and why they failed.
+    pub(crate) untold: BTreeMap<Subject, String>,
+    /// Parts that could not be brought to a node, and why: who needs them there is given up in this round.
+    pub(crate) unreachable: BTreeMap<(PartRef, NodeId), String>,
+}
+
+impl GivenUp {
+    /// Gives something up, once: it has yet to be reported why.
+    pub(crate) fn add(&mut self, about: Subject, message: String) {
+        if self.all.insert(about) {
+            self.untold.insert(about, message);
+        }
+    }
+}
