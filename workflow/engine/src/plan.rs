@@ -1,26 +1,36 @@
 //! The planner of a simulated site (real ones: services/site): which job gets which nodes when, and what is done with its data. Sans-I/O like the engine of a
 //! run: [`Planner::step`] takes the time and an event and says what is to be done.
 //!
-//! Reading order: `state` (what is known), `nodes` (capacity), `queue` and `timeline` (its fast indexes), `view` and
-//! `policy` (the choices), `site` (the view of a site), `life` and `scripts` (what becomes of a job), `submit`, `data`, `moves` and `ahead` (what
-//! it needs), `recount` (its accounts counted again), `promise` (what ordinary jobs can rely on), `modes` (memory modes and sleep), `happen` (everything else that happens).
+//! Reading order: the accounts, each with its own state: `nodes` (capacity), `items` (what is stored where), `outbox` (moves),
+//! `reservations` (what jobs rely on), `queue` and `timeline` (fast indexes); `state` (all of them, with the jobs).
+//! Above them the estimates: `routes` (where an input comes from) and `forecast` (when nodes come free). Then the choices: `view` and
+//! `policy`, `site` (the view of a site), `promise` (what ordinary jobs can rely on). Then what becomes of a job: `life`, `leave` and
+//! `scripts`; what it needs: `submit`, `space`, `moves` and `ahead`; `modes` (memory modes and sleep); `happen` (everything else that
+//! happens); `recount` (the accounts counted again).
 
 mod ahead;
-mod data;
 mod energy;
+mod forecast;
 mod happen;
+mod items;
 mod leave;
+mod leeway;
 mod life;
 mod modes;
 mod moves;
 mod nodes;
 mod nodeset;
+mod outbox;
 pub(crate) mod policy;
 mod promise;
 pub(crate) mod queue;
+mod rates;
 mod recount;
+mod reservations;
+mod routes;
 mod scripts;
 mod site;
+mod space;
 mod spare;
 mod state;
 mod submit;
@@ -55,7 +65,7 @@ impl Planner {
         self.state.deadline = None;
         self.state.apply(event);
         self.state.lose_patience();
-        self.state.claim = None;
+        self.state.claims.begin_round();
         self.state.keep_promise();
         self.rule.decide(&mut self.state);
         // Who is next in turn relies on what is so now.

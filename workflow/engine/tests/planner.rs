@@ -107,7 +107,12 @@ impl Work {
         let site = site.checked();
         let mut site = match policy.order {
             Order::Data | Order::Energy => site.promising(policy.bound),
-            _ => site,
+            Order::Fcfs
+            | Order::Greedy
+            | Order::Easy
+            | Order::SjfEasy
+            | Order::Heft
+            | Order::SameNodes => site,
         };
         let mut planner = Planner::new(machine, policy);
         drive_site(&mut planner, &mut site, &mut |_, _, _| {})

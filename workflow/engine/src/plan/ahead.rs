@@ -4,10 +4,15 @@
 //! Which nodes it will get is a guess (jobs end before their limits), so it is a copy and no plan: if others come free
 //! sooner, the job weighs waiting for its data against bringing it anew.
 
-use super::data::{InputRoute, duration, each};
-use super::moves::{MovePurpose, MoveRequest};
+use super::forecast::class_at;
+use super::items::{ItemLayout, each};
+use super::nodes::node_of;
+use super::outbox::{MovePurpose, MoveRequest};
+use super::rates::duration;
+use super::reservations::FirstJobReservation;
+use super::routes::InputRoute;
 use super::state::PlannerState;
-use super::view::{SchedulerView, Shadow};
+use super::view::Shadow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tarn_types::id::NodeId;
@@ -15,39 +20,17 @@ use tarn_types::policy::DataMode;
 use tarn_types::site::{Input, Job, JobId, Urgency, Where};
 use tarn_types::units::{Nanos, SECOND, Time};
 
-/// Space that is kept for the first job that found none: nobody behind it takes it meanwhile.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FirstJobReservation {
-    pub(crate) job: JobId,
-    /// In ascending order.
-    pub(crate) nodes: Vec<NodeId>,
-    /// On each of its nodes.
-    pub(crate) bytes: u64,
-}
-
 impl PlannerState {
-    /// Bytes of a node that are kept for somebody else.
-    pub(crate) fn claimed(&self, node: NodeId, by: JobId) -> u64 {
-        match &self.claim {
-            Some(c) if c.job != by && c.nodes.binary_search(&node).is_ok() => c.bytes,
-            _ => 0,
-        }
-    }
-
     /// A job has found no room on these nodes: the first of the queue to whom that happens keeps what there is.
     pub(crate) fn claim_space(&mut self, job: JobId, nodes: &[NodeId], bytes: u64) {
-        self.roomless.insert(job);
-        if self.claim.is_none() && self.policy.data_mode == DataMode::Keep {
-            let mut nodes = nodes.to_vec();
-            nodes.sort_unstable();
-            self.claim = Some(FirstJobReservation { job, nodes, bytes });
-        }
+        let keeps = self.policy.data_mode == DataMode::Keep;
+        self.claims.add(job, nodes, bytes, keeps);
     }
 
     /// Whether a job may read and write outside by itself because room is long in coming: not while one before it waits for
     /// what lies in its way to leave, which would leave later.
     pub(crate) fn may_do_without(&self, id: JobId) -> bool {
-        let first = self.claim.as_ref().is_none_or(|c| c.job == id);
+        let first = self.claims.first().is_none_or(|c| c.job == id);
         first && self.policy.data_mode == DataMode::Keep
     }
 
@@ -56,7 +39,7 @@ impl PlannerState {
     pub(crate) fn time_until_space(&self, node: NodeId, bytes: u64, by: JobId) -> Nanos {
         /// Items that are looked at.
         const LOOKED_AT: usize = 256;
-        let needs = bytes.saturating_add(self.claimed(node, by));
+        let needs = bytes.saturating_add(self.claims.kept_from(node, by));
         let mut lack = needs.saturating_sub(self.nodes.free_space(node));
         if lack == 0 {
             return 0;
@@ -73,7 +56,7 @@ impl PlannerState {
                 continue;
             }
             let share = each(item.item.bytes, here.nodes.len(), here.spread);
-            let other = |l: &super::state::ItemLayout| l.present() && !l.has(node);
+            let other = |l: &ItemLayout| l.present() && !l.has(node);
             match item.outside || item.layouts.iter().any(other) {
                 true => lack = lack.saturating_sub(share),
                 false => leaves = leaves.saturating_add(share),
@@ -141,8 +124,9 @@ impl PlannerState {
             return;
         }
         let room = bytes.saturating_add(self.written(job));
-        let fits =
-            |n: &NodeId| self.nodes.free_space(*n) >= room.saturating_add(self.claimed(*n, id));
+        let fits = |n: &NodeId| {
+            self.nodes.free_space(*n) >= room.saturating_add(self.claims.kept_from(*n, id))
+        };
         if !nodes.iter().all(fits) {
             return;
         }
@@ -178,7 +162,7 @@ impl PlannerState {
             return Some((shadow.keeps.clone(), shadow.at));
         }
         let want = job.nodes as usize;
-        let (island, mode) = Self::class_at(shadow.class);
+        let (island, mode) = class_at(shadow.class);
         let class = self.nodes.class(island, mode);
         let mut nodes: Vec<NodeId> = class.idle.iter().take(want).collect();
         let mut free = self.now;
@@ -189,7 +173,7 @@ impl PlannerState {
                 break;
             }
             let lacks = (want - nodes.len()).min(count as usize);
-            match super::site::node_of(who) {
+            match node_of(who) {
                 Some(node) => nodes.push(node),
                 None => {
                     let guest = JobId(u32::try_from(who).ok()?);

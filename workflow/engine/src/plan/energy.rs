@@ -1,9 +1,9 @@
 //! `energy`: idle nodes sleep, as far as the slow-down allows that is stated.
 
-use super::nodes::{MODES, NodePowerState};
+use super::leeway::{cost, earned};
+use super::nodes::{MODES, NodePowerState, PlannerNode};
 use super::queue::{Fit, QueuedJob};
 use super::state::PlannerState;
-use super::view::SchedulerView;
 use tarn_types::account::add;
 use tarn_types::id::NodeId;
 use tarn_types::policy::Order;
@@ -12,33 +12,6 @@ use tarn_types::units::{Nanos, SECOND, Time};
 
 /// A node is idle for at least so long before it sleeps.
 const SLEEPS_AFTER: Nanos = 120 * SECOND;
-/// Slow-downs are counted in these.
-const MILLIONTH: i128 = 1_000_000;
-/// Jobs shorter than this count as so long, as in the bounded slow-down (Feitelson and Rudolph 1998).
-const SHORT: Nanos = 10 * SECOND;
-/// Wakings that can be saved up: what was earned long ago does not slow down today's jobs.
-const SAVED: i128 = 16;
-
-/// By how much jobs may still be slowed down. Each job that ends earns the stated share of its run time, each that waited for
-/// nodes that slept pays what it waited, both in units of its own run time (as the bounded slow-down is): so all wakings
-/// together raise the mean bounded slow-down by no more than what is stated, and one waking.
-#[derive(Debug, Default)]
-pub(crate) struct Leeway {
-    /// In millionths of a slow-down.
-    balance: i128,
-    /// What one waking is expected to cost: as much as it would cost jobs like the last ones, or as much as it did.
-    waking: i128,
-    /// Since when somebody has been waiting for nodes that sleep or wake up.
-    held_since: Option<Time>,
-    /// What that has cost so far.
-    held_cost: i128,
-}
-
-/// What a wait costs a job that runs for so long, in millionths of a slow-down.
-fn cost(wait: Nanos, run: Nanos) -> i128 {
-    i128::from(wait) * MILLIONTH / i128::from(run.max(SHORT))
-}
-
 /// When idling has cost a node what waking costs: the moment to sleep that never costs more than twice what it would cost to
 /// know the future (ski rental; Karlin et al. 1990). `None` if it saves nothing.
 fn sleeps_after(kind: &NodeKind) -> Option<Nanos> {
@@ -58,13 +31,12 @@ impl PlannerState {
 
     /// A job has its nodes: it has waited for sleepers, or not.
     pub(crate) fn pay_for_wait(&mut self, id: JobId) {
-        let (Some(since), Some(job)) = (self.leeway.held_since, self.job(id)) else {
+        let (Some(since), Some(job)) = (self.leeway.held_since(), self.job(id)) else {
             return;
         };
         let held = self.now.saturating_sub(since.max(job.ready));
         let cost = cost(held, job.job.expect);
-        self.leeway.balance -= cost;
-        self.leeway.held_cost += cost;
+        self.leeway.pay(cost);
         if let Some(job) = self.job_mut(id) {
             job.held = held;
         }
@@ -79,29 +51,19 @@ impl PlannerState {
             return;
         };
         let run = self.now.saturating_sub(job.began);
-        let earned = i128::from(self.policy.slow_down) * (MILLIONTH / 100);
         let settled = cost(job.held, job.job.expect) - cost(job.held, run);
         let waking = cost(self.waking_takes(), run);
-        let l = &mut self.leeway;
-        l.waking = match l.waking {
-            0 => waking,
-            before => before + (waking - before) / 8,
-        };
-        l.balance = (l.balance + earned + settled).min(SAVED * l.waking);
+        let amount = earned(self.policy.slow_down) + settled;
+        self.leeway.earn(amount, waking);
     }
 
     /// Idle nodes sleep after a while when nobody waits; they are woken for who does.
     pub(crate) fn sleep_and_wake(&mut self) {
         let waits = self.queue.len() > 0;
-        let wakes = |n: &super::nodes::PlannerNode| n.power == NodePowerState::Waking;
+        let wakes = |n: &PlannerNode| n.power == NodePowerState::Waking;
         let held = waits && self.wake_for_first() || self.nodes.all.iter().any(wakes);
-        let l = &mut self.leeway;
-        if held {
-            l.held_since.get_or_insert(self.now);
-        } else if l.held_since.take().is_some() {
-            l.waking = l.waking.max(std::mem::take(&mut l.held_cost));
-        }
-        if !waits && l.waking > 0 && l.balance >= l.waking {
+        self.leeway.note_held(held, self.now);
+        if !waits && self.leeway.allows_sleep() {
             self.sleep();
         }
     }

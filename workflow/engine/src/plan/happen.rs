@@ -1,9 +1,9 @@
 //! What happens beside the life of jobs: moves end or fail, nodes change, go and come back, items are lost.
 
-use super::data::one_way;
-use super::moves::{MovePurpose, MoveRecord, MoveRequest};
+use super::items::{ItemLayout, one_way};
 use super::nodes::NodePowerState;
-use super::state::{PlannerJobStage, PlannerState};
+use super::outbox::{MovePurpose, MoveRecord, MoveRequest};
+use super::state::{PlannerJob, PlannerJobStage, PlannerState};
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, JobId, MoveId, SiteAction, SiteEvent, Where};
@@ -42,7 +42,7 @@ impl PlannerState {
         match (&m.to, &order.purpose) {
             (Where::Outside, purpose) => self.is_outside(m.item, purpose),
             (Where::Nodes(_), _) if m.direct => {}
-            (Where::Nodes(_), _) => self.arrived(m),
+            (Where::Nodes(to), _) => self.items.arrived(self.now, m.item, to, m.spread),
         }
         if let MovePurpose::Room = order.purpose
             && let Where::Nodes(from) = &m.from
@@ -50,8 +50,7 @@ impl PlannerState {
             // It lies elsewhere now: here it can go.
             for n in from.iter() {
                 let here = self.item(m.item).and_then(|i| {
-                    let free =
-                        |l: &&super::state::ItemLayout| l.pins == 0 && l.present() && l.has(*n);
+                    let free = |l: &&ItemLayout| l.pins == 0 && l.present() && l.has(*n);
                     i.layouts.iter().find(free).cloned()
                 });
                 if let Some(l) = here {
@@ -226,6 +225,7 @@ impl PlannerState {
         }
         self.nodes.set_power(node, NodePowerState::Lost);
         let failed: Vec<MoveRecord> = self
+            .outbox
             .moves_touching(node)
             .into_iter()
             .filter_map(|id| self.over(id))
@@ -305,7 +305,7 @@ impl PlannerState {
         if !self.has_nodes(id) {
             return self.withdraw(id);
         }
-        let moves = self.moves_of(id);
+        let moves = self.outbox.moves_of(id);
         for m in moves {
             self.emit(SiteAction::Cancel { id: m });
             if let Some(order) = self.over(m)
@@ -354,12 +354,13 @@ impl PlannerState {
         let Some(item) = self.item_mut(id) else {
             return;
         };
+        debug_assert!(item.made, "item {id} is being made already");
         item.made = false;
         let producer = item.producer;
         for reader in item.readers.clone() {
             self.waits_again(reader);
         }
-        let done = |s: &super::state::PlannerJob| s.stage == PlannerJobStage::Done;
+        let done = |s: &PlannerJob| s.stage == PlannerJobStage::Done;
         let Some(producer) = producer.filter(|p| self.job(*p).is_some_and(done)) else {
             return;
         };

@@ -68,20 +68,18 @@ impl PlannerState {
             self.nodes.unplan(*n, id);
         }
         if let Some(max_wait) = self.job(id).map(|s| s.max_wait) {
-            self.plans.remove(&(max_wait, id));
+            self.plans.remove(max_wait, id);
         }
     }
 
     /// Planned jobs whose nodes have let them wait too long choose anew.
     pub(crate) fn lose_patience(&mut self) {
-        while let Some((at, id)) = self.plans.first().copied().filter(|p| p.0 <= self.now) {
-            self.plans.remove(&(at, id));
+        while let Some((at, id)) = self.plans.expired(self.now) {
+            self.plans.remove(at, id);
             self.unplan(id);
             self.enqueue(id);
         }
-        if let Some((at, _)) = self.plans.first() {
-            self.deadline = Some(self.deadline.map_or(*at, |d| d.min(*at)));
-        }
+        self.deadline = self.deadline.into_iter().chain(self.plans.next()).min();
     }
 
     /// Takes a plan back.
@@ -109,10 +107,8 @@ impl PlannerState {
             Some(PlannerJobStage::Planned) => self.unplan(id),
             _ => {}
         }
-        self.roomless.remove(&id);
-        if self.promise.as_ref().is_some_and(|p| p.job == id) {
-            self.promise = None;
-        }
+        self.claims.remove(id);
+        self.promises.fulfil(id);
         if self.job(id).is_some_and(|s| s.attached) {
             self.detach(id);
         }

@@ -1,9 +1,11 @@
 //! The life of a job: planned, allocated, staged, run, drained, released; or taken back to the queue.
 
-use super::data::{InputRoute, duration, each};
-use super::moves::{MovePurpose, MoveRequest};
+use super::items::{ItemLayout, Pin, each};
 use super::nodes::NodeReleaseTimes;
-use super::state::{MAX_ATTEMPTS, Pin, PlannerJobStage, PlannerState};
+use super::outbox::{MovePurpose, MoveRequest};
+use super::rates::duration;
+use super::routes::InputRoute;
+use super::state::{MAX_ATTEMPTS, PlannerJobStage, PlannerState};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_types::account::{add, sub};
@@ -54,7 +56,7 @@ impl PlannerState {
             state.nodes = nodes.clone();
             (state.begins, state.max_wait) = (begin, max_wait);
         }
-        self.plans.insert((max_wait, id));
+        self.plans.insert(max_wait, id);
         self.emit(SiteAction::Plan {
             job: id,
             nodes,
@@ -98,7 +100,11 @@ impl PlannerState {
             let held = self.pin_inputs(job, nodes);
             let mut all = true;
             for n in nodes {
-                let kept = if bytes > 0 { self.claimed(*n, id) } else { 0 };
+                let kept = if bytes > 0 {
+                    self.claims.kept_from(*n, id)
+                } else {
+                    0
+                };
                 all &= self.ensure_space(*n, bytes.saturating_add(kept));
             }
             held.iter().for_each(|pin| self.unpin(pin));
@@ -116,7 +122,7 @@ impl PlannerState {
             }
             direct = !all;
         }
-        self.roomless.remove(&id);
+        self.claims.remove(id);
         let io = match direct {
             true => self.outside_time(past.saturating_add(missing), written, nodes.len()),
             false => {
@@ -209,11 +215,11 @@ impl PlannerState {
                 }
                 InputRoute::Coming(order, at, spread) => {
                     self.pin_for(id, input.item, &at, spread);
-                    self.hurry(order, urgency);
-                    if let Some(MovePurpose::Input(jobs)) = self.purpose_mut(order) {
+                    self.outbox.hurry(order, urgency);
+                    if let Some(MovePurpose::Input(jobs)) = self.outbox.purpose_mut(order) {
                         jobs.push(id);
                         waits += 1;
-                    } else if let Some(purpose) = self.purpose_mut(order) {
+                    } else if let Some(purpose) = self.outbox.purpose_mut(order) {
                         *purpose = MovePurpose::Input(vec![id]);
                         waits += 1;
                     }
@@ -312,7 +318,7 @@ impl PlannerState {
             );
         }
         for order in moves {
-            if let Some(MovePurpose::Input(jobs)) = self.purpose_mut(order) {
+            if let Some(MovePurpose::Input(jobs)) = self.outbox.purpose_mut(order) {
                 jobs.retain(|j| *j != id);
             }
         }
@@ -379,7 +385,7 @@ impl PlannerState {
     /// With `cache`: what has room on the tiers (after older things have gone) is left there, everything else is not.
     pub(crate) fn cache_space(&mut self, id: JobId, job: &Job, nodes: &[NodeId]) {
         let direct = !self.make_space(id, job, nodes);
-        self.roomless.remove(&id);
+        self.claims.remove(id);
         if let Some(state) = self.job_mut(id)
             && direct
         {
@@ -406,9 +412,7 @@ impl PlannerState {
             self.overtaken(nodes, id);
         }
         add(&mut self.under_way, 1, "things under way");
-        if self.promise.as_ref().is_some_and(|p| p.job == id) {
-            self.promise = None;
-        }
+        self.promises.fulfil(id);
         self.emit(SiteAction::Allocate {
             job: id,
             nodes: nodes.clone(),
@@ -543,7 +547,7 @@ impl PlannerState {
     /// What an earlier run of the same job left on the same nodes goes before it writes it again.
     fn drop_former(&mut self, id: ItemId, nodes: &JobNodes) {
         let former = self.item(id).and_then(|i| {
-            let same = |l: &&super::state::ItemLayout| *l.nodes == **nodes && l.pins == 0;
+            let same = |l: &&ItemLayout| *l.nodes == **nodes && l.pins == 0;
             i.layouts.iter().find(same).cloned()
         });
         if let Some(l) = former {

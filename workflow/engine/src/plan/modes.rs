@@ -1,6 +1,7 @@
 //! Memory modes: nodes are rebooted for who needs another mode, few at a time.
 
-use super::nodes::{MODES, NodePowerState, memory_in};
+use super::items::ItemLayout;
+use super::nodes::{MODES, NodePowerState, PlannerIsland, memory_in};
 use super::queue::{Fit, QueuedJob};
 use super::state::PlannerState;
 use tarn_types::account::add;
@@ -28,7 +29,7 @@ impl PlannerState {
     /// queue only. `data` groups: a node leaves its mode only while no waiting job could use it as it is, so that jobs of
     /// one mode run together and reboots are few.
     fn change_modes(&mut self) {
-        let changeable = |i: &super::nodes::PlannerIsland| i.kind.mode_change.is_some();
+        let changeable = |i: &PlannerIsland| i.kind.mode_change.is_some();
         if !self.nodes.islands.iter().any(changeable) {
             return;
         }
@@ -47,7 +48,7 @@ impl PlannerState {
                 return;
             };
             let Some((island, mode)) = self.lacks_mode(&job) else {
-                self.claim(&job, &mut claimed);
+                self.note_claim(&job, &mut claimed);
                 continue;
             };
             let patient = self
@@ -95,7 +96,7 @@ impl PlannerState {
     }
 
     /// Notes where a job that no mode lacks for will get its nodes.
-    fn claim(&self, job: &Job, claimed: &mut Claims) {
+    fn note_claim(&self, job: &Job, claimed: &mut Claims) {
         let places = (0..self.nodes.islands.len()).flat_map(|i| MODES.iter().map(move |m| (i, *m)));
         let enough = |(i, m): &(usize, Mode)| {
             self.nodes.suits(job, *i, *m) && self.in_mode(*i, *m) >= job.nodes
@@ -180,11 +181,11 @@ impl PlannerState {
             let Some(item) = self.item(id) else {
                 continue;
             };
-            let elsewhere = |l: &super::state::ItemLayout| l.present() && !l.has(node);
+            let elsewhere = |l: &ItemLayout| l.present() && !l.has(node);
             if item.outside || item.leaving.is_some() || item.layouts.iter().any(elsewhere) {
                 continue;
             }
-            let here = |l: &&super::state::ItemLayout| l.present() && l.pins == 0 && l.has(node);
+            let here = |l: &&ItemLayout| l.present() && l.pins == 0 && l.has(node);
             if let Some(l) = item.layouts.iter().find(here).cloned() {
                 self.rebalance(id, &l.nodes, l.spread, node);
             }

@@ -151,6 +151,11 @@ const SOME_LOOKED_AT: usize = 256;
 /// In timelines, jobs are told from single nodes by this bit.
 const NODE: u64 = 1 << 32;
 
+/// The node of an entry of a timeline that stands for a single node.
+pub(crate) fn node_of(who: u64) -> Option<NodeId> {
+    (who & NODE != 0).then_some(NodeId(who as u32))
+}
+
 impl PlannerNodes {
     pub(crate) fn new(machine: &Machine) -> Self {
         let islands: Vec<_> = machine
@@ -381,7 +386,7 @@ impl PlannerNodes {
     fn unlist(&mut self, id: NodeId) {
         self.changes += 1;
         let node = self.node(id);
-        let (cores, until, idle) = (node.free.cores, until(node), node.guests.is_empty());
+        let (cores, until, idle) = (node.free.cores, last_end(node), node.guests.is_empty());
         let class = self.class_mut(id);
         if idle {
             class.idle.remove(id);
@@ -400,7 +405,7 @@ impl PlannerNodes {
         if node.power != NodePowerState::Up {
             return;
         }
-        let (cores, until, idle) = (node.free.cores, until(node), node.guests.is_empty());
+        let (cores, until, idle) = (node.free.cores, last_end(node), node.guests.is_empty());
         let class = self.class_mut(id);
         if idle {
             class.idle.insert(id);
@@ -556,6 +561,6 @@ impl PlannerNodes {
 }
 
 /// When the last guest of a node is expected to have gone.
-pub(crate) fn until(node: &PlannerNode) -> Time {
+pub(crate) fn last_end(node: &PlannerNode) -> Time {
     node.guests.iter().map(|g| g.until).max().unwrap_or(0)
 }

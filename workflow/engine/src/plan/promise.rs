@@ -1,9 +1,11 @@
 //! The promise to the first ordinary job that waits: workflows that came after it may stand before it in the queue
 //! (`lead`), but delay it by no more than `bound`. One job at a time has a promise, the next once that one has nodes.
 
+use super::nodes::last_end;
 use super::queue::QueuedJob;
-use super::state::{BackfillReservation, PlannerJobStage, PlannerState};
-use super::view::{SchedulerView, Shadow};
+use super::reservations::BackfillReservation;
+use super::state::{PlannerJobStage, PlannerState};
+use super::view::Shadow;
 use tarn_types::id::NodeId;
 use tarn_types::policy::Order;
 use tarn_types::site::{Job, JobId};
@@ -18,29 +20,26 @@ impl PlannerState {
         let Some(key) = self.job(id).filter(|s| s.job.flow.is_none()).map(|s| s.key) else {
             return;
         };
-        match waits {
-            true => self.ordinary.insert((key, id)),
-            false => self.ordinary.remove(&(key, id)),
-        };
+        self.promises.note_queued(key, id, waits);
     }
 
     /// The job that has the promise. Where nobody has one any more, the first ordinary job of the queue is promised the
     /// begin that it would have if nobody who waits went before it; when others end before their limits, that becomes sooner.
     pub(crate) fn promised(&mut self) -> Option<QueuedJob> {
-        let kept = self.promise.as_ref().map(|p| p.job).filter(|id| {
+        let kept = self.promises.promise().map(|p| p.job).filter(|id| {
             let stage = self.job(*id).map(|s| s.stage);
             matches!(
                 stage,
                 Some(PlannerJobStage::Queued | PlannerJobStage::Planned)
             )
         });
-        let Some(job) = kept.or_else(|| self.ordinary.first().map(|(_, id)| *id)) else {
-            self.promise = None;
+        let Some(job) = kept.or_else(|| self.promises.queued().next()) else {
+            self.promises.set(None);
             return None;
         };
         let w = self.waiting(job)?;
         let seen = (self.now, self.nodes.changes());
-        let known = self.promise.as_ref().filter(|_| kept.is_some());
+        let known = self.promises.promise().filter(|_| kept.is_some());
         let begin = match known {
             Some(p) if p.seen == seen => return Some(w),
             Some(p) => p.begin,
@@ -48,12 +47,12 @@ impl PlannerState {
         };
         let now = self.earliest(&w);
         let begin = now.as_ref().map_or(begin, |now| begin.min(now.at));
-        self.promise = Some(BackfillReservation {
+        self.promises.set(Some(BackfillReservation {
             job,
             begin,
             now,
             seen,
-        });
+        }));
         Some(w)
     }
 
@@ -66,10 +65,7 @@ impl PlannerState {
 
     /// Whether a workflow came after the ordinary job that has waited longest.
     pub(crate) fn overtakes(&self, w: JobId) -> bool {
-        let first = match &self.promise {
-            Some(promise) => Some(promise.job),
-            None => self.ordinary.first().map(|(_, id)| *id),
-        };
+        let first = self.promises.first();
         first.is_some_and(|first| self.came_after(w, first))
     }
 
@@ -80,7 +76,7 @@ impl PlannerState {
         if first.job == w.job {
             return None;
         }
-        let promise = self.promise.as_ref()?;
+        let promise = self.promises.promise()?;
         let now = promise.now.as_ref()?.at;
         if w.key > first.key {
             return Some((first, now));
@@ -94,7 +90,7 @@ impl PlannerState {
         let Some((first, latest)) = self.may_delay(w) else {
             return false;
         };
-        let now = self.promise.as_ref().and_then(|p| p.now.as_ref());
+        let now = self.promises.promise().and_then(|p| p.now.as_ref());
         let (Some(now), Some(job), Some(taker)) = (now, self.job(first.job), self.job(w.job))
         else {
             return false;
@@ -110,7 +106,7 @@ impl PlannerState {
         };
         // Who is behind the promised job has no shadow before it.
         let behind = w.key > first.key;
-        let now = self.promise.as_ref().and_then(|p| p.now.as_ref());
+        let now = self.promises.promise().and_then(|p| p.now.as_ref());
         if behind || now.is_none_or(|now| now.class != shadow.class) {
             return false;
         }
@@ -141,7 +137,7 @@ impl PlannerState {
             return ends.min();
         }
         // A node that others keep for longer is no later free.
-        let longer = |n: &&NodeId| super::nodes::until(self.nodes.node(**n)) < until;
+        let longer = |n: &&NodeId| last_end(self.nodes.node(**n)) < until;
         let taken = nodes.iter().filter(longer).count() as u32;
         let first = nodes.first().filter(|_| taken > 0);
         let Some(class) = first.map(|n| self.class_of(*n)) else {
@@ -154,7 +150,7 @@ impl PlannerState {
     /// Before every decision: who has the promise and is only planned takes what is free once its time has come.
     pub(crate) fn keep_promise(&mut self) {
         self.promised();
-        let Some((job, begin)) = self.promise.as_ref().map(|p| (p.job, p.begin)) else {
+        let Some((job, begin)) = self.promises.promise().map(|p| (p.job, p.begin)) else {
             return;
         };
         let planned = self
@@ -170,7 +166,7 @@ impl PlannerState {
 
     /// Whether a job was promised to begin by now.
     pub(crate) fn is_due(&self, id: JobId) -> bool {
-        let promise = self.promise.as_ref();
+        let promise = self.promises.promise();
         promise.is_some_and(|p| p.job == id && p.begin <= self.now)
     }
 }

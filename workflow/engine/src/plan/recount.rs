@@ -1,10 +1,10 @@
 //! What the accounts of the planner say, counted again.
 
 use super::nodes::NodePowerState;
-use super::state::{PlannerJobStage, PlannerState};
-use std::collections::BTreeMap;
+use super::state::{PlannerJob, PlannerJobStage, PlannerState};
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::id::NodeId;
-use tarn_types::site::ItemId;
+use tarn_types::site::{ItemId, JobId};
 
 /// Where there are more jobs, items or nodes than this, they are not counted: it is done after each event.
 const MOST: usize = 256;
@@ -25,12 +25,13 @@ impl PlannerState {
         self.check_compute();
         self.check_pins();
         self.check_under_way();
+        self.check_waiting();
         self.check_jobs();
     }
 
     fn check_space(&self) {
         let mut used: BTreeMap<NodeId, u64> = BTreeMap::new();
-        for layout in self.items.iter().flatten().flat_map(|i| &i.layouts) {
+        for layout in self.items.iter().flat_map(|(_, i)| &i.layouts) {
             for node in layout.nodes.iter() {
                 *used.entry(*node).or_default() += layout.each;
             }
@@ -64,8 +65,8 @@ impl PlannerState {
         for pin in of_jobs.chain(of_moves) {
             *counted.entry((pin.item, pin.layout)).or_default() += 1;
         }
-        for (item, state) in (0..).map(ItemId).zip(&self.items) {
-            for layout in state.iter().flat_map(|i| &i.layouts) {
+        for (item, state) in self.items.iter() {
+            for layout in &state.layouts {
                 let pins = counted.get(&(item, layout.number)).copied().unwrap_or(0);
                 assert_eq!(layout.pins, pins, "pins of item {item}");
             }
@@ -90,6 +91,40 @@ impl PlannerState {
         let nodes = self.nodes.all.iter().filter(|n| changes(n.power)).count();
         let counted = jobs + nodes + self.outbox.orders().count();
         assert_eq!(self.under_way as usize, counted, "things under way");
+    }
+
+    fn jobs_in(&self, stage: PlannerJobStage) -> impl Iterator<Item = (JobId, &PlannerJob)> {
+        let jobs = (0..).map(JobId).zip(&self.jobs);
+        let jobs = jobs.filter_map(|(id, job)| Some((id, job.as_deref()?)));
+        jobs.filter(move |(_, job)| job.stage == stage)
+    }
+
+    /// Who is in the queue, who is planned, and what those lack that are neither.
+    fn check_waiting(&self) {
+        let queued: BTreeSet<JobId> = self
+            .jobs_in(PlannerJobStage::Queued)
+            .map(|(id, _)| id)
+            .collect();
+        assert_eq!(self.queue.len(), queued.len(), "jobs in the queue");
+        for id in self.promises.queued() {
+            assert!(queued.contains(&id), "ordinary job {id} is not queued");
+        }
+        let planned = || self.jobs_in(PlannerJobStage::Planned);
+        let until: BTreeSet<_> = planned().map(|(id, job)| (job.max_wait, id)).collect();
+        assert!(self.plans.iter().eq(until), "planned jobs");
+        for (number, node) in (0..).map(NodeId).zip(&self.nodes.all) {
+            let here = planned().filter(|(_, job)| job.nodes.contains(&number));
+            let here = here.map(|(id, _)| id);
+            assert!(node.planned.iter().copied().eq(here), "plans on {number}");
+        }
+        for (id, job) in self.jobs_in(PlannerJobStage::Blocked) {
+            let inputs: BTreeSet<ItemId> = job.job.reads.iter().map(|i| i.item).collect();
+            let missing = inputs.iter().filter_map(|i| self.item(*i));
+            let missing = missing.filter(|i| !i.made).count();
+            let before = self.jobs.iter().flatten();
+            let before = before.filter(|j| j.followers.contains(&id)).count();
+            assert_eq!(job.lacks as usize, missing + before, "what {id} lacks");
+        }
     }
 
     fn check_jobs(&self) {

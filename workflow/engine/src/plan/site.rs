@@ -1,10 +1,13 @@
-//! The view of a site: [`SchedulerView`] over the planner's [`State`].
+//! The view of a site: [`SchedulerView`] over the planner's [`PlannerState`].
 
-use super::data::InputRoute;
+use super::forecast::{ALL_NODES, class_index};
+use super::items::ItemLayout;
 use super::life::HOLDS;
-use super::nodes::{MODES, NodeOccupant, NodePowerState};
+use super::nodes::NodePowerState;
 use super::queue::{Fit, QueuedJob};
-use super::state::{PlannerJobStage, PlannerState};
+use super::rates::duration;
+use super::routes::InputRoute;
+use super::state::{PlannerJob, PlannerJobStage, PlannerState};
 use super::view::{Candidate, SchedulerView, Shadow};
 use std::collections::BTreeMap;
 use tarn_types::id::NodeId;
@@ -12,9 +15,6 @@ use tarn_types::policy::{DataMode, Order};
 use tarn_types::site::{AllocationReason, Job, JobId, Mode};
 use tarn_types::units::{Nanos, SECOND, Time};
 
-/// Nodes up to which all of them are looked at for a job that takes a part of one; beyond, those that hold its data and
-/// those with free cores.
-const ALL_NODES: usize = 64;
 /// Nodes with a job's data that are looked at.
 const HOLDERS: usize = 16;
 /// Free nodes that are looked at beside.
@@ -24,19 +24,6 @@ const SOME_FREE: usize = 4;
 const AHEAD: usize = 2;
 
 impl PlannerState {
-    fn classes_of(&self, job: &Job) -> Vec<(usize, Mode)> {
-        self.nodes.classes_for(job)
-    }
-
-    fn class_index(island: usize, mode: Mode) -> usize {
-        island * MODES.len() + usize::from(mode == Mode::TwoLevel)
-    }
-
-    /// The class of an index.
-    pub(crate) fn class_at(index: usize) -> (usize, Mode) {
-        (index / MODES.len(), MODES[index % MODES.len()])
-    }
-
     /// Nodes that hold a job's data, those with most of it first; of as many bytes in the order of its shares.
     fn holders(&self, job: &Job) -> Vec<NodeId> {
         // On several nodes, the layout of the largest input that was made on as many decides alone.
@@ -59,7 +46,7 @@ impl PlannerState {
             };
             let bytes = item.item.bytes;
             // A layout of as many nodes as the job has comes first, in its order.
-            let same = |l: &&super::state::ItemLayout| l.nodes.len() == job.nodes as usize;
+            let same = |l: &&ItemLayout| l.nodes.len() == job.nodes as usize;
             let layouts = item.layouts.iter().filter(same);
             let others = item.layouts.iter().filter(|l| !same(l));
             for l in layouts.chain(others).take(HOLDERS) {
@@ -83,7 +70,7 @@ impl PlannerState {
     /// Best first: where most of a job's data is; with `energy` where a core draws least; where it is coolest.
     fn sort_classes(&self, classes: &mut [(usize, Mode)], prefer: &[NodeId]) {
         let there = |c: &(usize, Mode)| {
-            let index = Self::class_index(c.0, c.1);
+            let index = class_index(c.0, c.1);
             prefer
                 .iter()
                 .filter(|n| self.class_of(**n) == index)
@@ -105,68 +92,11 @@ impl PlannerState {
         });
     }
 
-    /// The nodes of the job that a step's input comes from.
-    fn predecessor_nodes(&self, job: &Job) -> Option<Vec<NodeId>> {
-        let items = job.reads.iter().filter_map(|i| self.item(i.item));
-        let made = items.filter_map(|i| Some((i.item.bytes, i.producer?)));
-        let (_, producer) = made.max_by_key(|(bytes, p)| (*bytes, *p))?;
-        let nodes = &self.job(producer)?.nodes;
-        (!nodes.is_empty()).then(|| nodes.to_vec())
-    }
-
     fn preferred(&self, job: &Job) -> Vec<NodeId> {
         match (self.policy.order, self.policy.data_mode) {
             (_, DataMode::StageThrough) => Vec::new(),
             _ => self.holders(job),
         }
-    }
-
-    /// When a node is expected to have the cores that a job asks for, what is planned there included.
-    fn free_in(&self, id: NodeId, job: &Job) -> Nanos {
-        let node = self.nodes.node(id);
-        let cores = self.nodes.kind(id).cores;
-        let want = if job.cores == 0 { cores } else { job.cores };
-        let mut known = node.known.borrow_mut();
-        if known.of != (self.now, node.changes) {
-            let mut ends = std::mem::take(&mut known.ends);
-            self.ends_on(id, &mut ends);
-            known.taken = ends.iter().map(|e| e.1).sum();
-            (known.of, known.ends) = ((self.now, node.changes), ends);
-        }
-        let mut free = i64::from(cores) - i64::from(known.taken);
-        let mut at = self.now;
-        for (end, cores) in &known.ends {
-            if free >= i64::from(want) {
-                break;
-            }
-            free += i64::from(*cores);
-            at = *end;
-        }
-        at.saturating_sub(self.now)
-    }
-
-    /// When those that run on a node, or are planned there, are expected to give their cores back, in order.
-    fn ends_on(&self, id: NodeId, ends: &mut Vec<(Time, u32)>) {
-        let node = self.nodes.node(id);
-        let all = self.nodes.kind(id).cores;
-        ends.clear();
-        for NodeOccupant { job: guest, .. } in &node.guests {
-            if let Some(state) = self.job(*guest) {
-                let cores = match state.job.cores {
-                    0 => all,
-                    cores => cores,
-                };
-                ends.push((self.expected_end(*guest), cores));
-            }
-        }
-        for planned in &node.planned {
-            if let Some(state) = self.job(*planned) {
-                let takes = state.io.saturating_add(state.job.expect);
-                let begins = state.begins.max(self.now);
-                ends.push((begins.saturating_add(takes), state.job.cores.max(1)));
-            }
-        }
-        ends.sort_unstable();
     }
 
     /// Somebody else has taken nodes on which jobs were planned: those that would now wait longer than it takes to bring
@@ -181,7 +111,7 @@ impl PlannerState {
                 let bring = |i: &tarn_types::site::Input| {
                     let bytes = self.item(i.item).map_or(0, |i| i.item.bytes);
                     let link = self.nodes.kind(*n).link.read;
-                    super::data::duration(bytes, link)
+                    duration(bytes, link)
                 };
                 let bring: Nanos = job.reads.iter().map(bring).sum();
                 let max_wait = bring.saturating_add(job.expect / HOLDS).max(SECOND);
@@ -190,19 +120,6 @@ impl PlannerState {
                     self.enqueue(id);
                 }
             }
-        }
-    }
-
-    /// When a job with nodes is expected to end by what is known of its program; one that is overdue needs a tenth more.
-    pub(crate) fn expected_end(&self, id: JobId) -> Time {
-        let Some(state) = self.job(id) else {
-            return self.now;
-        };
-        let takes = state.io.saturating_add(state.job.expect);
-        let end = state.began.saturating_add(takes);
-        match end > self.now {
-            true => end,
-            false => self.now.saturating_add(takes / 10),
         }
     }
 
@@ -269,115 +186,6 @@ impl PlannerState {
             open: waiting < slots + AHEAD,
         }
     }
-
-    fn job_of(&self, w: &QueuedJob) -> Option<std::sync::Arc<Job>> {
-        self.job(w.job).map(|s| s.job.clone())
-    }
-
-    /// When `want` nodes of a class are idle, if `taken` more are taken until `until` before.
-    fn class_earliest(
-        &self,
-        island: usize,
-        mode: Mode,
-        want: u32,
-        taken: u32,
-        until: Time,
-    ) -> Option<Shadow> {
-        let class = self.nodes.class(island, mode);
-        let idle = class.idle.len() as u64;
-        let (want, taken) = (u64::from(want), u64::from(taken));
-        let ended = |lack: u64| match lack {
-            0 => Some(self.now),
-            _ => class.ends.earliest(lack).map(|(at, _)| at),
-        };
-        let without = ended((want + taken).saturating_sub(idle));
-        // What was taken comes back.
-        let with = match taken {
-            0 => None,
-            _ => ended(want.saturating_sub(idle)).map(|at| at.max(until)),
-        };
-        let at = [without, with].into_iter().flatten().min()?;
-        let at = at.max(self.now + 1);
-        let there = idle + class.ends.by(at) + if at >= until { taken } else { 0 };
-        Some(Shadow {
-            at,
-            class: Self::class_index(island, mode),
-            extra: u32::try_from(there.saturating_sub(want + taken)).unwrap_or(u32::MAX),
-            keeps: Vec::new(),
-        })
-    }
-
-    /// When a job could begin if `nodes` nodes of a class were taken until `until` before.
-    pub(crate) fn earliest_behind(
-        &self,
-        w: &QueuedJob,
-        class: usize,
-        nodes: u32,
-        until: Time,
-    ) -> Option<Shadow> {
-        let job = self.job_of(w)?;
-        if let Some(own) = self.own_nodes(&job) {
-            return self.nodes_earliest(&job, &own);
-        }
-        self.classes_earliest(&job, class, nodes, until)
-    }
-
-    /// The same on any nodes that suit it.
-    pub(crate) fn classes_earliest(
-        &self,
-        job: &Job,
-        class: usize,
-        nodes: u32,
-        until: Time,
-    ) -> Option<Shadow> {
-        let shadows = self
-            .classes_of(job)
-            .into_iter()
-            .filter_map(|(island, mode)| {
-                if job.cores > 0 && job.nodes == 1 {
-                    return self.node_earliest(job, island, mode, None);
-                }
-                let taken = match Self::class_index(island, mode) == class {
-                    true => nodes,
-                    false => 0,
-                };
-                self.class_earliest(island, mode, job.nodes, taken, until)
-            });
-        shadows.min_by_key(|s| (s.at, s.class))
-    }
-
-    /// When certain nodes are free for a job.
-    fn nodes_earliest(&self, job: &Job, nodes: &[NodeId]) -> Option<Shadow> {
-        let first = nodes.first()?;
-        let free = |n: &NodeId| match self.nodes.free_for(job, *n) {
-            true => self.now,
-            false => super::nodes::until(self.nodes.node(*n)),
-        };
-        let at = nodes.iter().map(free).max()?;
-        let node = self.nodes.node(*first);
-        let mut keeps = nodes.to_vec();
-        keeps.sort_unstable();
-        Some(Shadow {
-            at: at.max(self.now + 1),
-            class: Self::class_index(usize::from(node.island), node.mode),
-            extra: u32::MAX,
-            keeps,
-        })
-    }
-
-    fn own_nodes(&self, job: &Job) -> Option<Vec<NodeId>> {
-        if self.policy.order != Order::SameNodes {
-            return None;
-        }
-        let mut nodes = self.predecessor_nodes(job)?;
-        nodes.truncate(job.nodes as usize);
-        let up = |n: &NodeId| {
-            let node = self.nodes.node(*n);
-            node.power == NodePowerState::Up
-                && self.nodes.suits(job, usize::from(node.island), node.mode)
-        };
-        (nodes.len() == job.nodes as usize && nodes.iter().all(up)).then_some(nodes)
-    }
 }
 
 impl SchedulerView for PlannerState {
@@ -435,16 +243,15 @@ impl SchedulerView for PlannerState {
         let enough =
             |(i, m): &(usize, Mode)| self.nodes.class(*i, *m).idle.len() >= job.nodes as usize;
         let (island, mode) = self.classes_of(&job).into_iter().find(enough)?;
-        Some(Self::class_index(island, mode))
+        Some(class_index(island, mode))
     }
 
     fn class_of(&self, node: NodeId) -> usize {
-        let node = self.nodes.node(node);
-        Self::class_index(usize::from(node.island), node.mode)
+        PlannerState::class_of(self, node)
     }
 
     fn earliest(&self, w: &QueuedJob) -> Option<Shadow> {
-        self.earliest_behind(w, usize::MAX, 0, 0)
+        PlannerState::earliest(self, w)
     }
 
     fn waited(&self, w: &QueuedJob) -> Nanos {
@@ -519,8 +326,7 @@ impl SchedulerView for PlannerState {
     }
 
     fn remind(&mut self, at: Time) {
-        let at = at.max(self.now + 1);
-        self.deadline = Some(self.deadline.map_or(at, |d| d.min(at)));
+        PlannerState::remind(self, at);
     }
 
     fn worth_waiting(&self, w: &QueuedJob, nodes: &[NodeId]) -> Option<Shadow> {
@@ -573,7 +379,7 @@ impl SchedulerView for PlannerState {
     }
 
     fn space_shadow(&self, w: &QueuedJob) -> Option<Shadow> {
-        let claim = self.claim.as_ref().filter(|c| c.job == w.job)?;
+        let claim = self.claims.first().filter(|c| c.job == w.job)?;
         Some(Shadow {
             at: self
                 .now
@@ -606,96 +412,7 @@ impl SchedulerView for PlannerState {
     }
 
     fn is_due(&self, w: &QueuedJob, node: NodeId) -> bool {
-        let free = |s: &super::state::PlannerJob| self.nodes.free_for(&s.job, node);
+        let free = |s: &PlannerJob| self.nodes.free_for(&s.job, node);
         PlannerState::is_due(self, w.job) && self.job(w.job).is_some_and(free)
-    }
-}
-
-/// The node of an entry of a timeline that stands for a single node.
-pub(crate) fn node_of(who: u64) -> Option<NodeId> {
-    (who >> 32 == 1).then_some(NodeId(who as u32))
-}
-
-impl PlannerState {
-    fn own_nodes_of(&self, w: &QueuedJob) -> Option<Vec<NodeId>> {
-        let job = self.job_of(w)?;
-        self.own_nodes(&job)
-    }
-
-    /// When the first node of a class has what a job asks for; `taken`: nodes that another takes until a time before.
-    pub(crate) fn node_earliest(
-        &self,
-        job: &Job,
-        island: usize,
-        mode: Mode,
-        taken: Option<(&[NodeId], Time, &Job)>,
-    ) -> Option<Shadow> {
-        let class = self.nodes.class(island, mode);
-        let takes = |n: &NodeId| taken.is_some_and(|(nodes, ..)| nodes.contains(n));
-        let ends = || class.ends.iter().take(2 * ALL_NODES);
-        let shared = ends().filter_map(|e| node_of(e.1)).take(ALL_NODES);
-        let idle = class.idle.iter().find(|n| !takes(n));
-        let later = taken.and_then(|(nodes, ..)| nodes.first().copied());
-        let later = later.filter(|n| self.class_of(*n) == Self::class_index(island, mode));
-        let by_name = shared
-            .chain(idle)
-            .chain(later)
-            .map(|n| {
-                let guest = taken.filter(|_| takes(&n));
-                let at = self.limit_free_at(n, job, guest.map(|(_, until, job)| (until, job)));
-                (at, n)
-            })
-            .min();
-        let mut whole = ends().filter(|e| node_of(e.1).is_none()).map(|e| e.0);
-        let whole = whole.next();
-        let index = Self::class_index(island, mode);
-        match (by_name, whole) {
-            (Some((at, node)), whole) if whole.is_none_or(|w| at <= w) => Some(Shadow {
-                at: at.max(self.now + 1),
-                class: index,
-                extra: u32::MAX,
-                keeps: vec![node],
-            }),
-            (_, Some(at)) => Some(Shadow {
-                at: at.max(self.now + 1),
-                class: index,
-                extra: 0,
-                keeps: Vec::new(),
-            }),
-            _ => None,
-        }
-    }
-
-    /// When a node has what a job asks for by the limits that jobs have, with one more guest if there is one.
-    fn limit_free_at(&self, id: NodeId, job: &Job, guest: Option<(Time, &Job)>) -> Time {
-        let node = self.nodes.node(id);
-        let wide = |cores: u32, memory: u64, gpus: u32| {
-            [u64::from(cores), memory, u64::from(gpus)].map(i128::from)
-        };
-        let takes = |job: &Job| {
-            let share = self.nodes.share(job, id);
-            wide(share.cores, share.memory, share.gpus)
-        };
-        let want = takes(job);
-        let mut free = wide(node.free.cores, node.free.memory, node.free.gpus);
-        let guests = node.guests.iter();
-        let mut ends: Vec<(Time, [i128; 3])> = guests
-            .filter_map(|g| Some((g.until, takes(&self.job(g.job)?.job))))
-            .collect();
-        if let Some((until, job)) = guest {
-            let takes = takes(job);
-            (0..3).for_each(|i| free[i] -= takes[i]);
-            ends.push((until, takes));
-        }
-        ends.sort_unstable();
-        let mut at = self.now;
-        for (end, gives) in ends {
-            if (0..3).all(|i| free[i] >= want[i]) {
-                break;
-            }
-            (0..3).for_each(|i| free[i] += gives[i]);
-            at = end;
-        }
-        at
     }
 }

@@ -1,10 +1,11 @@
 //! Copies that may turn out useful: an item that several waiting jobs read and that one node alone has is copied to the
 //! node that comes free next, while links have nothing better to do (after WOW, CCGrid 2025).
 
-use super::moves::{MovePurpose, MoveRequest};
-use super::nodes::NodePowerState;
+use super::items::ItemLayout;
+use super::nodes::{NodePowerState, node_of};
+use super::outbox::{MovePurpose, MoveRequest};
 use super::queue::{Fit, QueuedJob};
-use super::state::{ItemLayout, PlannerState};
+use super::state::PlannerState;
 use std::sync::Arc;
 use tarn_types::id::NodeId;
 use tarn_types::policy::DataMode;
@@ -61,7 +62,7 @@ impl PlannerState {
         let classes = self.nodes.classes_for(job).into_iter();
         let ends = classes.filter_map(|(island, mode)| {
             let ends = self.nodes.class(island, mode).ends.iter();
-            ends.filter_map(|(at, who, _)| Some((at, super::site::node_of(who)?)))
+            ends.filter_map(|(at, who, _)| Some((at, node_of(who)?)))
                 .next()
         });
         let (_, node) = ends.min()?;

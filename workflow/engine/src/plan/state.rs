@@ -1,19 +1,15 @@
 //! Everything that the planner of a site knows.
 
-use super::ahead::FirstJobReservation;
-use super::energy::Leeway;
-use super::moves::{MoveRequest, Outbox};
+use super::items::{ItemState, Pin, SiteItems};
+use super::leeway::Leeway;
 use super::nodes::PlannerNodes;
+use super::outbox::{MoveRequest, Outbox};
 use super::queue::{JobQueueKey, PlannerJobQueue};
-use super::view::Shadow;
+use super::reservations::{BackfillPromises, PlanDeadlines, SpaceClaims};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use tarn_types::id::NodeId;
 use tarn_types::policy::Policy;
-use tarn_types::site::{
-    FlowId, Item, ItemId, Job, JobId, JobNodes as NodeList, Machine, MoveId, SiteAction, Spread,
-    Store,
-};
+use tarn_types::site::{FlowId, ItemId, Job, JobId, JobNodes, Machine, SiteAction, Store};
 use tarn_types::units::{Nanos, Time};
 
 /// Attempts of a job after which it is given up: what fails three times fails for a reason of its own.
@@ -59,7 +55,7 @@ pub(crate) struct PlannerJob {
     /// It is to go on in another job's allocation, or does.
     pub(crate) attached: bool,
     /// Planned or allocated nodes.
-    pub(crate) nodes: NodeList,
+    pub(crate) nodes: JobNodes,
     /// Layouts that it reads: they stay.
     pub(crate) pinned: Vec<Pin>,
     /// Moves that it waits for now, beside those that its program makes itself to read.
@@ -97,50 +93,6 @@ pub(crate) struct PlannerJob {
     pub(crate) rank: Nanos,
 }
 
-/// A hold on a layout: given back once, and nothing where the layout is gone.
-#[derive(Debug)]
-pub(crate) struct Pin {
-    pub(crate) item: ItemId,
-    pub(crate) layout: u64,
-}
-
-/// Where an item lies: a list of nodes and how.
-#[derive(Debug, Clone)]
-pub(crate) struct ItemLayout {
-    /// No other layout has or had it.
-    pub(crate) number: u64,
-    /// Bytes that it takes of each of its nodes.
-    pub(crate) each: u64,
-    pub(crate) nodes: NodeList,
-    /// Positions in `nodes` by node; `None` where these ascend.
-    pub(crate) positions: Option<Arc<[(NodeId, usize)]>>,
-    pub(crate) spread: Spread,
-    /// The move that brings it; `None` once it is there.
-    pub(crate) coming: Option<MoveId>,
-    /// When it was expected to be there, when it was ordered.
-    pub(crate) eta: Time,
-    /// Jobs and moves that read it.
-    pub(crate) pins: u32,
-    /// When it was last used.
-    pub(crate) used: Time,
-}
-
-/// An item.
-#[derive(Debug)]
-pub(crate) struct ItemState {
-    pub(crate) item: Item,
-    pub(crate) producer: Option<JobId>,
-    /// Its producer has ended (or nobody makes it), and it lies somewhere.
-    pub(crate) made: bool,
-    /// A copy is outside.
-    pub(crate) outside: bool,
-    /// The move that brings it outside.
-    pub(crate) leaving: Option<MoveId>,
-    /// Jobs that read it and have not ended.
-    pub(crate) readers: BTreeSet<JobId>,
-    pub(crate) layouts: Vec<ItemLayout>,
-}
-
 /// A workflow.
 #[derive(Debug)]
 pub(crate) struct FlowState {
@@ -149,18 +101,6 @@ pub(crate) struct FlowState {
     pub(crate) jobs: Vec<JobId>,
     /// Jobs that have not ended.
     pub(crate) left: u32,
-}
-
-/// What the first ordinary job that waits was promised.
-#[derive(Debug)]
-pub(crate) struct BackfillReservation {
-    pub(crate) job: JobId,
-    /// The earliest begin that it could rely on so far.
-    pub(crate) begin: Time,
-    /// When it could begin as things are, if there are nodes for it at all; and as they were: the time, and how often nodes
-    /// had changed hands.
-    pub(crate) now: Option<Shadow>,
-    pub(crate) seen: (Time, u64),
 }
 
 /// The state of a site.
@@ -173,23 +113,15 @@ pub(crate) struct PlannerState {
     pub(crate) jobs: Vec<Option<Box<PlannerJob>>>,
     /// Jobs that were refused or given up.
     pub(crate) gone: BTreeSet<JobId>,
-    pub(crate) items: Vec<Option<Box<ItemState>>>,
+    pub(crate) items: SiteItems,
     pub(crate) flows: BTreeMap<FlowId, FlowState>,
     pub(crate) queue: PlannerJobQueue,
     pub(crate) outbox: Outbox,
-    /// Layouts that there have been.
-    pub(crate) layouts: u64,
     /// Moments at which jobs came so far, and the last of them.
     pub(crate) arrivals: (u64, Option<Time>),
-    pub(crate) promise: Option<BackfillReservation>,
-    /// Ordinary jobs in the queue, in its order (with `data` and `energy`).
-    pub(crate) ordinary: BTreeSet<(JobQueueKey, JobId)>,
-    /// Planned jobs by the end of their max_wait.
-    pub(crate) plans: BTreeSet<(Time, JobId)>,
-    /// Jobs that wait for room on tiers: tried again when something goes.
-    pub(crate) roomless: BTreeSet<JobId>,
-    /// In this round: space that is kept for the first of them.
-    pub(crate) claim: Option<FirstJobReservation>,
+    pub(crate) promises: BackfillPromises,
+    pub(crate) plans: PlanDeadlines,
+    pub(crate) claims: SpaceClaims,
     /// The first job for which it was asked whether its data should come ahead, and when that is asked again.
     pub(crate) looked_ahead: Option<(JobId, Time)>,
     /// Jobs that run, move data or reboot nodes: nothing of it means that nothing will happen by itself.
@@ -208,17 +140,14 @@ impl PlannerState {
             nodes: PlannerNodes::new(machine),
             jobs: Vec::new(),
             gone: BTreeSet::new(),
-            items: Vec::new(),
+            items: SiteItems::default(),
             flows: BTreeMap::new(),
             queue: PlannerJobQueue::default(),
             outbox: Outbox::default(),
-            layouts: 0,
             arrivals: (0, None),
-            promise: None,
-            ordinary: BTreeSet::new(),
-            plans: BTreeSet::new(),
-            roomless: BTreeSet::new(),
-            claim: None,
+            promises: BackfillPromises::default(),
+            plans: PlanDeadlines::default(),
+            claims: SpaceClaims::default(),
             looked_ahead: None,
             under_way: 0,
             leeway: Leeway::default(),
@@ -236,11 +165,17 @@ impl PlannerState {
     }
 
     pub(crate) fn item(&self, id: ItemId) -> Option<&ItemState> {
-        self.items.get(id.at())?.as_deref()
+        self.items.get(id)
     }
 
     pub(crate) fn item_mut(&mut self, id: ItemId) -> Option<&mut ItemState> {
-        self.items.get_mut(id.at())?.as_deref_mut()
+        self.items.get_mut(id)
+    }
+
+    /// Asks to decide again at a time, even if nothing happens.
+    pub(crate) fn remind(&mut self, at: Time) {
+        let at = at.max(self.now + 1);
+        self.deadline = Some(self.deadline.map_or(at, |d| d.min(at)));
     }
 
     pub(crate) fn emit(&mut self, action: SiteAction) {

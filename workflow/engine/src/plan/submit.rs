@@ -1,8 +1,8 @@
 //! Jobs come in: what each waits for, its place in the queue, its rank; and what can never run is refused.
 
-use super::data::duration;
 use super::queue::{JobQueueKey, QueuedJob};
-use super::state::{FlowState, ItemState, PlannerJob, PlannerJobStage, PlannerState};
+use super::rates::duration;
+use super::state::{FlowState, PlannerJob, PlannerJobStage, PlannerState};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use tarn_types::account::sub;
@@ -13,18 +13,7 @@ use tarn_types::units::Nanos;
 impl PlannerState {
     pub(crate) fn submitted(&mut self, jobs: &[(JobId, Arc<Job>)], items: &[(ItemId, Item)]) {
         for (id, item) in items {
-            if self.items.len() <= id.at() {
-                self.items.resize_with(id.at() + 1, || None);
-            }
-            self.items[id.at()] = Some(Box::new(ItemState {
-                item: *item,
-                producer: None,
-                made: item.outside,
-                outside: item.outside,
-                leaving: None,
-                readers: BTreeSet::new(),
-                layouts: Vec::new(),
-            }));
+            self.items.insert(*id, *item);
         }
         if self.arrivals.1 != Some(self.now) {
             self.arrivals = (self.arrivals.0 + 1, Some(self.now));
@@ -385,10 +374,10 @@ impl PlannerState {
             let dropped = self
                 .item(*item)
                 .is_some_and(|i| !i.outside && i.layouts.is_empty());
-            match self.items.get_mut(item.at()) {
-                Some(slot) if dropped => *slot = None,
-                Some(Some(item)) => item.producer = None,
-                _ => {}
+            if dropped {
+                self.items.forget(*item);
+            } else if let Some(item) = self.item_mut(*item) {
+                item.producer = None;
             }
         }
     }

@@ -71,7 +71,12 @@ fn run(case: &Case, policy: Policy, mut log: Option<&mut String>) -> Result<u64,
                 .with_faults(case.faults)
                 .checked()
                 .promising(policy.bound),
-            _ => site.with_faults(case.faults).checked(),
+            Order::Fcfs
+            | Order::Greedy
+            | Order::Easy
+            | Order::SjfEasy
+            | Order::Heft
+            | Order::SameNodes => site.with_faults(case.faults).checked(),
         },
         events: 0,
     };

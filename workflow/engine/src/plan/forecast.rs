@@ -1,0 +1,303 @@
+//! When nodes come free: for a class, for certain nodes, for a job; by the limits of jobs and by what is expected of them.
+
+use super::nodes::{MODES, NodeOccupant, NodePowerState, last_end, node_of};
+use super::queue::QueuedJob;
+use super::state::PlannerState;
+use super::view::Shadow;
+use std::sync::Arc;
+use tarn_types::id::NodeId;
+use tarn_types::policy::Order;
+use tarn_types::site::{Job, JobId, Mode};
+use tarn_types::units::{Nanos, Time};
+
+/// The index of the class of an island's nodes in a mode.
+pub(crate) fn class_index(island: usize, mode: Mode) -> usize {
+    island * MODES.len() + usize::from(mode == Mode::TwoLevel)
+}
+
+/// The class of an index.
+pub(crate) fn class_at(index: usize) -> (usize, Mode) {
+    (index / MODES.len(), MODES[index % MODES.len()])
+}
+
+/// Nodes up to which all of them are looked at for a job that takes a part of one; beyond, those that hold its data and
+/// those with free cores.
+pub(crate) const ALL_NODES: usize = 64;
+
+impl PlannerState {
+    pub(crate) fn classes_of(&self, job: &Job) -> Vec<(usize, Mode)> {
+        self.nodes.classes_for(job)
+    }
+
+    pub(crate) fn class_of(&self, node: NodeId) -> usize {
+        let node = self.nodes.node(node);
+        class_index(usize::from(node.island), node.mode)
+    }
+
+    pub(crate) fn job_of(&self, w: &QueuedJob) -> Option<Arc<Job>> {
+        self.job(w.job).map(|s| s.job.clone())
+    }
+
+    /// The nodes of the job that a step's input comes from.
+    fn predecessor_nodes(&self, job: &Job) -> Option<Vec<NodeId>> {
+        let items = job.reads.iter().filter_map(|i| self.item(i.item));
+        let made = items.filter_map(|i| Some((i.item.bytes, i.producer?)));
+        let (_, producer) = made.max_by_key(|(bytes, p)| (*bytes, *p))?;
+        let nodes = &self.job(producer)?.nodes;
+        (!nodes.is_empty()).then(|| nodes.to_vec())
+    }
+
+    /// When a node is expected to have the cores that a job asks for, what is planned there included.
+    pub(crate) fn free_in(&self, id: NodeId, job: &Job) -> Nanos {
+        let node = self.nodes.node(id);
+        let cores = self.nodes.kind(id).cores;
+        let want = if job.cores == 0 { cores } else { job.cores };
+        let mut known = node.known.borrow_mut();
+        if known.of != (self.now, node.changes) {
+            let mut ends = std::mem::take(&mut known.ends);
+            self.ends_on(id, &mut ends);
+            known.taken = ends.iter().map(|e| e.1).sum();
+            (known.of, known.ends) = ((self.now, node.changes), ends);
+        }
+        let mut free = i64::from(cores) - i64::from(known.taken);
+        let mut at = self.now;
+        for (end, cores) in &known.ends {
+            if free >= i64::from(want) {
+                break;
+            }
+            free += i64::from(*cores);
+            at = *end;
+        }
+        at.saturating_sub(self.now)
+    }
+
+    /// When those that run on a node, or are planned there, are expected to give their cores back, in order.
+    fn ends_on(&self, id: NodeId, ends: &mut Vec<(Time, u32)>) {
+        let node = self.nodes.node(id);
+        let all = self.nodes.kind(id).cores;
+        ends.clear();
+        for NodeOccupant { job: guest, .. } in &node.guests {
+            if let Some(state) = self.job(*guest) {
+                let cores = match state.job.cores {
+                    0 => all,
+                    cores => cores,
+                };
+                ends.push((self.expected_end(*guest), cores));
+            }
+        }
+        for planned in &node.planned {
+            if let Some(state) = self.job(*planned) {
+                let takes = state.io.saturating_add(state.job.expect);
+                let begins = state.begins.max(self.now);
+                ends.push((begins.saturating_add(takes), state.job.cores.max(1)));
+            }
+        }
+        ends.sort_unstable();
+    }
+
+    /// When a job with nodes is expected to end by what is known of its program; one that is overdue needs a tenth more.
+    pub(crate) fn expected_end(&self, id: JobId) -> Time {
+        let Some(state) = self.job(id) else {
+            return self.now;
+        };
+        let takes = state.io.saturating_add(state.job.expect);
+        let end = state.began.saturating_add(takes);
+        match end > self.now {
+            true => end,
+            false => self.now.saturating_add(takes / 10),
+        }
+    }
+
+    /// When `want` nodes of a class are idle, if `taken` more are taken until `until` before.
+    fn class_earliest(
+        &self,
+        island: usize,
+        mode: Mode,
+        want: u32,
+        taken: u32,
+        until: Time,
+    ) -> Option<Shadow> {
+        let class = self.nodes.class(island, mode);
+        let idle = class.idle.len() as u64;
+        let (want, taken) = (u64::from(want), u64::from(taken));
+        let ended = |lack: u64| match lack {
+            0 => Some(self.now),
+            _ => class.ends.earliest(lack).map(|(at, _)| at),
+        };
+        let without = ended((want + taken).saturating_sub(idle));
+        // What was taken comes back.
+        let with = match taken {
+            0 => None,
+            _ => ended(want.saturating_sub(idle)).map(|at| at.max(until)),
+        };
+        let at = [without, with].into_iter().flatten().min()?;
+        let at = at.max(self.now + 1);
+        let there = idle + class.ends.by(at) + if at >= until { taken } else { 0 };
+        Some(Shadow {
+            at,
+            class: class_index(island, mode),
+            extra: u32::try_from(there.saturating_sub(want + taken)).unwrap_or(u32::MAX),
+            keeps: Vec::new(),
+        })
+    }
+
+    /// When a job could begin if `nodes` nodes of a class were taken until `until` before.
+    pub(crate) fn earliest_behind(
+        &self,
+        w: &QueuedJob,
+        class: usize,
+        nodes: u32,
+        until: Time,
+    ) -> Option<Shadow> {
+        let job = self.job_of(w)?;
+        if let Some(own) = self.own_nodes(&job) {
+            return self.nodes_earliest(&job, &own);
+        }
+        self.classes_earliest(&job, class, nodes, until)
+    }
+
+    /// The same on any nodes that suit it.
+    pub(crate) fn classes_earliest(
+        &self,
+        job: &Job,
+        class: usize,
+        nodes: u32,
+        until: Time,
+    ) -> Option<Shadow> {
+        let shadows = self
+            .classes_of(job)
+            .into_iter()
+            .filter_map(|(island, mode)| {
+                if job.cores > 0 && job.nodes == 1 {
+                    return self.node_earliest(job, island, mode, None);
+                }
+                let taken = match class_index(island, mode) == class {
+                    true => nodes,
+                    false => 0,
+                };
+                self.class_earliest(island, mode, job.nodes, taken, until)
+            });
+        shadows.min_by_key(|s| (s.at, s.class))
+    }
+
+    /// When certain nodes are free for a job.
+    pub(crate) fn nodes_earliest(&self, job: &Job, nodes: &[NodeId]) -> Option<Shadow> {
+        let first = nodes.first()?;
+        let free = |n: &NodeId| match self.nodes.free_for(job, *n) {
+            true => self.now,
+            false => last_end(self.nodes.node(*n)),
+        };
+        let at = nodes.iter().map(free).max()?;
+        let node = self.nodes.node(*first);
+        let mut keeps = nodes.to_vec();
+        keeps.sort_unstable();
+        Some(Shadow {
+            at: at.max(self.now + 1),
+            class: class_index(usize::from(node.island), node.mode),
+            extra: u32::MAX,
+            keeps,
+        })
+    }
+
+    pub(crate) fn own_nodes(&self, job: &Job) -> Option<Vec<NodeId>> {
+        if self.policy.order != Order::SameNodes {
+            return None;
+        }
+        let mut nodes = self.predecessor_nodes(job)?;
+        nodes.truncate(job.nodes as usize);
+        let up = |n: &NodeId| {
+            let node = self.nodes.node(*n);
+            node.power == NodePowerState::Up
+                && self.nodes.suits(job, usize::from(node.island), node.mode)
+        };
+        (nodes.len() == job.nodes as usize && nodes.iter().all(up)).then_some(nodes)
+    }
+
+    /// When a job that waits could begin as things are.
+    pub(crate) fn earliest(&self, w: &QueuedJob) -> Option<Shadow> {
+        self.earliest_behind(w, usize::MAX, 0, 0)
+    }
+
+    /// The nodes that a step has to have, as the one before it had them (with `same-nodes`).
+    pub(crate) fn own_nodes_of(&self, w: &QueuedJob) -> Option<Vec<NodeId>> {
+        let job = self.job_of(w)?;
+        self.own_nodes(&job)
+    }
+
+    /// When the first node of a class has what a job asks for; `taken`: nodes that another takes until a time before.
+    pub(crate) fn node_earliest(
+        &self,
+        job: &Job,
+        island: usize,
+        mode: Mode,
+        taken: Option<(&[NodeId], Time, &Job)>,
+    ) -> Option<Shadow> {
+        let class = self.nodes.class(island, mode);
+        let takes = |n: &NodeId| taken.is_some_and(|(nodes, ..)| nodes.contains(n));
+        let ends = || class.ends.iter().take(2 * ALL_NODES);
+        let shared = ends().filter_map(|e| node_of(e.1)).take(ALL_NODES);
+        let idle = class.idle.iter().find(|n| !takes(n));
+        let later = taken.and_then(|(nodes, ..)| nodes.first().copied());
+        let later = later.filter(|n| self.class_of(*n) == class_index(island, mode));
+        let by_name = shared
+            .chain(idle)
+            .chain(later)
+            .map(|n| {
+                let guest = taken.filter(|_| takes(&n));
+                let at = self.limit_free_at(n, job, guest.map(|(_, until, job)| (until, job)));
+                (at, n)
+            })
+            .min();
+        let mut whole = ends().filter(|e| node_of(e.1).is_none()).map(|e| e.0);
+        let whole = whole.next();
+        let index = class_index(island, mode);
+        match (by_name, whole) {
+            (Some((at, node)), whole) if whole.is_none_or(|w| at <= w) => Some(Shadow {
+                at: at.max(self.now + 1),
+                class: index,
+                extra: u32::MAX,
+                keeps: vec![node],
+            }),
+            (_, Some(at)) => Some(Shadow {
+                at: at.max(self.now + 1),
+                class: index,
+                extra: 0,
+                keeps: Vec::new(),
+            }),
+            _ => None,
+        }
+    }
+
+    /// When a node has what a job asks for by the limits that jobs have, with one more guest if there is one.
+    fn limit_free_at(&self, id: NodeId, job: &Job, guest: Option<(Time, &Job)>) -> Time {
+        let node = self.nodes.node(id);
+        let wide = |cores: u32, memory: u64, gpus: u32| {
+            [u64::from(cores), memory, u64::from(gpus)].map(i128::from)
+        };
+        let takes = |job: &Job| {
+            let share = self.nodes.share(job, id);
+            wide(share.cores, share.memory, share.gpus)
+        };
+        let want = takes(job);
+        let mut free = wide(node.free.cores, node.free.memory, node.free.gpus);
+        let guests = node.guests.iter();
+        let mut ends: Vec<(Time, [i128; 3])> = guests
+            .filter_map(|g| Some((g.until, takes(&self.job(g.job)?.job))))
+            .collect();
+        if let Some((until, job)) = guest {
+            let takes = takes(job);
+            (0..3).for_each(|i| free[i] -= takes[i]);
+            ends.push((until, takes));
+        }
+        ends.sort_unstable();
+        let mut at = self.now;
+        for (end, gives) in ends {
+            if (0..3).all(|i| free[i] >= want[i]) {
+                break;
+            }
+            (0..3).for_each(|i| free[i] += gives[i]);
+            at = end;
+        }
+        at
+    }
+}
