@@ -1,6 +1,7 @@
 //! Instances in the simulated world: they run, end, commit and are reused.
 
-use crate::simulation::{ScheduledEvent, Simulation, broken, failure, part_ref};
+use crate::model::{ScheduledEvent, SimulatedAttempt, broken, failure, part_ref};
+use crate::simulation::Simulation;
 use std::collections::BTreeMap;
 use tarn_ports::WorldError;
 use tarn_types::account::add;
@@ -9,19 +10,8 @@ use tarn_types::event::{AttemptOutcome, Event, FailureKind, Output, Undeclared, 
 use tarn_types::hash::Hasher;
 use tarn_types::id::{InstanceId, TierRef};
 use tarn_types::part::{PartClass, PartInfo, Place, StoreKey};
-use tarn_types::units::{Nanos, Time};
+use tarn_types::units::Nanos;
 use tarn_types::workflow::{DatasetUse, Distribution, KeepPartition, Step, VersionPartitioning};
-
-/// An attempt that runs.
-pub(crate) struct SimulatedAttempt {
-    pub(crate) run: AttemptSpec,
-    /// A node of it is lost: it ends soon.
-    pub(crate) lost: bool,
-    since: Time,
-    run_time: Nanos,
-    /// As what it fails.
-    fails: Option<FailureKind>,
-}
 
 impl Simulation {
     pub(crate) fn run(&mut self, run: &AttemptSpec) -> Result<(), WorldError> {

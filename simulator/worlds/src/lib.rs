@@ -8,17 +8,20 @@
 mod estimates;
 mod faults;
 mod instances;
+mod model;
 mod network;
 mod nodes;
+mod recount;
 mod rules;
 mod simulation;
 pub mod site;
 mod store;
 mod transfers;
+mod world;
 
 pub use estimates::{Contents, Estimates, RunTime, SimEntry, even_entries};
 pub use faults::FaultPlan;
+pub use model::{Keeps, Outage};
 pub use network::{FlowRates, Leg, Network, Resource, StreamLimit};
-pub use nodes::{Keeps, Outage};
 pub use rules::{BrokenRule, Rules};
 pub use simulation::Simulation;

@@ -208,6 +208,41 @@ impl Network {
         rates
     }
 
+    /// Counts streams and bandwidth. `moves`: the transfers that are to be here, in order.
+    ///
+    /// # Panics
+    /// When they differ, or a resource carries more than it can.
+    pub(crate) fn check(&self, cluster: &Cluster, moves: &[TransferId]) {
+        let queued = self.queue.keys().map(|(_, id)| *id);
+        let here: BTreeSet<TransferId> = queued.chain(self.active.keys().copied()).collect();
+        assert!(here.iter().eq(moves), "transfers on the links");
+        let mut streams: BTreeMap<StreamLimit, u32> = BTreeMap::new();
+        for limit in self.active.values().flat_map(|a| &a.limits) {
+            *streams.entry(*limit).or_default() += 1;
+        }
+        for (limit, used) in &self.streams {
+            let counted = streams.get(limit).copied().unwrap_or(0);
+            assert_eq!(*used, counted, "streams of {limit:?}");
+            assert!(counted <= limit.streams(cluster), "streams of {limit:?}");
+        }
+        let mut carried: BTreeMap<Resource, (u128, u128)> = BTreeMap::new();
+        for flow in self.active.values().flat_map(|a| &a.flows) {
+            if let (Some(rate), Some(Leg::Bytes(_, over))) = (flow.rate, flow.legs.front()) {
+                for resource in over {
+                    let (sum, flows) = carried.entry(*resource).or_default();
+                    (*sum, *flows) = (*sum + rate, *flows + 1);
+                }
+            }
+        }
+        for (resource, (sum, flows)) in carried {
+            // A flow has a millionth of a byte a second at least.
+            let most = resource
+                .rate(cluster)
+                .map(|r| u128::from(r) * RATE_UNIT + flows);
+            assert!(most.is_none_or(|most| sum <= most), "rate of {resource:?}");
+        }
+    }
+
     fn release(&mut self, limits: &BTreeSet<StreamLimit>) {
         for limit in limits {
             if let Some(n) = self.streams.get_mut(limit) {

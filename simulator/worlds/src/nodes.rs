@@ -1,39 +1,16 @@
 //! Nodes that are lost and come back, links that slow down.
 
 use crate::faults::mix;
-use crate::simulation::{ScheduledEvent, Simulation, failure};
+use crate::model::{Keeps, LostNodeReplicas, Outage, ScheduledEvent, failure};
+use crate::simulation::Simulation;
 use tarn_types::action::AttemptSpec;
-use tarn_types::event::{BroughtBackReplica, Event, FailureKind};
+use tarn_types::event::{Event, FailureKind};
 use tarn_types::id::NodeId;
 use tarn_types::part::{Place, Transfer};
 use tarn_types::units::{Nanos, SECOND};
 
 /// The other nodes of an attempt whose node is lost are rid of it after at most so long.
 const STOPPED_WITHIN: Nanos = 3 * SECOND;
-
-/// What a node that comes back has kept of what was on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeps {
-    /// It was cut off.
-    All,
-    /// It was switched off.
-    Nothing,
-    /// About half of the replicas, drawn with this seed.
-    Half(u64),
-}
-
-/// How a node is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outage {
-    /// For how long; `None` for ever.
-    pub lasts: Option<Nanos>,
-    /// What it then brings back.
-    pub keeps: Keeps,
-}
-
-/// What is on a lost node.
-#[derive(Debug)]
-pub(crate) struct LostNodeReplicas(Vec<BroughtBackReplica>);
 
 impl Simulation {
     /// Whether the node is lost now.

@@ -20,6 +20,7 @@ mod nodes;
 mod plumbing;
 mod power;
 mod record;
+mod recount;
 mod space;
 mod taken_out;
 
@@ -273,6 +274,9 @@ impl SimulatedSite {
             ));
         }
         self.record.result.events += 1;
+        if cfg!(debug_assertions) {
+            self.check_accounts();
+        }
         Ok(Some((self.now, event)))
     }
 }

@@ -237,4 +237,30 @@ impl SimulatedStorage {
     pub(crate) fn peak(&self, spot: TierRef) -> u64 {
         self.tiers.get(&spot).map_or(0, |f| f.peak)
     }
+
+    /// Counts what replicas and partitions take, beside what is `coming`, and compares it with how full the tiers are.
+    ///
+    /// # Panics
+    /// When they differ.
+    pub(crate) fn check(&self, coming: &BTreeMap<TierRef, u64>) {
+        let mut counted = coming.clone();
+        for (part, place) in self.replicas() {
+            let Place::Node(spot) = place else { continue };
+            if !self.others.contains(&(part, *spot)) {
+                let stored = self.info(part).map_or(0, |i| i.stored);
+                *counted.entry(*spot).or_default() += stored;
+            }
+        }
+        for ((_, _, spot), stored) in &self.returned {
+            *counted.entry(*spot).or_default() += stored;
+        }
+        for ((_, spot), bytes) in &self.lent {
+            *counted.entry(*spot).or_default() += bytes;
+        }
+        for (spot, fill) in &self.tiers {
+            let counted = counted.get(spot).copied().unwrap_or(0);
+            assert_eq!(fill.used, counted, "bytes on {spot:?}");
+            assert!(fill.peak >= fill.used, "the most that was on {spot:?}");
+        }
+    }
 }

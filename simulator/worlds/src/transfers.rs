@@ -1,7 +1,8 @@
 //! Movement in the simulated world: listings, transfers, evictions.
 
+use crate::model::{SimulatedTransfer, broken, failure};
 use crate::network::{Finished, Leg, Resource, StreamLimit};
-use crate::simulation::{Simulation, broken, failure};
+use crate::simulation::Simulation;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_ports::WorldError;
 use tarn_types::account::add;
@@ -10,17 +11,6 @@ use tarn_types::hash::{Hash, Hasher};
 use tarn_types::id::{DataId, TransferId};
 use tarn_types::part::{PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify};
 use tarn_types::units::Nanos;
-
-/// A transfer that waits or moves.
-pub(crate) struct SimulatedTransfer {
-    pub(crate) order: Transfer,
-    bytes: u64,
-    /// Space that it took where it goes: given back as a whole where it fails.
-    space: u64,
-    fails: Option<FailureKind>,
-    /// Its bytes have moved, but for the last of what it follows, which are still on their way.
-    moved: Option<Finished>,
-}
 
 impl Simulation {
     pub(crate) fn list(&mut self, data: DataId) {

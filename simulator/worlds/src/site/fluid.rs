@@ -261,6 +261,38 @@ impl Fluid {
         self.earliest.first()
     }
 
+    /// Streams in motion.
+    pub(crate) fn live(&self) -> usize {
+        self.streams.len() - self.free.len()
+    }
+
+    /// Counts who uses each pipe and what that wants and carries, and compares.
+    ///
+    /// # Panics
+    /// When they differ, or a pipe carries more than it can.
+    pub(crate) fn check(&self) {
+        let live = self.streams.iter().filter(|s| s.live).count();
+        assert_eq!(self.live(), live, "streams in motion");
+        let is_settled = self.changed_streams.is_empty() && self.changed_pipes.is_empty();
+        for (number, pipe) in (0..).zip(&self.pipes) {
+            let (mut wanted, mut carried) = (0, 0);
+            for (at, slot) in (0..).zip(&pipe.streams) {
+                let stream = &self.streams[*slot as usize];
+                let mut uses = stream.uses().iter();
+                let is_used = uses.any(|u| u.pipe == number && u.at == at);
+                assert!(stream.live && is_used, "stream {slot} of pipe {number}");
+                wanted += u128::from(stream.cap);
+                carried += u128::from(stream.rate);
+            }
+            assert_eq!(pipe.wanted, wanted, "what streams of pipe {number} want");
+            assert_eq!(pipe.open, 0, "streams of pipe {number} without a rate");
+            // A stream has the smallest rate at least.
+            let most = u128::from(pipe.capacity) + pipe.streams.len() as u128;
+            let fits = pipe.capacity == UNLIMITED || !is_settled || carried <= most;
+            assert!(fits, "pipe {number} carries {carried} of {}", pipe.capacity);
+        }
+    }
+
     /// Gives new rates to what a change reaches.
     fn settle(&mut self, now: Time) {
         self.sudden = false;

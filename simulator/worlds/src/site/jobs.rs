@@ -40,7 +40,7 @@ pub(super) struct AllocatedJob {
     since: Time,
     program: Option<RunningProgram>,
     /// It writes to its tiers: space for that is taken.
-    writes: bool,
+    pub(super) writes: bool,
     /// Moves under way that it waits for, since when there is at least one, and how long there was before.
     pub(super) moves: u32,
     moves_since: Time,

@@ -17,10 +17,10 @@ pub(super) struct ActiveMove {
     pub(super) order: Move,
     began: Time,
     /// Space that is taken where it goes.
-    to: Option<ItemDistribution>,
+    pub(super) to: Option<ItemDistribution>,
     fails: bool,
     /// The job that has its nodes and waits for it.
-    awaited_by: Option<JobId>,
+    pub(super) awaited_by: Option<JobId>,
 }
 
 impl ActiveMove {

@@ -58,6 +58,11 @@ impl NodeSlot {
             boot: 0,
         }
     }
+
+    /// Whether it is lost or boots.
+    pub(super) fn is_away(&self) -> bool {
+        self.state.is_away()
+    }
 }
 
 impl SimulatedSite {

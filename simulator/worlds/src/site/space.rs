@@ -73,6 +73,10 @@ impl TierOccupancy {
 
     /// The true size of an item that takes no space now.
     pub(super) fn set_bytes(&mut self, item: ItemId, bytes: u64) {
+        debug_assert!(
+            self.items[item.at()].1.is_empty(),
+            "item {item} takes space"
+        );
         self.items[item.at()].0 = bytes;
     }
 
@@ -124,5 +128,25 @@ impl TierOccupancy {
                 self.give_back(ItemId(number as u32), &layout);
             }
         }
+    }
+
+    /// Counts what lies on each node, beside the space that is taken for what is not there yet, and compares.
+    ///
+    /// # Panics
+    /// When they differ.
+    pub(super) fn check<'a>(&self, taken: impl Iterator<Item = (ItemId, &'a ItemDistribution)>) {
+        let mut counted = vec![0u64; self.fill.len()];
+        let mut count = |item: ItemId, layout: &ItemDistribution| {
+            let each = layout.each(self.bytes(item));
+            for node in layout.nodes.iter() {
+                counted[node.at()] += each;
+            }
+        };
+        for (item, (_, layouts)) in (0..).map(ItemId).zip(&self.items) {
+            layouts.iter().for_each(|layout| count(item, layout));
+        }
+        taken.for_each(|(item, layout)| count(item, layout));
+        assert_eq!(self.fill, counted, "bytes on nodes");
+        assert_eq!(self.all, counted.iter().sum::<u64>(), "bytes on all nodes");
     }
 }

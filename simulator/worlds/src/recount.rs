@@ -1,0 +1,31 @@
+//! What the accounts of the simulated world say, counted again.
+
+use crate::simulation::Simulation;
+use std::collections::BTreeMap;
+use tarn_types::id::{TierRef, TransferId};
+use tarn_types::part::Place;
+
+/// Where there are more transfers or replicas than this, they are not counted: it is done after each event.
+const MOST: usize = 256;
+
+impl Simulation {
+    /// Counts what replicas, partitions and transfers take of tiers and links, and compares it with the accounts.
+    ///
+    /// # Panics
+    /// When they differ: something was given back twice, or is never given back.
+    pub(crate) fn check_accounts(&self) {
+        if self.moving.len() > MOST || self.store.replicas().nth(MOST).is_some() {
+            return;
+        }
+        let mut coming: BTreeMap<TierRef, u64> = BTreeMap::new();
+        for moving in self.moving.values() {
+            if let Place::Node(spot) = moving.order.to {
+                *coming.entry(spot).or_default() += moving.space;
+            }
+        }
+        self.store.check(&coming);
+        let moves = self.moving.values().filter(|m| m.moved.is_none());
+        let moves: Vec<TransferId> = moves.map(|m| m.order.id).collect();
+        self.network.check(&self.cluster, &moves);
+    }
+}
