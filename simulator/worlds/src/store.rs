@@ -154,7 +154,10 @@ impl SimulatedStorage {
             match (&place, &old) {
                 (Place::Node(spot), Some(old)) => {
                     let at = (part, old.key.clone(), *spot);
-                    self.returned.insert(at, old.stored);
+                    // What had the same key there was replaced.
+                    if let Some(replaced) = self.returned.insert(at, old.stored) {
+                        self.release(*spot, replaced);
+                    }
                 }
                 (Place::External(_), _) if same => self.publish(part, place),
                 _ => {}
@@ -186,7 +189,10 @@ impl SimulatedStorage {
             };
             places.retain(|place| match place {
                 Place::Node(spot) if spot.node == node => {
-                    taken.push(whole(*part, &info.key, *spot, info.stored));
+                    // The node does not report those of other workflows.
+                    if !self.others.remove(&(*part, *spot)) {
+                        taken.push(whole(*part, &info.key, *spot, info.stored));
+                    }
                     false
                 }
                 _ => true,
@@ -262,5 +268,96 @@ impl SimulatedStorage {
             assert_eq!(fill.used, counted, "bytes on {spot:?}");
             assert!(fill.peak >= fill.used, "the most that was on {spot:?}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tarn_types::cluster::{Host, Link, Node, Tier};
+    use tarn_types::id::DataId;
+    use tarn_types::part::PartClass;
+
+    const SPOT: TierRef = TierRef {
+        node: NodeId(0),
+        tier: TierId(0),
+    };
+    const PART: PartRef = PartRef {
+        data: DataId(0),
+        version: 0,
+        origin: 0,
+        seq: 0,
+    };
+
+    fn store() -> SimulatedStorage {
+        let link = Link {
+            read: 0,
+            write: 0,
+            latency: 0,
+            streams: 1,
+            emulated: false,
+        };
+        SimulatedStorage::new(&Cluster {
+            hosts: vec![Host {
+                name: "h".into(),
+                cores: 1,
+                memory: 1,
+                sockets: Vec::new(),
+                draw: Default::default(),
+            }],
+            nodes: vec![Node {
+                name: "n".into(),
+                host: 0,
+                cores: 1,
+                memory: 1,
+                gpus: 0,
+                tiers: vec![Tier {
+                    name: "t".into(),
+                    root: "/t".into(),
+                    capacity: 100,
+                    read: 1,
+                    write: 1,
+                    lender: None,
+                }],
+            }],
+            external: link.clone(),
+            peer: link,
+        })
+    }
+
+    fn info(key: &str) -> PartInfo {
+        PartInfo {
+            seq: 0,
+            class: PartClass::Whole,
+            bytes: 10,
+            stored: 10,
+            files: 1,
+            hash: None,
+            key: StoreKey(key.into()),
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_made_again_under_the_same_key_takes_its_space_once() {
+        let mut store = store();
+        for (key, used) in [("a", 10), ("a", 20), ("a", 20), ("b", 20), ("c", 30)] {
+            assert!(store.reserve(SPOT, 10));
+            store.replace(PART, info(key));
+            store.publish(PART, Place::Node(SPOT));
+            store.check(&BTreeMap::new());
+            assert_eq!(store.used(SPOT), used, "after {key}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_back_does_not_report_replicas_of_other_workflows() {
+        let mut store = store();
+        store.know(PART, info("a"));
+        store.publish_others(PART, SPOT);
+        let whole = store.take_node(NodeId(0));
+        assert!(whole.is_empty(), "{whole:?}");
+        store.give_node(NodeId(0), &whole);
+        store.check(&BTreeMap::new());
+        assert_eq!(store.used(SPOT), 0);
     }
 }
