@@ -1,7 +1,7 @@
 //! Variables that programs in Python and R read by a call: `os.environ["NAME"]`, `os.getenv("NAME")`, `Sys.getenv("NAME")`. These spellings
 //! are looked for in every text, because a shell script may hold such a program (`python3 - <<'END'`).
 
-use crate::variables::{VariableRead, is_of_name, without_comment};
+use crate::variable_read::{VariableRead, is_of_name, without_comment};
 use std::collections::BTreeSet;
 
 /// How the calls begin up to the quoted name, and what ends one that has no default.

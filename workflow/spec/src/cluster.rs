@@ -2,10 +2,11 @@
 
 use crate::diag::{Finding, FindingCode, Findings, Rejected, quoted};
 use crate::elsewhere::no_site;
-use crate::lent::{check_clear, check_names, check_partition, check_site_partition};
-use crate::parsed::{Parsed, StepSpans};
+use crate::parsed::Parsed;
+use crate::partition_check::{check_clear, check_names, check_partition, check_site_partition};
 use crate::room::{Rooms, check_space};
-use crate::suggest::did_you_mean;
+use crate::spans::StepSpans;
+use crate::tier_names::unknown_tier;
 use miette::SourceSpan;
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -184,27 +185,6 @@ fn are(n: usize, noun: &str) -> String {
         1 => format!("is 1 {noun}"),
         n => format!("are {n} {noun}s"),
     }
-}
-
-pub(crate) fn unknown_tier(
-    what: &str,
-    tier: &str,
-    span: SourceSpan,
-    tiers: &BTreeSet<&str>,
-) -> Finding {
-    let known = || match tiers.is_empty() {
-        true => "no node has a tier".to_owned(),
-        false => format!(
-            "the tiers are {}",
-            tiers.iter().copied().collect::<Vec<_>>().join(", ")
-        ),
-    };
-    Finding::error(
-        FindingCode::UnknownTier,
-        format!("{what} wants tier {}, which no node has", quoted(tier)),
-    )
-    .at(span, "not a tier of this cluster")
-    .help(did_you_mean(tier, tiers.iter().copied()).unwrap_or_else(known))
 }
 
 const LOWER: &str = "lower it, or run on nodes that offer more; `tarn nodes` lists what they offer";

@@ -159,6 +159,16 @@ pub(crate) fn entry_problem(entry: &str) -> Option<(&'static str, &'static str)>
     }
 }
 
+/// `{item}` in a step that has no items.
+pub(crate) fn item_without_foreach(span: SourceSpan, what: &str) -> Finding {
+    Finding::error(
+        FindingCode::BadItem,
+        format!("`{ITEM}` in {what}, which has no `foreach`"),
+    )
+    .at(span, "there is no item")
+    .help("add `foreach = [...]` or `foreach = \"dataset/*\"`, or name the thing itself")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

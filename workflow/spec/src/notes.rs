@@ -1,7 +1,7 @@
 //! What is worth knowing about a workflow that is accepted.
 
 use crate::diag::{Finding, FindingCode, quoted};
-use crate::parsed::Spans;
+use crate::spans::Spans;
 use miette::SourceSpan;
 use tarn_types::id::DataId;
 use tarn_types::workflow::{Foreach, Keep, KeepPartition, Workflow};

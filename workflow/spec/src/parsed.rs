@@ -7,11 +7,13 @@ use crate::item::Dist;
 use crate::namerule::NameRule;
 use crate::notes;
 use crate::partition::{self, RawPartition};
-use crate::resolve::{Resolved, ResolvedWorkflow, resolve};
+use crate::resolve::{ResolvedWorkflow, resolve};
 use crate::section::{Located, Section, place, value_of};
+use crate::spans::{DataSpans, Spans, StepSpans};
 use crate::step::{self, RawStep};
 use crate::text::SourceFiles;
-use crate::{foreach, graph, paths};
+use crate::versions::Resolved;
+use crate::{foreach_check, graph, paths};
 use miette::SourceSpan;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,49 +32,6 @@ pub struct Parsed {
     pub notes: Vec<Note>,
     pub(crate) source: SourceText,
     pub(crate) spans: Spans,
-}
-
-/// Where the file says what a machine must have.
-#[derive(Debug, Clone)]
-pub(crate) struct Spans {
-    pub(crate) erase: Option<SourceSpan>,
-    pub(crate) data: Vec<DataSpans>,
-    pub(crate) partitions: Vec<PartitionSpans>,
-    pub(crate) steps: Vec<StepSpans>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct DataSpans {
-    pub(crate) size: Option<SourceSpan>,
-    pub(crate) copies: Option<SourceSpan>,
-    pub(crate) tier: Option<SourceSpan>,
-    pub(crate) encrypt: Option<SourceSpan>,
-    pub(crate) elsewhere: Option<SourceSpan>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct PartitionSpans {
-    pub(crate) name: SourceSpan,
-    pub(crate) size: SourceSpan,
-    pub(crate) tier: Option<SourceSpan>,
-    pub(crate) spread: Option<SourceSpan>,
-    pub(crate) keep: Option<SourceSpan>,
-    /// Where each step names it that uses it.
-    pub(crate) steps: Vec<SourceSpan>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct StepSpans {
-    pub(crate) name: SourceSpan,
-    pub(crate) nodes: Option<SourceSpan>,
-    pub(crate) cores: Option<SourceSpan>,
-    pub(crate) memory: Option<SourceSpan>,
-    pub(crate) gpus: Option<SourceSpan>,
-    pub(crate) tier: Option<SourceSpan>,
-    /// Of each use, and whether it asks for `shared`.
-    pub(crate) uses: Vec<(SourceSpan, bool)>,
-    /// What it watches beside what its command names.
-    pub(crate) files: Vec<PathBuf>,
 }
 
 impl Parsed {
@@ -161,7 +120,7 @@ pub(crate) fn check(
     let steps = step::read(&mut out, &top);
     partition::resolve(&mut out, &data, &mut partitions, &steps);
     for step in &steps {
-        foreach::check(&mut out, step);
+        foreach_check::check(&mut out, step);
     }
     if external.is_some() || top.get("external").is_none() {
         check_drains(&mut out, &data, external.is_some());

@@ -3,8 +3,8 @@
 use crate::data::{RawDataset, not_a_table};
 use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::namerule::{NameRule, TIER_NAME};
-use crate::parsed::PartitionSpans;
 use crate::section::{Located, Section, in_order, place, value_of};
+use crate::spans::PartitionSpans;
 use crate::step::RawStep;
 use crate::suggest::did_you_mean;
 use std::collections::HashMap;

@@ -2,24 +2,18 @@
 
 use crate::data::RawDataset;
 use crate::diag::{Finding, FindingCode, Findings, quoted};
+use crate::distribution::distribution;
 use crate::foreach::RawForeach;
 use crate::graph::StepDependency;
-use crate::item::{Dist, RawStepItem};
+use crate::item::RawStepItem;
 use crate::parts::partitions;
 use crate::step::RawStep;
 use crate::suggest::did_you_mean;
-use crate::versions::{edges, makers, versions};
+use crate::versions::{Resolved, edges, makers, versions};
 use miette::SourceSpan;
 use std::collections::HashMap;
 use tarn_types::id::{DataId, StepId};
-use tarn_types::workflow::{DatasetUse, Distribution, Foreach, Role, VersionPartitioning};
-
-/// What a step's items and `after` mean.
-pub(crate) struct Resolved {
-    pub(crate) uses: Vec<DatasetUse>,
-    pub(crate) after: Vec<(StepId, SourceSpan)>,
-    pub(crate) foreach: Option<Foreach>,
-}
+use tarn_types::workflow::{Role, VersionPartitioning};
 
 /// Everything resolved: the steps, how each dataset is divided, and the edges of the graph by step.
 pub(crate) struct ResolvedWorkflow {
@@ -139,51 +133,6 @@ fn used_twice(step: &RawStep, first: &RawStepItem, again: &RawStepItem) -> Findi
     .at(again.span, "again here")
     .at(first.span, "first here")
     .help(hint)
-}
-
-/// How an item lies over the step's nodes.
-pub(crate) fn distribution(step: &RawStep, item: &RawStepItem) -> Result<Distribution, Finding> {
-    let what = quoted(&step.name.value);
-    if item.dist == Some(Dist::Gather) && item.role != Role::In {
-        return Err(Finding::error(
-            FindingCode::BadDistribution,
-            format!("step {what} cannot gather what it writes"),
-        )
-        .at(item.span, "`gather` is for `in`")
-        .help(format!(
-            "write \"{}:single\": the step's first node has all of it",
-            item.name
-        )));
-    }
-    if step.nodes() == 1 {
-        return Ok(Distribution::Single);
-    }
-    match item.dist {
-        Some(Dist::Single | Dist::Gather) => Ok(Distribution::Single),
-        Some(Dist::Scatter) => Ok(Distribution::Scatter),
-        Some(Dist::Broadcast) => Ok(Distribution::Broadcast),
-        Some(Dist::Shared) => Ok(Distribution::Shared),
-        None if item.role == Role::In => Ok(Distribution::Broadcast),
-        None => {
-            let name = &item.name;
-            let mut problem = Finding::error(
-                FindingCode::BadDistribution,
-                format!(
-                    "step {what} does not say how {} is divided over its {} nodes",
-                    quoted(name),
-                    step.nodes()
-                ),
-            )
-            .at(item.span, "needs a distribution");
-            if let Some(nodes) = &step.nodes {
-                problem = problem.at(nodes.span, "several nodes");
-            }
-            Err(problem.help(format!(
-                "write \"{name}:scatter\" (each node has its ranks' part), \"{name}:single\" (the first node has it) or \
-                 \"{name}:broadcast\" (every node makes the same)"
-            )))
-        }
-    }
 }
 
 fn entries_of(out: &mut Findings, step: &RawStep, names: &DatasetNameIndex<'_>) -> Option<DataId> {

@@ -2,7 +2,8 @@
 //! what else lies there, pre-images and second copies, is not reckoned: it may be moved away.
 
 use crate::diag::{Finding, FindingCode, Findings, quoted};
-use crate::parsed::{Parsed, StepSpans};
+use crate::parsed::Parsed;
+use crate::spans::StepSpans;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::cluster::{Cluster, Node};
 use tarn_types::id::DataId;

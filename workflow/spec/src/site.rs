@@ -1,7 +1,7 @@
 //! The files of a simulated site: the machine (docs/reference/cluster-file.md) and what is submitted to it
 //! (docs/reference/workload-file.md).
 //!
-//! Reading order: `machine`, `read` (which file is what), `mix`, `jobs` and `connect` (workload.toml), `swf` with `model`
+//! Reading order: `machine`, `read` (which file is what), `reader` (their files), `mix`, `jobs` and `connect` (workload.toml), `swf` with `model`
 //! (traces of batch jobs), `wfformat`, `instance` and `files` (recorded workflows), `steps` (workflow files of tarn), `draft` and
 //! `ways` (a workflow before it is submitted).
 
@@ -18,7 +18,10 @@ mod mix;
 mod model;
 mod open;
 mod random;
+mod raw_jobs;
 mod read;
+mod reader;
+mod recorded;
 mod steps;
 mod swf;
 mod values;
@@ -29,6 +32,7 @@ pub use gather::{Loaded, MAX_SITE_ITEMS, MAX_SITE_JOBS};
 pub use machine::parse_machine;
 pub use model::DataModel;
 pub use open::{MAX_TRACE_BYTES, ReadFile};
-pub use read::{ReadOptions, read_workload, read_workloads};
+pub use read::{read_workload, read_workloads};
+pub use reader::ReadOptions;
 pub use swf::TraceOptions;
 pub use ways::{FlowOptions, SubmitWay};

@@ -2,7 +2,7 @@
 
 use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::foreach::{self, RawForeach};
-use crate::item::{self, ITEM, RawStepItem};
+use crate::item::{self, ITEM, RawStepItem, item_without_foreach};
 use crate::namerule::{NameRule, TIER_NAME};
 use crate::section::{Located, Section, in_order, kind, no_nul, place, value_of};
 use miette::SourceSpan;
@@ -454,16 +454,6 @@ fn env(out: &mut Findings, section: &Section<'_>) -> BTreeMap<String, String> {
         }
     }
     env
-}
-
-/// `{item}` in a step that has no items.
-pub(crate) fn item_without_foreach(span: SourceSpan, what: &str) -> Finding {
-    Finding::error(
-        FindingCode::BadItem,
-        format!("`{ITEM}` in {what}, which has no `foreach`"),
-    )
-    .at(span, "there is no item")
-    .help("add `foreach = [...]` or `foreach = \"dataset/*\"`, or name the thing itself")
 }
 
 fn check_variable(out: &mut Findings, key: &Located<&str>, what: &str) -> bool {

@@ -3,46 +3,15 @@
 
 use crate::calls::{self, is_program};
 use crate::code;
+use crate::schedulers::{SCHEDULERS, SET, is_of_scheduler, remedy, scheduler};
 use crate::suggest::did_you_mean;
-use crate::variables::{VariableRead, is_shell, reads, set_in};
+use crate::variable_read::VariableRead;
+use crate::variables::{is_shell, reads, set_in};
 use std::collections::BTreeSet;
 use tarn_types::id::StepId;
 use tarn_types::shell::{BASH, OWN_JOB};
 use tarn_types::workflow::{Step, Workflow};
 
-/// What tarn sets itself: docs/guide/sbatch-scripts.md, "Without Slurm".
-pub(crate) const SET: &[&str] = &[
-    "SLURM_JOB_ID",
-    "SLURM_JOBID",
-    "SLURM_JOB_NAME",
-    "SLURM_NNODES",
-    "SLURM_JOB_NUM_NODES",
-    "SLURM_JOB_NODELIST",
-    "SLURM_NODELIST",
-    "SLURM_NTASKS",
-    "SLURM_NPROCS",
-    "SLURM_TASKS_PER_NODE",
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_CPUS_ON_NODE",
-    "SLURM_JOB_CPUS_PER_NODE",
-    "SLURM_NODEID",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_SUBMIT_DIR",
-    "SLURM_SUBMIT_HOST",
-    "SLURMD_NODENAME",
-    "SLURM_JOB_UID",
-    "SLURM_JOB_USER",
-    "SLURM_TMPDIR",
-];
-/// Variables of schedulers, and what these are called.
-const SCHEDULERS: [(&str, &str); 5] = [
-    ("SLURM_", "Slurm"),
-    ("SLURMD_", "Slurm"),
-    ("SBATCH_", "Slurm"),
-    ("PBS_", "PBS"),
-    ("LSB_", "LSF"),
-];
 /// What all variables of tarn begin with.
 const OURS: &str = "TARN_";
 /// Those that every step has, or may have.
@@ -64,19 +33,6 @@ const OF_EACH_STEP: &[&str] = &[
     "TARN_STEP_SOCKET",
     OWN_JOB,
 ];
-
-/// The scheduler whose variable it is; Slurm for any other.
-pub(crate) fn scheduler(name: &str) -> &'static str {
-    let mut all = SCHEDULERS.iter();
-    all.find(|(prefix, _)| name.starts_with(prefix))
-        .map_or("Slurm", |(_, scheduler)| scheduler)
-}
-
-pub(crate) fn is_of_scheduler(name: &str) -> bool {
-    SCHEDULERS
-        .iter()
-        .any(|(prefix, _)| name.starts_with(prefix))
-}
 
 /// A text that a step runs: its `prelude`, its `run`, or a file that these name.
 #[derive(Debug, Clone)]
@@ -170,17 +126,6 @@ impl UnsetVariable {
     /// What to do about it, for one of a scheduler.
     pub fn remedy(&self) -> String {
         remedy(&self.name, self.is_call)
-    }
-}
-
-pub(crate) fn remedy(name: &str, is_call: bool) -> String {
-    match is_call {
-        true => format!(
-            "give the call a default value that does no harm, or set `{name}` before `tarn run`"
-        ),
-        false => format!(
-            "give it a value that does no harm, such as `${{{name}:-none}}`, or set it before `tarn run`"
-        ),
     }
 }
 

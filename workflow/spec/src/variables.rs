@@ -2,6 +2,7 @@
 //! and what is not: docs/reference/workflow-file.md, "Variables that nobody sets".
 
 use crate::calls::{calls, is_program, set_by_calls};
+use crate::variable_read::{VariableRead, is_of_name, without_comment};
 use std::collections::{BTreeSet, HashMap};
 
 /// Programs that read `$NAME` as a shell does.
@@ -12,30 +13,6 @@ const SHELLS: &[&str] = &[
 const ENDINGS: &[&str] = &[
     "sh", "bash", "dash", "ksh", "zsh", "env", "sbatch", "slurm", "job",
 ];
-
-/// A variable that is read as `$NAME` or `${NAME...}`, or by a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct VariableRead<'s> {
-    pub(crate) name: &'s str,
-    /// Where, in bytes: `$NAME`, `${NAME`, `"NAME`.
-    pub(crate) at: usize,
-    /// What is to be done if it is not set is said there: `${NAME:-...}`, `${NAME+...}`, `${NAME:?...}`.
-    pub(crate) has_default: bool,
-    /// It is only asked whether it is empty or there: `-n "$NAME"`, `-z "$NAME"`, `if os.getenv("NAME")`.
-    pub(crate) is_test: bool,
-    /// Not read by this script, but perhaps by what it starts or writes: `\$NAME`, or a here-document with a quoted delimiter.
-    pub(crate) is_literal: bool,
-    /// By a call of a program in Python or R, not by a `$`.
-    pub(crate) is_call: bool,
-}
-
-impl VariableRead<'_> {
-    /// Bytes of it in the text.
-    pub(crate) fn len(&self, text: &str) -> usize {
-        let braced = text[self.at..].starts_with("${");
-        self.name.len() + if braced { 2 } else { 1 }
-    }
-}
 
 /// Every read in a text, in its order; comments are left out.
 pub(crate) fn reads(text: &str) -> Vec<VariableRead<'_>> {
@@ -111,10 +88,6 @@ pub(crate) fn is_shell(name: &str, text: &str) -> bool {
         Some((_, ending)) => ENDINGS.contains(&ending),
         None => true,
     }
-}
-
-pub(crate) fn is_of_name(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_'
 }
 
 /// The name behind a `$`, whether it stands in braces, and what follows it.
@@ -235,26 +208,6 @@ impl<'s> HereDocumentIndex<'s> {
             .get(document.delimiter)
             .is_some_and(|last| *last >= start)
     }
-}
-
-/// A line up to a `#` at the begin of a word, outside of quotes that begin in the line.
-pub(crate) fn without_comment(line: &str) -> &str {
-    let mut quote = None;
-    let mut before = ' ';
-    let mut letters = line.char_indices();
-    while let Some((at, c)) = letters.next() {
-        match (quote, c) {
-            (None, '#') if before.is_whitespace() || before == ';' => return &line[..at],
-            (None, '\'' | '"') => quote = Some(c),
-            (Some(open), c) if c == open => quote = None,
-            (None | Some('"'), '\\') => {
-                letters.next();
-            }
-            _ => {}
-        }
-        before = c;
-    }
-    line
 }
 
 #[cfg(test)]

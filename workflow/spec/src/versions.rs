@@ -2,17 +2,24 @@
 
 use crate::data::RawDataset;
 use crate::diag::{Finding, FindingCode, Findings, quoted};
+use crate::distribution::distribution;
 use crate::elsewhere::made_elsewhere;
 use crate::foreach::RawForeach;
 use crate::graph::{DependencyReason, StepDependency};
 use crate::item::RawStepItem;
-use crate::resolve::{Resolved, distribution};
 use crate::section::value_of;
 use crate::step::RawStep;
 use miette::SourceSpan;
 use tarn_types::bounds;
 use tarn_types::id::{DataId, StepId};
 use tarn_types::workflow::{DatasetUse, Distribution, Foreach, Role};
+
+/// What a step's items and `after` mean.
+pub(crate) struct Resolved {
+    pub(crate) uses: Vec<DatasetUse>,
+    pub(crate) after: Vec<(StepId, SourceSpan)>,
+    pub(crate) foreach: Option<Foreach>,
+}
 
 /// Who makes the versions of a dataset.
 #[derive(Default)]

@@ -2,8 +2,9 @@
 
 use super::shifted;
 use crate::diag::{Finding, FindingCode};
-use crate::unset::{SET, is_of_scheduler, remedy, scheduler};
-use crate::variables::{VariableRead, reads, set_in};
+use crate::schedulers::{SET, is_of_scheduler, remedy, scheduler};
+use crate::variable_read::VariableRead;
+use crate::variables::{reads, set_in};
 use std::collections::BTreeSet;
 use std::ops::Range;
 

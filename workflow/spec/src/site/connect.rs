@@ -3,7 +3,7 @@
 use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::section::{Located, value_of};
 use crate::site::draft::{WorkflowDraft, way_round};
-use crate::site::jobs::{RawJob, RawWorkItem};
+use crate::site::raw_jobs::{RawJob, RawWorkItem};
 use crate::suggest::did_you_mean;
 use miette::SourceSpan;
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 
 use crate::diag::{FindingCode, quoted};
 use crate::site::draft::WorkflowDraft;
-use crate::site::instance::{Checks, MAX_BYTES, RecordedWorkflow};
+use crate::site::recorded::{Checks, MAX_BYTES, RecordedWorkflow};
 use std::collections::{BTreeMap, HashMap};
 use tarn_types::site::{Input, Item, ItemId, Spread, WorkItem};
 

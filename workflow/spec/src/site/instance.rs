@@ -1,9 +1,10 @@
 //! A recorded workflow as jobs and items: one job a task; files of one producer that the same tasks read are one item.
 
-use crate::diag::{Finding, FindingCode, Findings, quoted};
+use crate::diag::{FindingCode, Findings, quoted};
 use crate::site::alone::Alone;
 use crate::site::draft::{DraftJob, MAX_TIME, WorkflowDraft, plain_job, usual_limit, way_round};
 use crate::site::files::{files, group};
+use crate::site::recorded::{Checks, MAX_BYTES, RecordedTask, RecordedWorkflow};
 use crate::site::ways::FlowOptions;
 use miette::SourceSpan;
 use std::collections::HashMap;
@@ -13,65 +14,8 @@ use tarn_types::units::{Nanos, SECOND};
 
 /// Seconds that a task may take.
 const MAX_SECONDS: f64 = (MAX_TIME / SECOND) as f64;
-/// Bytes that a file may have: sums fit into 64 bits.
-pub(crate) const MAX_BYTES: f64 = 1e18;
 /// Cores of a task.
 const MAX_CORES: f64 = 65_536.0;
-
-/// What the versions of the format have in common.
-#[derive(Default)]
-pub(crate) struct RecordedWorkflow {
-    pub(crate) tasks: Vec<RecordedTask>,
-    /// Files with their sizes.
-    pub(crate) files: Vec<(String, f64)>,
-    /// Each task says how large its files are (version 1.4): the largest counts.
-    pub(crate) sizes_may_differ: bool,
-}
-
-/// A task as recorded.
-pub(crate) struct RecordedTask {
-    pub(crate) id: String,
-    /// Another name by which it may be referred to.
-    pub(crate) alias: Option<String>,
-    pub(crate) runtime: Option<f64>,
-    pub(crate) cores: Option<f64>,
-    pub(crate) memory: Option<f64>,
-    pub(crate) parents: Vec<String>,
-    pub(crate) children: Vec<String>,
-    pub(crate) inputs: Vec<String>,
-    pub(crate) outputs: Vec<String>,
-}
-
-/// Collects findings about names: the place is where a name is first mentioned.
-pub(crate) struct Checks<'c> {
-    out: &'c mut Findings,
-    whole: SourceSpan,
-}
-
-impl Checks<'_> {
-    pub(crate) fn report(&mut self, code: FindingCode, message: String, name: &str, help: &str) {
-        let span = match self.out.is_full() {
-            true => self.whole,
-            false => self.out.find(self.whole, &format!("\"{name}\"")),
-        };
-        let finding = Finding::error(code, message).at(span, "first named here");
-        self.out.add(finding.help(help));
-    }
-
-    /// A number from 0 to `most`; 0, reported, if it is none.
-    pub(crate) fn number(&mut self, value: f64, most: f64, what: &str, name: &str) -> f64 {
-        if (0.0..=most).contains(&value) {
-            return value;
-        }
-        self.report(
-            FindingCode::BadValue,
-            format!("{what} of {} is {value}", quoted(name)),
-            name,
-            &format!("it must be from 0 to {most:e}: the record is damaged"),
-        );
-        0.0
-    }
-}
 
 /// Makes a draft of a recorded workflow and appends what was assumed to `notes`. Problems go to `out`.
 pub(crate) fn build(

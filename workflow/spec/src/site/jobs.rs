@@ -8,7 +8,8 @@ use crate::site::connect::{check_data, check_edges, connect, submissions};
 use crate::site::draft::{DraftJob, LEAST_LIMIT, WorkflowDraft, plain_job};
 use crate::site::gather::Gather;
 use crate::site::machine::MODES;
-use crate::site::read::ReadOptions;
+use crate::site::raw_jobs::{RawJob, RawWorkItem};
+use crate::site::reader::ReadOptions;
 use crate::site::values::{NAME, NumberedTable, unique};
 use std::collections::BTreeMap;
 use tarn_types::bounds;
@@ -23,28 +24,6 @@ const JOB_KEYS: &[&str] = &[
 const SPREADS: &[(&str, Spread)] = &[("share", Spread::Share), ("whole", Spread::Whole)];
 /// Cores and GPUs of one node.
 const MAX_PER_NODE: u32 = 65_536;
-
-/// Data as written.
-pub(crate) struct RawWorkItem {
-    pub(crate) name: Located<String>,
-    pub(crate) bytes: u64,
-    pub(crate) outside: bool,
-    pub(crate) keep: bool,
-    pub(crate) spread: Spread,
-}
-
-/// A job as written.
-pub(crate) struct RawJob {
-    pub(crate) name: Located<String>,
-    pub(crate) flow: Option<Located<String>>,
-    pub(crate) arrives: Option<Located<Time>>,
-    pub(crate) draft: DraftJob,
-    /// No limit is written.
-    pub(crate) no_limit: bool,
-    pub(crate) reads: Vec<Located<String>>,
-    pub(crate) writes: Vec<Located<String>>,
-    pub(crate) after: Vec<Located<String>>,
-}
 
 /// Jobs that make sense.
 pub(crate) struct Inline {

@@ -8,7 +8,7 @@ use crate::site::draft::MAX_TIME;
 use crate::site::jobs;
 use crate::site::model::DataModel;
 use crate::site::random::WorkloadRandom;
-use crate::site::read::{IncludeError, ReadOptions, WorkloadReader, flow_name};
+use crate::site::reader::{IncludeError, ReadOptions, WorkloadReader, flow_name};
 use crate::site::steps::ASSUMED_ENTRIES;
 use crate::site::swf::TraceOptions;
 use crate::site::values::{NAME, NumberedTable};

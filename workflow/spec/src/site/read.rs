@@ -1,31 +1,15 @@
 //! Workloads from files of any kind.
 
-use crate::diag::{Finding, FindingCode, Rejected};
+use crate::diag::Rejected;
 use crate::site::alone::Alone;
 use crate::site::document::rejected;
-use crate::site::draft::WorkflowDraft;
 use crate::site::gather::{Gather, Loaded};
 use crate::site::mix::read_mix;
 use crate::site::open::{ReadFile, WorkloadFileContent, WorkloadFormat};
-use crate::site::steps::{self, ASSUMED_ENTRIES};
-use crate::site::swf::{TraceMachine, TraceOptions, read_trace};
-use crate::site::ways::FlowOptions;
-use crate::site::wfformat;
+use crate::site::reader::{ReadOptions, WorkloadReader, flow_name, is_flow};
+use crate::site::steps::ASSUMED_ENTRIES;
 use std::path::Path;
 use tarn_types::site::Machine;
-use tarn_types::units::Time;
-use toml::de::DeTable;
-
-/// How files are read; what a workload file says itself goes before.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct ReadOptions {
-    /// Traces of batch jobs.
-    pub trace: TraceOptions,
-    /// Workflows.
-    pub flow: FlowOptions,
-    /// When a trace begins, or a workflow comes.
-    pub arrives: Time,
-}
 
 /// Reads the workload of one file for a machine. What the file is, its content says: a trace (Standard Workload Format),
 /// a recorded workflow (WfFormat), each plain or compressed; a workflow file of tarn; or a workload file, which mixes
@@ -59,167 +43,38 @@ pub fn read_workloads(
         gather: Gather::default(),
     };
     for path in paths {
-        source.file(path, options)?;
+        add_file(&mut source, path, options)?;
     }
     Ok(source.gather.finish())
 }
 
-/// What is read, and into what.
-pub(crate) struct WorkloadReader<'s> {
-    pub(crate) machine: &'s Machine,
-    pub(crate) alone: Alone,
-    read: &'s ReadFile<'s>,
-    pub(crate) gather: Gather,
-}
-
-/// Why a file that another names gives nothing.
-pub(crate) enum IncludeError {
-    /// Of the place where it is named.
-    Here(Finding),
-    /// Of the file itself.
-    There(Rejected),
-}
-
-impl WorkloadReader<'_> {
-    fn file(&mut self, path: &Path, options: &ReadOptions) -> Result<(), Rejected> {
-        let name = path.display().to_string();
-        let of_file = |finding| rejected(&name, finding);
-        let opened = WorkloadFileContent::read(self.read, path).map_err(of_file)?;
-        if opened.kind().map_err(of_file)? == WorkloadFormat::Trace {
-            return self
-                .trace_of(&opened, &name, &options.trace, options.arrives)
-                .map_err(of_file);
-        }
-        let text = opened.text().map_err(of_file)?;
-        if is_flow(&opened, &text) {
-            let mut draft = self.draft_of(path, &opened, &text, &options.flow, ASSUMED_ENTRIES)?;
-            self.gather
-                .check_workload_size(draft.jobs.len(), draft.items.len())
-                .map_err(of_file)?;
-            let order = draft.order().unwrap_or_default();
-            options.flow.submit.apply(&mut draft, &order);
-            self.gather.flow(&draft, &flow_name(path), options.arrives);
-            return Ok(());
-        }
-        read_mix(self, path, &name, &text, options)
+/// Adds what one file holds, whatever that is.
+fn add_file(
+    source: &mut WorkloadReader<'_>,
+    path: &Path,
+    options: &ReadOptions,
+) -> Result<(), Rejected> {
+    let name = path.display().to_string();
+    let of_file = |finding| rejected(&name, finding);
+    let opened = WorkloadFileContent::read(source.read, path).map_err(of_file)?;
+    if opened.kind().map_err(of_file)? == WorkloadFormat::Trace {
+        return source
+            .trace_of(&opened, &name, &options.trace, options.arrives)
+            .map_err(of_file);
     }
-
-    /// Adds a trace that another file names.
-    pub(crate) fn trace(
-        &mut self,
-        path: &Path,
-        options: &TraceOptions,
-        arrives: Time,
-    ) -> Result<(), IncludeError> {
-        let name = path.display().to_string();
-        let opened = WorkloadFileContent::read(self.read, path).map_err(IncludeError::Here)?;
-        if opened.kind().map_err(IncludeError::Here)? != WorkloadFormat::Trace {
-            let message = format!("`{name}` is no trace");
-            return Err(IncludeError::Here(Finding::error(FindingCode::BadValue, message).help(
-                "a trace is in the Standard Workload Format: a line a job, 18 numbers in each; workflows go into `[[workflow]]`",
-            )));
-        }
-        self.trace_of(&opened, &name, options, arrives)
-            .map_err(IncludeError::Here)
+    let text = opened.text().map_err(of_file)?;
+    if is_flow(&opened, &text) {
+        let mut draft = source.draft_of(path, &opened, &text, &options.flow, ASSUMED_ENTRIES)?;
+        source
+            .gather
+            .check_workload_size(draft.jobs.len(), draft.items.len())
+            .map_err(of_file)?;
+        let order = draft.order().unwrap_or_default();
+        options.flow.submit.apply(&mut draft, &order);
+        source
+            .gather
+            .flow(&draft, &flow_name(path), options.arrives);
+        return Ok(());
     }
-
-    fn trace_of(
-        &mut self,
-        opened: &WorkloadFileContent,
-        name: &str,
-        options: &TraceOptions,
-        arrives: Time,
-    ) -> Result<(), Finding> {
-        let target = TraceMachine {
-            nodes: self.machine.nodes(),
-            alone: self.alone,
-        };
-        read_trace(
-            &mut self.gather,
-            name,
-            &mut *opened.lines(),
-            target,
-            options,
-            arrives,
-        )
-    }
-
-    /// The workflow of a file that another names, with its jobs in an order in which they can run.
-    pub(crate) fn draft(
-        &mut self,
-        path: &Path,
-        options: &FlowOptions,
-        entries: u32,
-    ) -> Result<WorkflowDraft, IncludeError> {
-        let opened = WorkloadFileContent::read(self.read, path).map_err(IncludeError::Here)?;
-        let no_flow = || {
-            let message = format!("`{}` is no workflow", path.display());
-            IncludeError::Here(Finding::error(FindingCode::BadValue, message).help(
-                "a workflow is a workflow file of tarn or a recorded instance in WfFormat; traces go into `[[trace]]`",
-            ))
-        };
-        if opened.kind().map_err(IncludeError::Here)? == WorkloadFormat::Trace {
-            return Err(no_flow());
-        }
-        let text = opened.text().map_err(IncludeError::Here)?;
-        if !is_flow(&opened, &text) {
-            return Err(no_flow());
-        }
-        self.draft_of(path, &opened, &text, options, entries)
-            .map_err(IncludeError::There)
-    }
-
-    fn draft_of(
-        &mut self,
-        path: &Path,
-        opened: &WorkloadFileContent,
-        text: &str,
-        options: &FlowOptions,
-        entries: u32,
-    ) -> Result<WorkflowDraft, Rejected> {
-        let name = path.display().to_string();
-        let mut notes = Vec::new();
-        let draft = match opened.kind().map_err(|finding| rejected(&name, finding))? {
-            WorkloadFormat::Json => {
-                wfformat::read_instance(&name, text, options, self.alone, &mut notes)?
-            }
-            WorkloadFormat::Toml | WorkloadFormat::Trace => {
-                let folder = path.parent().unwrap_or(Path::new(""));
-                let parsed = crate::parse(&name, text, folder)?;
-                steps::expand(&parsed.workflow, options, entries, self.alone, &mut notes)
-                    .map_err(|finding| rejected(&name, finding))?
-            }
-        };
-        for note in notes {
-            self.gather.note(format!("{name}: {note}"));
-        }
-        Ok(draft)
-    }
-}
-
-/// Whether a text is a workflow: a recorded one, or a workflow file of tarn, which has steps.
-fn is_flow(opened: &WorkloadFileContent, text: &str) -> bool {
-    match opened.kind() {
-        Ok(WorkloadFormat::Json) => true,
-        _ => DeTable::parse_recoverable(text)
-            .0
-            .get_ref()
-            .contains_key("step"),
-    }
-}
-
-/// The name of a workflow: its file's, without folder and endings.
-pub(crate) fn flow_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // A name stands in one line.
-    let name = name.replace(char::is_control, "?");
-    let bare = name
-        .trim_end_matches(".gz")
-        .trim_end_matches(".json")
-        .trim_end_matches(".toml");
-    if bare.is_empty() {
-        "workflow".into()
-    } else {
-        bare.to_owned()
-    }
+    read_mix(source, path, &name, &text, options)
 }

@@ -1,8 +1,9 @@
 //! Whether the nodes can have the partitions of steps: docs/reference/workflow-file.md, "Partitions".
 
-use crate::cluster::unknown_tier;
 use crate::diag::{Finding, FindingCode, Findings, quoted};
-use crate::parsed::{Parsed, PartitionSpans};
+use crate::parsed::Parsed;
+use crate::spans::PartitionSpans;
+use crate::tier_names::unknown_tier;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
