@@ -273,25 +273,7 @@ fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
     let buddy = section.flag(out, "buddy");
     let Some(word) = word else {
         if section.get("restart").is_none() {
-            without_restart(
-                out,
-                section,
-                "checkpoints",
-                &room,
-                "space for checkpoints that are never used",
-            );
-            without_restart(
-                out,
-                section,
-                "images",
-                &every,
-                "of what is never restarted from",
-            );
-            for key in ["alone", "buddy"] {
-                let stated = section.get(key).map(|v| Located::new(0, place(v)));
-                let label = "for images that are never taken";
-                without_restart(out, section, key, &stated, label);
-            }
+            refuse_without_restart(out, section, &room, &every);
         }
         return None;
     };
@@ -339,6 +321,24 @@ fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
         alone: alone.unwrap_or(false),
         buddy: buddy.unwrap_or(false),
     })
+}
+
+/// Keys that say how a step is restarted, where it is not.
+fn refuse_without_restart(
+    out: &mut Findings,
+    section: &Section<'_>,
+    room: &Option<Located<u64>>,
+    every: &Option<Located<Nanos>>,
+) {
+    let label = "space for checkpoints that are never used";
+    without_restart(out, section, "checkpoints", room, label);
+    let label = "of what is never restarted from";
+    without_restart(out, section, "images", every, label);
+    for key in ["alone", "buddy"] {
+        let stated = section.get(key).map(|v| Located::new(0, place(v)));
+        let label = "for images that are never taken";
+        without_restart(out, section, key, &stated, label);
+    }
 }
 
 fn without_restart(

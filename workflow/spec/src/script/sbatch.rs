@@ -112,9 +112,8 @@ impl SbatchJob {
     ) -> Self {
         let first = text.lines().next().unwrap_or_default();
         let given = options(text, start);
-        let said = |option| given.iter().rev().find(|given| given.option == option);
         let stem = Path::new(script).file_stem().unwrap_or_default();
-        let name = said(SbatchOption::Name).map(|given| given.text.clone());
+        let name = last(&given, SbatchOption::Name).map(|given| given.text.clone());
         let mut job = Self {
             script: script.to_owned(),
             name: step_name(
@@ -146,8 +145,22 @@ impl SbatchJob {
                 .help(hint),
             );
         }
+        let stated = job.add_resources(out, &given);
+        job.add_limits(out, &given);
+        let place = job.place.clone();
+        let file = Path::new(script).file_name().unwrap_or_default();
+        let called = name.unwrap_or_else(|| file.to_string_lossy().into_owned());
+        job.add_environment(out, &given, &called, elements);
+        let run = run_line(script, interpreter, &stated);
+        job.add_key("run", run.into(), &place);
+        job.add_key("name", job.name.clone().into(), &place);
+        job
+    }
+
+    /// Nodes, tasks, cores and GPUs. What of them is stated, as the shell sets variables before a command.
+    fn add_resources(&mut self, out: &mut Findings, given: &[SbatchValue]) -> String {
         let number = |out: &mut Findings, option| {
-            let given = said(option)?;
+            let given = last(given, option)?;
             let number = number(option, &given.text);
             Some((checked(out, given, number)?, given.span.clone()))
         };
@@ -186,25 +199,37 @@ impl SbatchJob {
             ("gpus", gpus),
         ] {
             if let Some((number, span)) = value {
-                job.keys.push((key, number.to_string(), span));
+                self.keys.push((key, number.to_string(), span));
             }
         }
-        if let Some(given) = said(SbatchOption::Memory)
+        stated
+    }
+
+    /// Memory and time.
+    fn add_limits(&mut self, out: &mut Findings, given: &[SbatchValue]) {
+        if let Some(given) = last(given, SbatchOption::Memory)
             && let Some(mib) = checked(out, given, mib(&given.text)).filter(|mib| *mib > 0)
         {
-            job.add_key("memory", format!("{mib} MiB").into(), &given.span);
+            self.add_key("memory", format!("{mib} MiB").into(), &given.span);
         }
-        if let Some(given) = said(SbatchOption::Time)
+        if let Some(given) = last(given, SbatchOption::Time)
             && let Some(Some(seconds)) = checked(out, given, seconds(&given.text))
         {
-            job.add_key("time", format!("{seconds} s").into(), &given.span);
+            self.add_key("time", format!("{seconds} s").into(), &given.span);
         }
-        let place = job.place.clone();
-        let file = Path::new(script).file_name().unwrap_or_default();
-        let called = name.unwrap_or_else(|| file.to_string_lossy().into_owned());
+    }
+
+    /// The variables of the job and of its array, which is a `foreach`.
+    fn add_environment(
+        &mut self,
+        out: &mut Findings,
+        given: &[SbatchValue],
+        called: &str,
+        elements: usize,
+    ) {
         let mut env = vec![("SLURM_JOB_NAME", called.replace("{item}", "item"))];
-        let mut at = place.clone();
-        if let Some(given) = said(SbatchOption::Array)
+        let mut at = self.place.clone();
+        if let Some(given) = last(given, SbatchOption::Array)
             && let Some(all) = checked(out, given, array(&given.text, elements))
         {
             let apart = all.windows(2).map(|two| two[1] - two[0]).min().unwrap_or(1);
@@ -217,29 +242,12 @@ impl SbatchJob {
                 ("SLURM_ARRAY_TASK_STEP", apart.to_string()),
             ]);
             let all = all.iter().map(|id| Value::from(id.to_string())).collect();
-            job.add_key("foreach", Value::Array(all), &given.span);
+            self.add_key("foreach", Value::Array(all), &given.span);
             at = given.span.clone();
         }
         let env = env.into_iter();
         let env = env.map(|(name, value)| (name.to_owned(), Value::from(value)));
-        job.add_key("env", Value::Table(env.collect()), &at);
-        // As the kernel does: a program, and perhaps one argument.
-        let interpreter = interpreter.trim();
-        let (program, argument) = interpreter
-            .split_once(char::is_whitespace)
-            .unwrap_or((interpreter, ""));
-        let mut command = shell_word(program);
-        if !argument.is_empty() {
-            command = format!("{command} {}", shell_word(argument.trim()));
-        }
-        let dash = if script.starts_with('-') { "./" } else { "" };
-        let run = format!(
-            "cd \"$TARN_WORKFLOW_DIR\" && SLURM_SUBMIT_DIR=\"$TARN_WORKFLOW_DIR\" {stated}{command} {}",
-            shell_word(&format!("{dash}{script}"))
-        );
-        job.add_key("run", run.into(), &place);
-        job.add_key("name", job.name.clone().into(), &place);
-        job
+        self.add_key("env", Value::Table(env.collect()), &at);
     }
 
     fn add_key(&mut self, key: &'static str, value: Value, span: &Range<usize>) {
@@ -260,6 +268,29 @@ impl SbatchJob {
         let found = self.keys.iter().find(|(said, _, _)| *said == key);
         found.map_or_else(|| self.place.clone(), |(_, _, span)| span.clone())
     }
+}
+
+/// What is given for an option: the last counts.
+fn last(given: &[SbatchValue], option: SbatchOption) -> Option<&SbatchValue> {
+    given.iter().rev().find(|given| given.option == option)
+}
+
+/// The command that runs a script with its interpreter, `stated` before it.
+fn run_line(script: &str, interpreter: &str, stated: &str) -> String {
+    // As the kernel does: a program, and perhaps one argument.
+    let interpreter = interpreter.trim();
+    let (program, argument) = interpreter
+        .split_once(char::is_whitespace)
+        .unwrap_or((interpreter, ""));
+    let mut command = shell_word(program);
+    if !argument.is_empty() {
+        command = format!("{command} {}", shell_word(argument.trim()));
+    }
+    let dash = if script.starts_with('-') { "./" } else { "" };
+    format!(
+        "cd \"$TARN_WORKFLOW_DIR\" && SLURM_SUBMIT_DIR=\"$TARN_WORKFLOW_DIR\" {stated}{command} {}",
+        shell_word(&format!("{dash}{script}"))
+    )
 }
 
 /// The value of an option, or a problem where it has none.

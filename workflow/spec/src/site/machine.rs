@@ -121,15 +121,7 @@ fn rates(out: &mut Findings, section: &Section<'_>, read: &str, write: &str) -> 
     }
 }
 
-fn island(
-    out: &mut Findings,
-    (number, table, span): NumberedTable<'_>,
-) -> (Located<String>, Island) {
-    let what = match table.get("name").and_then(|n| n.get_ref().as_str()) {
-        Some(name) => format!("island {}", quoted(name)),
-        None => format!("island {number}"),
-    };
-    let section = Section::new(out, table, span, what, "an island", ISLAND_KEYS);
+fn island_name(out: &mut Findings, section: &Section<'_>) -> Located<String> {
     let name = section.name(
         out,
         "name",
@@ -138,7 +130,7 @@ fn island(
             ..NAME
         },
     );
-    let name = name.unwrap_or_else(|| Located::new("node".into(), span));
+    let name = name.unwrap_or_else(|| Located::new("node".into(), section.span));
     if name.value.ends_with(|c: char| c.is_ascii_digit()) {
         out.add(
             Finding::error(
@@ -151,6 +143,38 @@ fn island(
             ),
         );
     }
+    name
+}
+
+/// The usual temperature of an island's nodes, in degrees Celsius.
+fn temperature(out: &mut Findings, section: &Section<'_>) -> f64 {
+    let temperature = section.measure(out, "temperature", CELSIUS, "\"22 C\"");
+    if let Some(cold) = temperature.filter(|t| *t < ABSOLUTE_ZERO) {
+        out.add(
+            Finding::error(
+                FindingCode::BadValue,
+                format!("`temperature` of {} is {cold} C", section.what),
+            )
+            .at(
+                section.get("temperature").map_or(section.span, place),
+                "below absolute zero",
+            )
+            .help("give the node's usual temperature, such as \"22 C\""),
+        );
+    }
+    temperature.unwrap_or(USUAL_TEMPERATURE)
+}
+
+fn island(
+    out: &mut Findings,
+    (number, table, span): NumberedTable<'_>,
+) -> (Located<String>, Island) {
+    let what = match table.get("name").and_then(|n| n.get_ref().as_str()) {
+        Some(name) => format!("island {}", quoted(name)),
+        None => format!("island {number}"),
+    };
+    let section = Section::new(out, table, span, what, "an island", ISLAND_KEYS);
+    let name = island_name(out, &section);
     section.require(out, "nodes", "8");
     section.require(out, "cores", "16");
     let count = |out: &mut Findings, key, least| {
@@ -171,20 +195,7 @@ fn island(
             .help("`cores` counts those of the whole node; every socket has as many"),
         );
     }
-    let temperature = section.measure(out, "temperature", CELSIUS, "\"22 C\"");
-    if let Some(cold) = temperature.filter(|t| *t < ABSOLUTE_ZERO) {
-        out.add(
-            Finding::error(
-                FindingCode::BadValue,
-                format!("`temperature` of {} is {cold} C", section.what),
-            )
-            .at(
-                section.get("temperature").map_or(section.span, place),
-                "below absolute zero",
-            )
-            .help("give the node's usual temperature, such as \"22 C\""),
-        );
-    }
+    let temperature = temperature(out, &section);
     let link = section.table(out, "link", &["read", "write"], "{ read = \"10 GB/s\" }");
     let island = Island {
         name: name.value.clone(),
@@ -199,7 +210,7 @@ fn island(
             mode: section.word(out, "mode", MODES).unwrap_or_default(),
             mode_change: mode_change(out, &section),
             power: power(out, &section),
-            temperature: temperature.unwrap_or(USUAL_TEMPERATURE),
+            temperature,
         },
     };
     (name, island)
