@@ -321,7 +321,9 @@ impl Network {
                 };
                 for resource in over {
                     if let Some((free, n)) = left.get_mut(resource) {
-                        *free = free.saturating_sub(share);
+                        // Nobody's share is less: each of its flows gets that much.
+                        debug_assert!(*free >= share, "{resource:?} has no {share} left");
+                        *free -= share;
                         sub(n, 1, "flows that share a resource");
                     }
                 }

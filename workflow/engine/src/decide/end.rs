@@ -4,6 +4,7 @@ use super::Decide;
 use crate::data::PartReplicaState;
 use crate::state::RunStopReason;
 use std::collections::BTreeMap;
+use tarn_types::account::sub;
 use tarn_types::action::{Do, Outcome, Subject};
 use tarn_types::id::{DataId, StepId};
 use tarn_types::part::Place;
@@ -89,7 +90,11 @@ impl Decide<'_> {
             // How many of its open instances need what failed; of a step that is not bound: all.
             let of_step = blocked.iter().filter(|(id, _)| id.step == step);
             let open = self.state.open_instances(step);
-            let not_started = open.map(|all| all.saturating_sub(of_step.clone().count() as u64));
+            let need_it = of_step.clone().count() as u64;
+            let not_started = open.map(|mut all| {
+                sub(&mut all, need_it, "open instances");
+                all
+            });
             let cause = match not_started {
                 Some(_) => of_step.map(|(_, cause)| cause).next(),
                 None => needs.get(&step),
@@ -98,7 +103,7 @@ impl Decide<'_> {
                 (Some(&needs), Reason::AfterFailure { about }) => Reason::NotRun {
                     needs,
                     not_started: not_started.filter(|n| *n > 0).map(|instances| NotStarted {
-                        need_it: open.unwrap_or(0).saturating_sub(instances),
+                        need_it,
                         instances,
                         after: *about,
                     }),

@@ -117,7 +117,7 @@ impl Decide<'_> {
         let copied = version.parts.values().filter(|p| self.is_copied(data, p));
         let (copied, parts) = (copied.count(), version.parts.len());
         let is_part = version.sealed && !version.delivered && copied < parts;
-        let (gone, are, they) = match parts.saturating_sub(copied) {
+        let (gone, are, they) = match parts - copied {
             1 => ("other 1".to_owned(), "is", "it was"),
             gone => (format!("other {gone}"), "are", "they were"),
         };

@@ -351,10 +351,10 @@ impl PlannerState {
 
     /// An item that somebody needs lies nowhere: its producer runs again.
     pub(crate) fn make_again(&mut self, id: ItemId) {
-        let Some(item) = self.item_mut(id) else {
+        // Those that wait for one that is being made already know that they lack it.
+        let Some(item) = self.item_mut(id).filter(|i| i.made) else {
             return;
         };
-        debug_assert!(item.made, "item {id} is being made already");
         item.made = false;
         let producer = item.producer;
         for reader in item.readers.clone() {

@@ -143,8 +143,8 @@ mod tests {
     use tarn_types::id::NodeId;
     use tarn_types::policy::{Order, Policy};
     use tarn_types::site::{
-        Island, Item, ItemId, JobNodes, Machine, Mode, NodeKind, NodePowerModel, Rates, Spread,
-        Store, TierKind,
+        Input, Island, Item, ItemId, Job, JobId, JobNodes, Machine, Mode, NodeKind, NodePowerModel,
+        Rates, Spread, Store, TierKind,
     };
 
     const ITEM: ItemId = ItemId(0);
@@ -232,5 +232,52 @@ mod tests {
         let (mut state, nodes) = state();
         state.promise_space(&nodes, 20, true);
         state.check_accounts();
+    }
+
+    fn job(reads: &[ItemId], writes: &[ItemId]) -> Arc<Job> {
+        let input = |item: &ItemId| Input {
+            item: *item,
+            spread: Spread::Share,
+        };
+        Arc::new(Job {
+            flow: None,
+            nodes: 1,
+            cores: 0,
+            memory: 0,
+            gpus: 0,
+            mode: None,
+            limit: 1,
+            expect: 1,
+            after: Vec::new(),
+            continues: None,
+            reads: reads.iter().map(input).collect(),
+            writes: writes.to_vec(),
+        })
+    }
+
+    #[test]
+    fn a_reader_counts_an_item_that_is_lost_once() {
+        let (mut state, nodes) = state();
+        let (made, reader) = (ItemId(1), JobId(1));
+        let item = Item {
+            bytes: 10,
+            outside: false,
+            keep: false,
+        };
+        let jobs = [(JobId(0), job(&[], &[made])), (reader, job(&[made], &[]))];
+        state.submitted(&jobs, &[(made, item)]);
+        state.check_accounts();
+        // As if its producer had run.
+        state.lay(made, &nodes, Spread::Share, None);
+        state.item_mut(made).expect("it is there").made = true;
+        state.job_mut(reader).expect("it is there").lacks = 0;
+        state.ready(reader);
+        state.check_accounts();
+        state.unlay(made, &nodes, Spread::Share);
+        for _ in 0..2 {
+            state.make_again(made);
+            assert_eq!(state.job(reader).map(|j| j.lacks), Some(1));
+            state.check_accounts();
+        }
     }
 }
