@@ -87,7 +87,7 @@ impl Simulation {
         self
     }
 
-    /// Begins at a later time: a run that goes on.
+    /// Begins at a later time: a run that continues.
     pub fn starting_at(mut self, now: Time) -> Self {
         self.network.advance(&self.cluster, now);
         self.now = now;

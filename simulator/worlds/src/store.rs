@@ -146,7 +146,7 @@ impl SimulatedStorage {
         true
     }
 
-    /// A part is made anew. What there is of it on nodes stays until it is removed; outside, only what is the same as before.
+    /// A part is made again. What there is of it on nodes stays until it is removed; outside, only what is the same as before.
     pub(crate) fn replace(&mut self, part: PartRef, info: PartInfo) {
         let old = self.parts.get(&part).cloned();
         let same = old.as_ref().is_some_and(|o| o.hash == info.hash);

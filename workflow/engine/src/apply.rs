@@ -386,7 +386,7 @@ impl EngineState {
         if let Place::Node(spot) = at {
             self.ledger.vacate(*spot, replica.stored);
         }
-        // It may have to come there anew.
+        // It may have to come there again.
         self.data.to_check.insert(part);
         self.note_unkept(part);
     }

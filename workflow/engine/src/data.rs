@@ -36,7 +36,7 @@ impl PartReplica {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PartReplicaState {
     Incoming(TransferId),
-    /// It is there, outside, and a transfer puts it there anew: nobody else begins to read it. If that fails, it has stayed.
+    /// It is there, outside, and a transfer puts it there again: nobody else begins to read it. If that fails, it has stayed.
     Renewed(TransferId),
     Present,
     Leaving,

@@ -10,7 +10,7 @@ use tarn_types::units::Time;
 /// Events that go into one durable append at most: bounds the time until their actions begin.
 const MAX_BATCH: usize = 64;
 
-/// Why a run could not go on. It can be resumed once the cause is gone.
+/// Why a run could not continue. It can be resumed once the cause is gone.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
     /// The log cannot be written.

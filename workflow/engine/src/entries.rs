@@ -320,7 +320,7 @@ impl EngineState {
         }
     }
 
-    /// The run goes on: what was found out about entries holds still.
+    /// The run continues: what was found out about entries holds still.
     pub(crate) fn entries_resumed(&mut self) {
         let all = self
             .steps

@@ -24,7 +24,7 @@ impl EngineState {
         }
     }
 
-    /// An instance or a step has failed for good: with `fail_fast` nothing new is started, else all goes on that does not need it.
+    /// An instance or a step has failed for good: with `fail_fast` nothing new is started, else all continues that does not need it.
     pub(crate) fn give_up(&mut self, about: Subject, message: String) {
         if self.start.options.fail_fast {
             return self.fail(about, message);

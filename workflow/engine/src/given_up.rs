@@ -11,7 +11,7 @@ pub(crate) fn counts(kind: FailureKind) -> bool {
     !matches!(kind, FailureKind::Cancelled | FailureKind::NodeLost)
 }
 
-/// What has failed for good in a run that goes on with all that does not need it. A step that lacks what these were to make is
+/// What has failed for good in a run that continues with all that does not need it. A step that lacks what these were to make is
 /// never bound, and an instance whose lost input they were to make again finds no input: nobody has to be held back.
 #[derive(Debug, Default)]
 pub(crate) struct GivenUp {

@@ -123,7 +123,7 @@ impl Ledger {
     }
 
     /// Forgets all bytes in use and promised, what other runs held, and which nodes were lost: for recovery, which counts them
-    /// anew.
+    /// again.
     pub(crate) fn clear_bytes(&mut self, cluster: &Cluster) {
         self.lost.clear();
         for (tiers, node) in self.tiers.iter_mut().zip(&cluster.nodes) {

@@ -1,7 +1,7 @@
 //! What a lost node takes with it, and what it brings back.
 //!
 //! A loss needs no states of its own. At once: its replicas are forgotten (but for those on their way, which end with their
-//! transfers), its capacity is nothing, nobody is placed there. What runs there or moves from or to it goes on to be known as
+//! transfers), its capacity is nothing, nobody is placed there. What runs there or moves from or to it continues to be known as
 //! such until the world tells its end; until then the cores and the room that it has on other nodes are really taken. What a
 //! node brings back is taken if nobody has made it again; the rest, a *returned replica*, is remembered beside the parts until it is
 //! removed, so that it is never taken for what was made since.
@@ -131,8 +131,8 @@ impl EngineState {
         producer.is_some_and(|i| !i.finished())
     }
 
-    /// A replica was found when the run went on, of a part that was to be made again: as if a node had come back with it.
-    pub(crate) fn strayed(&mut self, name: PartRef, spot: TierRef) {
+    /// A replica was found when the run continued, of a part that was to be made again: as if a node had come back with it.
+    pub(crate) fn note_returned(&mut self, name: PartRef, spot: TierRef) {
         let Some(part) = self.data.part(name) else {
             return;
         };
@@ -197,7 +197,7 @@ impl EngineState {
         }
         self.given_up.all.remove(&Subject::Instance(id));
         let made = self.made_by(id);
-        let back = made.iter().flat_map(|name| self.strays_of(*name));
+        let back = made.iter().flat_map(|name| self.returned_of(*name));
         let back: Vec<_> = back.collect();
         for at in back {
             if let Some(returned_replica) = self.returned.remove(at.0, at.1) {
@@ -224,7 +224,7 @@ impl EngineState {
     }
 
     /// The returned replicas of a part that are of its newest make, and stay so far.
-    pub(crate) fn strays_of(&self, name: PartRef) -> impl Iterator<Item = (PartRef, TierRef)> {
+    pub(crate) fn returned_of(&self, name: PartRef) -> impl Iterator<Item = (PartRef, TierRef)> {
         let key = self.data.part(name).map(|p| &p.info.key);
         let spots = self.returned.staying(name, key);
         spots.map(move |spot| (name, spot))

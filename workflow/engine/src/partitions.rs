@@ -14,7 +14,7 @@ use tarn_types::workflow::{KeepPartition, StoragePartition, Workflow};
 
 /// A partition that is kept for the workflow.
 #[derive(Debug)]
-pub(crate) struct Lies {
+pub(crate) struct KeptPartition {
     pub(crate) spots: Vec<TierRef>,
     /// Where it is stored; none before an instance that uses it has run.
     pub(crate) key: Option<StoreKey>,
@@ -28,7 +28,7 @@ pub(crate) struct Partitions {
     of_step: Vec<Vec<PartitionId>>,
     /// Of each one that is kept, the one that its group is called after.
     groups: Vec<PartitionId>,
-    pub(crate) kept: BTreeMap<PartitionId, Lies>,
+    pub(crate) kept: BTreeMap<PartitionId, KeptPartition>,
 }
 
 /// The tier of a node that a partition lies on, if that is so: the one it names, or that of the step's outputs.
@@ -192,7 +192,7 @@ impl Partitions {
         }
     }
 
-    /// The run goes on, all room is counted anew: that of what is kept. Nothing has a place.
+    /// The run continues, all room is counted again: that of what is kept. Nothing has a place.
     pub(crate) fn resumed(&self, w: &Workflow, ledger: &mut Ledger) {
         for (id, lies) in &self.kept {
             let bytes = w.partition(*id).takes(lies.spots.len());
@@ -218,7 +218,7 @@ impl Partitions {
                 spots.iter().for_each(|s| ledger.reserve(*s, bytes));
             }
             if is_kept {
-                let lies = kept.entry(*partition).or_insert_with(|| Lies {
+                let lies = kept.entry(*partition).or_insert_with(|| KeptPartition {
                     spots,
                     key: None,
                     users: BTreeSet::new(),

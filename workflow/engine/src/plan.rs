@@ -64,14 +64,14 @@ impl Planner {
         self.state.now = self.state.now.max(now);
         self.state.deadline = None;
         self.state.apply(event);
-        self.state.lose_patience();
+        self.state.expire_plans();
         self.state.claims.begin_round();
         self.state.keep_promise();
         self.rule.decide(&mut self.state);
         // Who is next in turn relies on what is so now.
         self.state.promised();
         self.state.housekeeping();
-        self.state.lose_patience();
+        self.state.expire_plans();
         actions.append(&mut self.state.actions);
         if cfg!(debug_assertions) {
             self.state.check_accounts();

@@ -143,7 +143,7 @@ impl EngineState {
     }
 
     /// Something that the ranks depend on has become known: once that has happened often enough, they are computed
-    /// anew.
+    /// again.
     pub(crate) fn ranks_age(&mut self) {
         self.steps.stale = self.steps.stale.saturating_add(1);
         if self.steps.stale > self.steps.all.len() / 64 {
@@ -380,7 +380,7 @@ impl EngineState {
     }
 
     /// A second run of an instance has made other content than the first: whoever has not yet used the
-    /// first is bound anew; if somebody has, the run cannot be consistent any more.
+    /// first is bound again; if somebody has, the run cannot be consistent any more.
     fn content_changed(&mut self, id: InstanceId, data: DataId, version: u32) {
         let readers = self.readers.get(&(data, version)).cloned();
         for reader in readers.unwrap_or_default() {
@@ -632,7 +632,7 @@ impl EngineState {
         self.steps.enqueue(id);
     }
 
-    /// The run goes on: nothing is under way, and only these replicas are there.
+    /// The run continues: nothing is under way, and only these replicas are there.
     pub(crate) fn resumed(&mut self, found: &[(PartRef, Place)]) {
         let placed: Vec<_> = self.steps.placed.iter().copied().collect();
         for id in placed {
@@ -650,7 +650,9 @@ impl EngineState {
         let own = |at: &&(PartRef, Place)| !others.contains_key(*at);
         for (name, place) in found.iter().filter(own) {
             match place {
-                Place::Node(spot) if self.was_to_run_again(*name) => self.strayed(*name, *spot),
+                Place::Node(spot) if self.was_to_run_again(*name) => {
+                    self.note_returned(*name, *spot)
+                }
                 _ => self.found(*name, place),
             }
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use tarn_types::id::{NodeId, TierId, TierRef};
 use tarn_types::part::{PartRef, StoreKey};
 
-/// A replica that a node has brought back, or that was found there when the run went on, and that is none of its part's, or not yet.
+/// A replica that a node has brought back, or that was found there when the run continued, and that is none of its part's, or not yet.
 #[derive(Debug)]
 pub(crate) struct ReturnedReplica {
     pub(crate) key: StoreKey,

@@ -73,7 +73,7 @@ pub(crate) struct EngineState {
     pub(crate) listing: BTreeSet<DataId>,
     pub(crate) prior: BTreeMap<Hash, u32>,
     pub(crate) stop: Option<RunStopReason>,
-    /// What has failed for good while the rest goes on.
+    /// What has failed for good while the rest continues.
     pub(crate) given_up: GivenUp,
     /// Instances that were placed when an entry of a dataset, which they read, became another: they give their places back.
     pub(crate) outdated: BTreeMap<InstanceId, DataId>,

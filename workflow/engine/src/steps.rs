@@ -78,7 +78,7 @@ pub(crate) struct StepInstance {
     pub(crate) failures: u32,
     /// Attempts that were lost with a node.
     pub(crate) losses: u32,
-    /// Of a step that goes on from its checkpoints.
+    /// Of a step that continues from its checkpoints.
     pub(crate) kept: InstanceCheckpoints,
     /// The slowest tier on which an attempt ran out of room: the next one takes a slower one, if there is one.
     pub(crate) outgrown: Option<TierId>,

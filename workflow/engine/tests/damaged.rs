@@ -1,4 +1,4 @@
-//! What is found damaged outside: it is brought there anew, and what else lies there stays.
+//! What is found damaged outside: it is brought there again, and what else lies there stays.
 
 mod common;
 use common::*;

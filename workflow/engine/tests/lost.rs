@@ -497,7 +497,7 @@ run = "x"
 in = ["a", "b"]
 "#;
 
-/// A node was out of reach: what is found there when the run goes on need not be made again, though that had begun.
+/// A node was out of reach: what is found there when the run continues need not be made again, though that had begun.
 #[test]
 fn what_a_lost_node_still_has_is_used_when_the_run_goes_on() {
     for found_all in [true, false] {

@@ -180,7 +180,7 @@ fn room_of_one_that_is_spread_is_taken_on_all_nodes_of_its_step() {
     assert_eq!(played.outcome, Outcome::Refused, "{}", played.trace());
 }
 
-/// A node with a piece is lost: all of it is made anew, over other nodes.
+/// A node with a piece is lost: all of it is made again, over other nodes.
 #[test]
 fn one_that_is_spread_is_made_anew_over_other_nodes_when_one_is_lost() {
     for (keep, discarded) in [("step", 0), ("workflow", 1)] {

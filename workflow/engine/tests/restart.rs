@@ -1,4 +1,4 @@
-//! Steps that go on from their checkpoints: which attempts count, where they run again, when their checkpoints go.
+//! Steps that continue from their checkpoints: which attempts count, where they run again, when their checkpoints go.
 
 mod common;
 

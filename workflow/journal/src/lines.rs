@@ -278,7 +278,7 @@ impl LineWriter {
     }
 
     /// Opens a file for append behind its first `good` bytes and cuts off the rest. With nothing good in it, it
-    /// begins anew.
+    /// begins again.
     ///
     /// # Errors
     /// When it cannot be written.

@@ -1,4 +1,4 @@
-//! What a run that goes on says of itself: a small file in its folder, for whoever looks from another shell or node.
+//! What a run that continues says of itself: a small file in its folder, for whoever looks from another shell or node.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -99,7 +99,7 @@ impl Iterator for LogReader {
     }
 }
 
-/// Reads a log that grows: each look goes on where the one before has ended. What is only half there is waited for.
+/// Reads a log that grows: each look continues where the one before has ended. What is only half there is waited for.
 pub struct LogFollower {
     path: PathBuf,
     /// Bytes and lines that have been read.
@@ -119,7 +119,7 @@ impl LogFollower {
         }
     }
 
-    /// Hands over the records that are new. The file is opened anew each time: network file systems show only then what
+    /// Hands over the records that are new. The file is opened again each time: network file systems show only then what
     /// another node has written.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl LogFollower {
         self.check = reader.check;
     }
 
-    /// Whether something that was read has been cut off again, as an append that failed is. Reading begins anew then.
+    /// Whether something that was read has been cut off again, as an append that failed is. Reading begins again then.
     ///
     /// # Errors
     /// When the log cannot be looked at.
@@ -165,7 +165,7 @@ pub struct LogWriter {
 
 /// A log that was opened for append.
 pub struct OpenedLog {
-    /// To go on.
+    /// To continue.
     pub writer: LogWriter,
     /// What it holds.
     pub records: Vec<Record>,
@@ -184,7 +184,7 @@ impl LogWriter {
         Ok(Self { lines, check })
     }
 
-    /// Opens a log to go on: reads it whole and cuts off a torn tail. The caller holds the run's lock.
+    /// Opens a log to continue: reads it whole and cuts off a torn tail. The caller holds the run's lock.
     ///
     /// # Errors
     /// When it cannot be read or written, is of another format, or is damaged; it is left as it was.

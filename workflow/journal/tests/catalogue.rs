@@ -375,7 +375,7 @@ fn a_growing_log_is_indexed_again_and_a_damaged_one_is_skipped() {
         let rows = catalogue.runs().unwrap();
         let replicas = catalogue.replicas("w", None).unwrap();
         for r in replicas.iter().filter(|r| r.dataset == "mid") {
-            // A lease on time begins with the replica, and anew when the run ends.
+            // A lease on time begins with the replica, and again when the run ends.
             let from = rows[0].ended.unwrap_or(r.since);
             assert_eq!((r.kept, r.kept_until), (true, Some(from + 3600)));
             assert!(r.is_kept(from + 3599) && !r.is_kept(from + 3600));

@@ -16,7 +16,7 @@ use tarn_types::workflow::{Keep, Workflow};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplicaProgress {
     Coming,
-    /// It is there, and comes anew.
+    /// It is there, and comes again.
     Renewed,
     There,
     /// Left for later runs: no step of this one reads it.
@@ -82,7 +82,7 @@ pub(super) struct RunAccount {
     pub(super) sent: BTreeSet<(DataId, u32)>,
     pub(super) finished: Option<Outcome>,
     pub(super) interrupted: bool,
-    /// Instances that have failed for good while the rest goes on.
+    /// Instances that have failed for good while the rest continues.
     pub(super) given_up: BTreeSet<InstanceId>,
     /// Steps whose instances cannot be known, or made nothing.
     pub(super) given_up_steps: BTreeSet<StepId>,

@@ -1,7 +1,7 @@
 //! Data in motion at a site: streams over shared pipes, max-min fair within a class of urgency, strict priority between
 //! classes (Bertsekas and Gallager, Data Networks, 6.5.2), in integers, so that every machine computes the same times.
 //!
-//! A pipe that could carry all its streams at their caps binds nobody. Streams are shared out anew only within what
+//! A pipe that could carry all its streams at their caps binds nobody. Streams are shared out again only within what
 //! hangs together by pipes that do bind: most often one stream alone.
 
 use super::earliest::Earliest;

@@ -318,7 +318,7 @@ impl SimulatedSite {
             .span(SpanOf::Held(job), &live.nodes, live.since, self.now);
     }
 
-    /// The job whose allocation another one goes on in.
+    /// The job whose allocation another one continues in.
     fn owner(&self, job: JobId) -> Option<JobId> {
         let mut owner = None;
         let mut next = self.work.jobs[job.at()].job.continues;

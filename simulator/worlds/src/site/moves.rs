@@ -174,7 +174,7 @@ impl SimulatedSite {
             _ => MoveDirection::Peer,
         };
         let bytes = &mut self.record.result.bytes;
-        // Sums stop at 16 EiB instead of beginning anew.
+        // Sums stop at 16 EiB instead of beginning again.
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
         match way {
             MoveDirection::In => add(&mut bytes.external_in, order.bytes),

@@ -158,7 +158,7 @@ pub(crate) fn allocate(job: u32, numbers: &[u32]) -> SiteAction {
     }
 }
 
-/// A job goes on in the allocation of its script.
+/// A job continues in the allocation of its script.
 pub(crate) fn goes_on(job: u32, numbers: &[u32]) -> SiteAction {
     SiteAction::Allocate {
         job: JobId(job),

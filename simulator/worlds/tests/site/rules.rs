@@ -10,7 +10,7 @@ use tarn_types::site::{
 use tarn_types::units::SECOND;
 
 /// Item 0 outside, item 1 made by job 1. Job 0 reads item 0; job 1 makes item 1 on two nodes; job 2 reads it, after job
-/// 1; job 3 wants one core, and half of a node's memory, of a node in mode 2LM; job 4 goes on in the allocation of job 1;
+/// 1; job 3 wants one core, and half of a node's memory, of a node in mode 2LM; job 4 continues in the allocation of job 1;
 /// job 5 wants three cores.
 fn work() -> Arc<Workload> {
     let mut two = with_data(job(2), &[1], &[]);

@@ -204,7 +204,7 @@ impl Decide<'_> {
     }
 
     /// Nothing is under way and the run is not over: what is assigned but lacks the room for its inputs is placed
-    /// anew, and what is left waits for another run's room if that is the cause. Otherwise it is said, instead of
+    /// again, and what is left waits for another run's room if that is the cause. Otherwise it is said, instead of
     /// hanging.
     fn guard(&mut self) {
         if !self.nothing_under_way() || self.take_back() {

@@ -1,5 +1,5 @@
 //! What is done about lost nodes and about what comes back with them. All else follows by itself: a node without capacity gets
-//! no step, a part without a replica is made again, a transfer that has failed is ordered anew.
+//! no step, a part without a replica is made again, a transfer that has failed is ordered again.
 
 use super::Decide;
 use crate::data::TrackedPart;
@@ -28,7 +28,7 @@ impl Decide<'_> {
         }
     }
 
-    /// Gives up what reads a copy that will not come. It is ordered anew, from elsewhere.
+    /// Gives up what reads a copy that will not come. It is ordered again, from elsewhere.
     pub(super) fn leave_broken_chains(&mut self) {
         let kept = |id: &&TransferId| self.state.transfers.get(id).is_some_and(|t| !t.abandoned);
         for id in self
@@ -44,7 +44,7 @@ impl Decide<'_> {
     }
 
     /// What came back and is wanted is taken, the rest is removed. After a failure all stays, for `tarn resume`.
-    pub(super) fn sort_strays(&mut self) {
+    pub(super) fn sort_returned(&mut self) {
         if self.state.stop.is_some() || !self.state.returned.take_unsorted() {
             return;
         }
@@ -84,7 +84,7 @@ impl Decide<'_> {
         let state = &self.state;
         state.made_by(id).into_iter().all(|name| {
             let lost = state.data.part(name).is_some_and(TrackedPart::is_lost);
-            !lost || !state.is_needed(name) || state.strays_of(name).next().is_some()
+            !lost || !state.is_needed(name) || state.returned_of(name).next().is_some()
         })
     }
 

@@ -52,7 +52,7 @@ pub(crate) fn decide(state: &mut EngineState, actions: &mut Vec<Action>) {
         let interrupted = matches!(d.state.stop, Some(RunStopReason::Interrupted(_)));
         // What leaves first makes room for what comes.
         if !interrupted {
-            d.sort_strays();
+            d.sort_returned();
             d.release();
             if d.state.stop.is_none() {
                 d.empty_closed_caches();

@@ -1,14 +1,14 @@
 //! Partitions that are kept for the workflow: which step runs where they lie, and when they go.
 
 use super::Decide;
-use crate::partitions::Lies;
+use crate::partitions::KeptPartition;
 use tarn_types::action::Do;
 use tarn_types::id::{InstanceId, NodeId, PartitionId, StepId};
 use tarn_types::reason::Reason;
 
 impl Decide<'_> {
     /// Removes those that no step uses any more, and those that are lost with a node before anybody has committed what it did there: they are made
-    /// anew.
+    /// again.
     pub(super) fn discard(&mut self) {
         let kept = self.state.partitions.kept.iter();
         let over = kept.filter_map(|(id, lies)| {
@@ -24,7 +24,7 @@ impl Decide<'_> {
         }
     }
 
-    fn why_it_goes(&self, id: PartitionId, lies: &Lies) -> Option<Reason> {
+    fn why_it_goes(&self, id: PartitionId, lies: &KeptPartition) -> Option<Reason> {
         let steps = &self.state.steps;
         let mut users = self.state.start.workflow.partition(id).steps.iter();
         if users.all(|s| steps.all[s.at()].complete()) {
@@ -35,7 +35,7 @@ impl Decide<'_> {
         may.then_some(Reason::NodeLost { node })
     }
 
-    fn lost_of(&self, lies: &Lies) -> Option<NodeId> {
+    fn lost_of(&self, lies: &KeptPartition) -> Option<NodeId> {
         let mut nodes = lies.spots.iter().map(|s| s.node);
         nodes.find(|n| self.state.ledger.is_lost(*n))
     }

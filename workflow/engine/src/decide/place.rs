@@ -1,5 +1,5 @@
 //! Placement: the policy, which sees the run through its view, gives nodes to instances that wait. What is said of those
-//! that go on waiting.
+//! that continue to wait.
 
 use super::Decide;
 use super::view::instance_of;
@@ -38,7 +38,7 @@ pub(super) struct PlacementRound {
     roomless: BTreeSet<InstanceId>,
     /// The first who found none although nothing is under way that could free some, and why.
     pub(super) stuck: Option<(InstanceId, Reason)>,
-    /// Nobody could go on otherwise: what an instance is only guessed to write need not have room.
+    /// Nobody could continue otherwise: what an instance is only guessed to write need not have room.
     pub(super) last_resort: bool,
     /// Of [`PLACE_WINDOW`], looked at already.
     looked_at: Cell<usize>,

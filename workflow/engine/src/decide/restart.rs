@@ -1,4 +1,4 @@
-//! Steps that go on from their checkpoints: they are started again where those are, until they commit.
+//! Steps that continue from their checkpoints: they are started again where those are, until they commit.
 
 use super::Decide;
 use crate::steps::{InstanceProgress, StepInstance};
@@ -24,7 +24,7 @@ impl Decide<'_> {
         }
     }
 
-    /// Removes the checkpoints of an instance from tiers that it leaves for others of their nodes: it begins anew there, and nobody has
+    /// Removes the checkpoints of an instance from tiers that it leaves for others of their nodes: it begins again there, and nobody has
     /// counted the room that they take.
     pub(super) fn leave_tiers(&mut self, id: InstanceId, spots: &[TierRef]) {
         let leaves = |old: &&TierRef| {
@@ -136,7 +136,7 @@ impl Decide<'_> {
         Some((to, own(&to).unwrap_or(0)))
     }
 
-    /// Whether an instance is to wait for room on its nodes rather than to begin anew on others.
+    /// Whether an instance is to wait for room on its nodes rather than to begin again on others.
     pub(super) fn keeps_its_nodes(&self, id: InstanceId) -> bool {
         !self.turn.last_resort && self.has_its_nodes(id)
     }

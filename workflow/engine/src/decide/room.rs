@@ -83,7 +83,7 @@ impl Decide<'_> {
         }
     }
 
-    /// Nothing more can leave: whatever runs may still give room back; when nothing runs, it is for others of the queue to go on.
+    /// Nothing more can leave: whatever runs may still give room back; when nothing runs, it is for others of the queue to continue.
     fn handle_no_space(
         &mut self,
         spot: TierRef,

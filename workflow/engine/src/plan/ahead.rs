@@ -2,7 +2,7 @@
 //! that and for what it writes.
 //!
 //! Which nodes it will get is a guess (jobs end before their limits), so it is a copy and no plan: if others come free
-//! sooner, the job weighs waiting for its data against bringing it anew.
+//! sooner, the job weighs waiting for its data against bringing it again.
 
 use super::forecast::class_at;
 use super::items::{ItemLayout, each};

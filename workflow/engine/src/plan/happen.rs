@@ -89,7 +89,7 @@ impl PlannerState {
         } else {
             // The next item that it was to read is nowhere any more.
             self.abort(id);
-            self.begin_anew(id);
+            self.queue_again(id);
         }
     }
 
@@ -144,7 +144,7 @@ impl PlannerState {
         }
     }
 
-    /// A move that has not begun is taken back: whoever waits for it chooses anew.
+    /// A move that has not begun is taken back: whoever waits for it chooses again.
     fn look_again(&mut self, order: MoveRecord) {
         if let Where::Nodes(nodes) = &order.what.to {
             self.unlay(order.what.item, nodes, order.what.spread);
@@ -254,7 +254,7 @@ impl PlannerState {
                 again.push(id);
                 continue;
             };
-            // What runs on its other nodes goes on; else the rest of the script queues for itself.
+            // What runs on its other nodes continues; else the rest of the script queues for itself.
             if let Some(successor) = first.successor.filter(|h| self.has_nodes(*h)) {
                 if self
                     .job(successor)
@@ -275,7 +275,7 @@ impl PlannerState {
         }
         self.lose_items(node);
         for id in again {
-            self.begin_anew(id);
+            self.queue_again(id);
         }
         for order in failed {
             match order.purpose {
@@ -371,7 +371,7 @@ impl PlannerState {
         if let Some(state) = self.job_mut(producer) {
             state.attempt = 0;
         }
-        self.begin_anew(producer);
+        self.queue_again(producer);
     }
 
     /// One of the inputs of a job is missing again.

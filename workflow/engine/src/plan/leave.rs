@@ -7,7 +7,7 @@ use tarn_types::id::NodeId;
 use tarn_types::site::{JobId, SiteAction};
 
 impl PlannerState {
-    /// A job gives its nodes back; one that went on in the allocation of its script leaves that to the last.
+    /// A job gives its nodes back; one that continued in the allocation of its script leaves that to the last.
     pub(crate) fn release(&mut self, id: JobId) {
         let Some(state) = self.job(id) else {
             return;
@@ -45,7 +45,7 @@ impl PlannerState {
     }
 
     /// A job that had nodes goes back to the queue.
-    pub(crate) fn begin_anew(&mut self, id: JobId) {
+    pub(crate) fn queue_again(&mut self, id: JobId) {
         let Some(state) = self.job(id) else {
             return;
         };
@@ -72,8 +72,8 @@ impl PlannerState {
         }
     }
 
-    /// Planned jobs whose nodes have let them wait too long choose anew.
-    pub(crate) fn lose_patience(&mut self) {
+    /// Planned jobs whose nodes have let them wait too long choose again.
+    pub(crate) fn expire_plans(&mut self) {
         while let Some((at, id)) = self.plans.expired(self.now) {
             self.plans.remove(at, id);
             self.unplan(id);

@@ -587,7 +587,7 @@ impl PlannerState {
                 self.emit(SiteAction::GiveUp { job: id });
                 return self.take_out(id);
             }
-            return self.begin_anew(id);
+            return self.queue_again(id);
         }
         for (item, bytes) in sizes {
             if let Some(item) = self.item_mut(*item) {

@@ -1,4 +1,4 @@
-//! Batch scripts of several jobs: the later ones go on in the allocation of the first (Weiland 2018, Figure 3).
+//! Batch scripts of several jobs: the later ones continue in the allocation of the first (Weiland 2018, Figure 3).
 
 use super::nodes::NodePowerState;
 use super::state::{PlannerJobStage, PlannerState};
@@ -15,7 +15,7 @@ impl PlannerState {
         root
     }
 
-    /// A job of a script goes on in the allocation of the first.
+    /// A job of a script continues in the allocation of the first.
     pub(crate) fn inherit(&mut self, id: JobId) {
         let root = self.script_of(id);
         let handed = self

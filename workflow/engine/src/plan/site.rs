@@ -100,7 +100,7 @@ impl PlannerState {
     }
 
     /// Somebody else has taken nodes on which jobs were planned: those that would now wait longer than it takes to bring
-    /// their data elsewhere choose anew.
+    /// their data elsewhere choose again.
     pub(crate) fn overtaken(&mut self, nodes: &[NodeId], by: JobId) {
         for n in nodes {
             let planned: Vec<JobId> = self.nodes.node(*n).planned.iter().copied().collect();

@@ -52,7 +52,7 @@ pub(crate) struct PlannerJob {
     /// Jobs of its script that are still to use, or use, its allocation; the one that does.
     pub(crate) successors: u32,
     pub(crate) successor: Option<JobId>,
-    /// It is to go on in another job's allocation, or does.
+    /// It is to continue in another job's allocation, or does.
     pub(crate) attached: bool,
     /// Planned or allocated nodes.
     pub(crate) nodes: JobNodes,

@@ -72,7 +72,7 @@ pub(crate) trait SchedulerView {
     fn earliest(&self, w: &QueuedJob) -> Option<Shadow>;
     /// How long it has waited since it could have begun.
     fn waited(&self, w: &QueuedJob) -> Nanos;
-    /// Gives it its nodes, free now. False if its data has no room there yet: it goes on waiting.
+    /// Gives it its nodes, free now. False if its data has no room there yet: it continues to wait.
     fn start(&mut self, w: &QueuedJob, nodes: &[NodeId], why: AllocationReason) -> bool;
     /// Where a one-node job computes first, of where it may.
     fn best(&self, w: &QueuedJob, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate>;

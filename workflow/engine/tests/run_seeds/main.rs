@@ -24,7 +24,7 @@ use tarn_types::workflow::KeepPartition;
 
 /// Seeds of each policy, unless `TARN_SEEDS` says otherwise.
 const SEEDS: u64 = 15;
-/// Places at which the log of a seed is cut, to go on from there; one seed in [`ENUMERATED`] is cut after every third record.
+/// Places at which the log of a seed is cut, to continue from there; one seed in [`ENUMERATED`] is cut after every third record.
 const CUTS: u64 = 2;
 const ENUMERATED: u64 = 25;
 /// Seeds that have found what no small test shows: the checker believed that a `dest` of an earlier run holds a version while
@@ -450,7 +450,7 @@ fn text(records: &[Record]) -> String {
     text
 }
 
-/// Runs a seed twice, and goes on from cut logs. What failed, if anything did.
+/// Runs a seed twice, and continues from cut logs. What failed, if anything did.
 fn check(seed: u64, policy: &str, keep_log: bool) -> Result<Outcome, String> {
     let case = Case::of(seed);
     let fails = |what: String, records: &[Record]| {

@@ -132,7 +132,7 @@ impl SiteAccount {
         row.is_some_and(|i| !i.outside && i.layouts.is_empty())
     }
 
-    /// The job whose allocation another goes on in.
+    /// The job whose allocation another continues in.
     fn owner(&self, mut job: JobId) -> JobId {
         // A chain has no more links than there are jobs.
         for _ in 0..self.jobs.len() {

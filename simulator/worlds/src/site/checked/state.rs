@@ -29,7 +29,7 @@ pub(super) enum CheckedNodeState {
 pub(super) struct CheckedNode {
     pub(super) mode: Mode,
     pub(super) power: CheckedNodeState,
-    /// Who has it or a part of it. Jobs that go on in another one's allocation are not listed.
+    /// Who has it or a part of it. Jobs that continue in another one's allocation are not listed.
     pub(super) guests: Vec<JobId>,
     /// Bytes of its tiers that are taken.
     pub(super) taken: u64,
@@ -60,7 +60,7 @@ pub(super) struct JobRow {
     pub(super) nodes: Option<JobNodes>,
     /// Nodes on which it is planned.
     pub(super) planned: Option<JobNodes>,
-    /// It goes on in its script's allocation.
+    /// It continues in its script's allocation.
     pub(super) within: bool,
     /// It has ended well, though it may run again for what a lost node took.
     pub(super) ended_once: bool,
@@ -347,7 +347,7 @@ impl SiteAccount {
         }
     }
 
-    /// Jobs that run still have these inputs. A lost node may have taken others, from a script that goes on elsewhere in
+    /// Jobs that run still have these inputs. A lost node may have taken others, from a script that continues elsewhere in
     /// its allocation: it has them in memory.
     pub(super) fn runs_undisturbed(
         &self,

@@ -110,7 +110,7 @@ fn by_filling(capacities: &[u64], streams: &[StreamDemand]) -> Vec<f64> {
 }
 
 proptest! {
-    /// However streams come, go and pipes change: rates are those of filling everything anew.
+    /// However streams come, go and pipes change: rates are those of filling everything again.
     #[test]
     fn rates_are_max_min_fair_within_their_class(
         capacities in prop::collection::vec(1u64..1000, 6),
