@@ -1,6 +1,5 @@
 //! What is known of a run from its log.
 
-use super::partitions::WorkflowPartition;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::action::{AttemptSpec, Outcome};
 use tarn_types::cluster::Cluster;
@@ -37,6 +36,14 @@ pub(super) struct ReplicaAccount {
 pub(super) struct InstanceReservation {
     pub(super) spots: Vec<TierRef>,
     pub(super) reserve: u64,
+}
+
+/// A partition that is kept for the workflow.
+#[derive(Debug)]
+pub(super) struct WorkflowPartition {
+    pub(super) spots: Vec<TierRef>,
+    /// Once a step has it.
+    pub(super) key: Option<StoreKey>,
 }
 
 #[derive(Debug)]

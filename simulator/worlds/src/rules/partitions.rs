@@ -1,20 +1,12 @@
 //! Partitions of steps: they have their room, those that are kept lie where all their steps run, and go when nobody needs them.
 
-use super::account::RunAccount;
+use super::account::{RunAccount, WorkflowPartition};
 use super::{RuleViolation, rule};
 use std::collections::BTreeSet;
 use tarn_types::action::AttemptSpec;
 use tarn_types::id::{InstanceId, NodeId, PartitionId, TierId, TierRef};
 use tarn_types::part::StoreKey;
 use tarn_types::workflow::KeepPartition;
-
-/// A partition that is kept for the workflow.
-#[derive(Debug)]
-pub(super) struct WorkflowPartition {
-    spots: Vec<TierRef>,
-    /// Once a step has it.
-    key: Option<StoreKey>,
-}
 
 impl RunAccount {
     fn partitions_of(&self, id: InstanceId) -> Vec<(PartitionId, KeepPartition)> {

@@ -11,20 +11,10 @@
 //! keeps them for the workflow's next steps.
 
 use super::SiteRuleViolation;
-use super::state::{CheckedJobStage, CheckedNodeState, JobRow, SiteAccount};
+use super::state::{CheckedJobStage, CheckedNodeState, JobRow, SiteAccount, StartPromise};
 use tarn_types::id::NodeId;
 use tarn_types::site::{Job, JobId, Mode};
 use tarn_types::units::{Elapsed, Nanos, Time};
-
-/// The job that has waited longest, and what it may rely on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct StartPromise {
-    job: JobId,
-    /// The earliest begin that it could rely on so far.
-    begin: Time,
-    /// Nothing has come between yet that nobody decides.
-    calm: bool,
-}
 
 fn has_nodes(row: &JobRow) -> bool {
     matches!(

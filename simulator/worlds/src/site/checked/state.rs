@@ -3,7 +3,6 @@
 use super::super::plumbing;
 use super::super::space::ItemDistribution;
 use super::SiteRuleViolation;
-use super::promise::StartPromise;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_types::account::sub;
@@ -89,6 +88,16 @@ pub(super) enum CheckedMemoryEnd {
     None,
     From,
     To,
+}
+
+/// The job that has waited longest, and what it may rely on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StartPromise {
+    pub(super) job: JobId,
+    /// The earliest begin that it could rely on so far.
+    pub(super) begin: Time,
+    /// Nothing has come between yet that nobody decides.
+    pub(super) calm: bool,
 }
 
 /// The account.
