@@ -70,7 +70,7 @@ impl EngineState {
             fits_checked: false,
             under_way: BTreeMap::new(),
             links: NodeLinkLoads::new(start.cluster.nodes.len()),
-            draws: energy::ranks(&start.cluster),
+            draws: start.cluster.energy_ranks(),
             orphans: BTreeSet::new(),
             rests_until: 0,
             leaving: 0,
