@@ -2,7 +2,6 @@
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
-use crate::options::size;
 use crate::print::{self, say};
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -23,6 +22,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tarn_console::nbdkit;
 use tarn_types::codes::Exit;
+use tarn_types::units::parse_size;
 
 /// Until nbdkit listens: it opens the partition before.
 const START: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ pub(crate) struct BlockServeArgs {
     #[arg(required = true)]
     partitions: Vec<OsString>,
     /// With several partitions: the size of such a block, a multiple of 4 KiB
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     block: Option<u64>,
     /// Listen at this socket [default: one in a new folder]
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]

@@ -11,6 +11,7 @@ mod show;
 mod verify;
 mod version_catalog;
 
+use crate::argument::ArgumentError;
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
 use clap::{Args, Subcommand};
@@ -111,14 +112,16 @@ pub(crate) fn ckpt(globals: &Globals, command: &CkptCommand) -> CliResult {
     }
 }
 
-fn version(text: &str) -> Result<VersionId, String> {
+fn version(text: &str) -> Result<VersionId, ArgumentError> {
     let parsed = text.split_once('.').and_then(|(generation, number)| {
         Some(VersionId {
             generation: generation.parse().ok()?,
             number: number.parse().ok()?,
         })
     });
-    parsed.ok_or_else(|| "a version is two numbers, such as 2.7; `tarn ckpt ls` lists them".into())
+    parsed.ok_or_else(|| {
+        ArgumentError::new("a version is two numbers, such as 2.7; `tarn ckpt ls` lists them")
+    })
 }
 
 fn named(id: VersionId) -> String {

@@ -25,9 +25,11 @@ pub(crate) fn finding(what: &str, there: bool, detail: impl Into<String>) -> Che
 }
 
 /// What is there, with its detail, or why it is not.
-pub(crate) fn found(what: &str, result: Result<String, String>) -> CheckFinding {
-    let there = result.is_ok();
-    finding(what, there, result.unwrap_or_else(|why| why))
+pub(crate) fn found(what: &str, result: CliResult<String>) -> CheckFinding {
+    match result {
+        Ok(detail) => finding(what, true, detail),
+        Err(why) => finding(what, false, why.to_string()),
+    }
 }
 
 pub(crate) fn show(globals: &Globals, all: &[CheckFinding]) -> CliResult<()> {

@@ -8,11 +8,10 @@ mod writer;
 
 use crate::error::CliResult;
 use crate::globals::Globals;
-use crate::options::size;
 use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
-use tarn_types::units::parse_time;
+use tarn_types::units::{UnitError, parse_size, parse_time};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum H5Command {
@@ -34,7 +33,7 @@ pub(crate) enum H5Command {
         #[arg(value_delimiter = ',', required = true)]
         partitions: Vec<PathBuf>,
         /// Bytes in one of several partitions before the next one follows: a multiple of 4 KiB
-        #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1 MiB")]
+        #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1 MiB")]
         block: u64,
     },
     /// The HDF5 files in partitions of a folder
@@ -50,7 +49,7 @@ pub(crate) enum H5Command {
         #[arg(long, value_name = "N")]
         newer_than: Option<u64>,
         /// Give up after this
-        #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
+        #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
         patience: Duration,
     },
 }
@@ -76,7 +75,6 @@ pub(crate) fn h5(globals: &Globals, command: &H5Command) -> CliResult {
     }
 }
 
-fn time(text: &str) -> Result<Duration, String> {
-    let nanos = parse_time(text).map_err(|e| e.to_string())?;
-    Ok(Duration::from_nanos(nanos))
+fn parse_duration(text: &str) -> Result<Duration, UnitError> {
+    parse_time(text).map(Duration::from_nanos)
 }

@@ -1,6 +1,7 @@
 //! `tarn`: the command line. Glue only: what it does lives in the crates below.
 
 mod args;
+mod argument;
 mod block;
 mod ckpt;
 mod cluster;

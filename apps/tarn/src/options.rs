@@ -1,12 +1,13 @@
 //! The options of commands about workflows, their runs and data.
 
+use crate::argument::{parse_rate_limit, parse_version_number};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tarn_data_plane::Transport;
 use tarn_types::event::Verify;
 use tarn_types::named::{NamedDataset, Whose};
 use tarn_types::policy::Policy;
-use tarn_types::units::{parse_rate, parse_size, parse_time};
+use tarn_types::units::{parse_rate, parse_time};
 
 /// The machine: how many nodes, with which tiers.
 #[derive(Debug, Clone, Args)]
@@ -26,14 +27,14 @@ pub(crate) struct MachineArgs {
     pub(crate) tiers: Vec<String>,
     /// Emulate a slow external store: limit tarn's own transfers to and from it to this rate, all together
     /// (a program's own reads and writes are not slowed)
-    #[arg(long, value_name = "RATE", value_parser = rate)]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub(crate) external_rate: Option<u64>,
     /// Emulate a slow external store: add this much to every file; alone, it limits no rate
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) external_latency: Option<u64>,
     /// Limit the transfers that each node of an allocation receives from other nodes to this rate, all together; on one machine, where
     /// nodes read the same memory or disk, it has no effect
-    #[arg(long, value_name = "RATE", value_parser = some_rate)]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_limit)]
     pub(crate) peer_rate: Option<u64>,
     /// Transfers to and from the external store at once
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -285,7 +286,7 @@ pub(crate) enum DataCommand {
         #[command(flatten)]
         object: ObjectArgs,
         /// The version of an object [default: the newest]
-        #[arg(long, value_name = "N", requires = "object", value_parser = number)]
+        #[arg(long, value_name = "N", requires = "object", value_parser = parse_version_number)]
         number: Option<u64>,
         /// The node's tarnd ($TARN_SOCKET) first brings the object from the same store of this node
         #[arg(long, value_name = "NODE", requires = "object")]
@@ -383,28 +384,4 @@ pub(crate) struct NodeExecArgs {
     /// The command
     #[arg(trailing_var_arg = true, required = true)]
     pub(crate) command: Vec<String>,
-}
-
-fn number(text: &str) -> Result<u64, String> {
-    let number = text.parse().ok().filter(|n| *n > 0);
-    number.ok_or_else(|| "versions are numbered from 1 on".into())
-}
-
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).map_err(|e| e.to_string())
-}
-
-fn rate(text: &str) -> Result<u64, String> {
-    parse_rate(text).map_err(|e| e.to_string())
-}
-
-fn some_rate(text: &str) -> Result<u64, String> {
-    match rate(text)? {
-        0 => Err("nothing would ever move".into()),
-        rate => Ok(rate),
-    }
-}
-
-fn time(text: &str) -> Result<u64, String> {
-    parse_time(text).map_err(|e| e.to_string())
 }

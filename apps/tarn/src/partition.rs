@@ -1,8 +1,8 @@
 //! `tarn partition`: partitions of storage memory, by their names. docs/guide/direct-access.md.
 
+use crate::argument::ArgumentError;
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
-use crate::options::size;
 use crate::print::{self, out, say};
 use clap::Subcommand;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tarn_partitions::{Code, Grant, Grantee, Partition, PartitionDetails, RequestError};
 use tarn_sys::users;
 use tarn_types::codes::Exit;
-use tarn_types::units::Bytes;
+use tarn_types::units::{Bytes, parse_size};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PartitionCommand {
@@ -19,7 +19,7 @@ pub(crate) enum PartitionCommand {
         /// /FOLDER/NAME or ./NAME, used by programs themselves; SPACE/NAME or NODE:SPACE/NAME of tarnd
         name: PathBuf,
         /// Such as `4 GiB`
-        #[arg(value_parser = size)]
+        #[arg(value_parser = parse_size)]
         bytes: u64,
         /// Who else may use it: user:NAME or group:NAME to read, user:NAME:rw to write too. May be given several times
         #[arg(long = "grant", value_name = "WHO", value_parser = grant)]
@@ -34,7 +34,7 @@ pub(crate) enum PartitionCommand {
         /// The partition
         name: PathBuf,
         /// Such as `4 GiB`
-        #[arg(value_parser = size)]
+        #[arg(value_parser = parse_size)]
         bytes: u64,
     },
     /// The partitions of a folder, or of a dataspace or a folder in it
@@ -144,37 +144,38 @@ pub(crate) fn refused(why: RequestError) -> CliError {
 }
 
 /// 0 for `mapped`.
-fn unit(text: &str) -> Result<u32, String> {
-    let wrong = || "give a power of two of 512 B to 16 KiB, or `mapped`".to_owned();
-    match text {
-        "mapped" => Ok(0),
-        text => match size(text)? {
-            0 => Err(wrong()),
-            bytes => u32::try_from(bytes).map_err(|_| wrong()),
-        },
+fn unit(text: &str) -> Result<u32, ArgumentError> {
+    if text == "mapped" {
+        return Ok(0);
     }
+    let bytes = u32::try_from(parse_size(text)?).ok().filter(|n| *n > 0);
+    bytes.ok_or_else(|| ArgumentError::new("give a power of two of 512 B to 16 KiB, or `mapped`"))
 }
 
 /// `user:NAME`, `group:NAME`, by name or number, and `:rw` behind it.
-fn grant(text: &str) -> Result<Grant, String> {
+fn grant(text: &str) -> Result<Grant, ArgumentError> {
     let (who, write) = match text.strip_suffix(":rw") {
         Some(who) => (who, true),
         None => (text, false),
     };
-    let (what, name) = who
-        .split_once(':')
-        .ok_or("give user:NAME or group:NAME, and :rw behind it where it may be written")?;
+    let form = "give user:NAME or group:NAME, and :rw behind it where it may be written";
+    let named = who.split_once(':');
+    let (what, name) = named.ok_or_else(|| ArgumentError::new(form))?;
     let id = |find: fn(&str) -> std::io::Result<Option<u32>>| {
         if let Ok(id) = name.parse() {
             return Ok(id);
         }
-        let found = find(name).map_err(|e| format!("{what} `{name}`: {e}"))?;
-        found.ok_or_else(|| format!("there is no {what} `{name}` here"))
+        let found = find(name);
+        let found = found.map_err(|e| ArgumentError::new(format!("{what} `{name}`: {e}")))?;
+        found.ok_or_else(|| ArgumentError::new(format!("there is no {what} `{name}` here")))
     };
     let who = match what {
         "user" => Grantee::User(id(users::user)?),
         "group" => Grantee::Group(id(users::group)?),
-        other => return Err(format!("`{other}`: give user:NAME or group:NAME")),
+        other => {
+            let text = format!("`{other}`: give user:NAME or group:NAME");
+            return Err(ArgumentError::new(text));
+        }
     };
     Ok(Grant { who, write })
 }

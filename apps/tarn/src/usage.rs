@@ -1,12 +1,12 @@
 //! `tarn usage`: what users and projects have used of a site. docs/guide/on-a-site.md, "Usage".
 
+use crate::argument::ArgumentError;
 use crate::date::days;
-use crate::error::{CliError, CliResult, ExitWith};
+use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
 use crate::print::{self, out, say};
 use crate::slurm::people::OwnerNames;
 use crate::slurm::{ControllerClient, TIMEOUT, refused, unexpected};
-use anyhow::Context;
 use clap::{Args, ValueEnum};
 use std::time::SystemTime;
 use tarn_proto::site::{ControllerReply, ControllerRequest, Owner};
@@ -108,18 +108,16 @@ pub(crate) fn now() -> Time {
 }
 
 /// A date, or so long before now; never 0, which is for all.
-fn when(text: &str, now: Time) -> Result<Time, String> {
+fn when(text: &str, now: Time) -> Result<Time, ArgumentError> {
     if let Some(days) = days(text) {
         let at = days.checked_mul(DAY * SECOND);
-        let at = at.ok_or_else(|| format!("`{text}` is too far away"))?;
+        let at = at.ok_or_else(|| ArgumentError::new(format!("`{text}` is too far away")))?;
         return Ok(at.max(1));
     }
-    let back = parse_time(text)
-        .with_context(|| {
-            format!("`{text}` is neither a date such as 2026-11-01 nor a time such as 30d")
-        })
-        .exit(Exit::Usage)
-        .map_err(|e| e.to_string())?;
+    let back = parse_time(text).map_err(|e| {
+        let form = "is neither a date such as 2026-11-01 nor a time such as 30d";
+        ArgumentError::new(format!("`{text}` {form}: {e}"))
+    })?;
     Ok(now.saturating_sub(back).max(1))
 }
 

@@ -101,8 +101,7 @@ pub(crate) fn verbs(command: &VerbsCommand) -> CliResult {
 
 /// What `tarn doctor` says.
 pub(crate) fn finding() -> crate::finding::CheckFinding {
-    let found = folder().map_err(|e| e.to_string());
-    let found = found.map(|folder| {
+    let found = folder().map(|folder| {
         format!(
             "{}: `tarn verbs exec` shows programs the device tarn0",
             folder.display()

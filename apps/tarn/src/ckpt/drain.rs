@@ -39,12 +39,8 @@ pub(crate) struct DrainArgs {
     #[arg(long, value_name = "DIR", env = "TARN_PHX_EXTERNAL")]
     to: PathBuf,
     /// Bytes a second that are written and read back, such as 200MiB/s [default: as many as the store takes]
-    #[arg(long, value_parser = rate)]
+    #[arg(long, value_parser = parse_rate)]
     rate: Option<u64>,
-}
-
-fn rate(text: &str) -> Result<u64, String> {
-    parse_rate(text).map_err(|e| e.to_string())
 }
 
 /// A version as this node has it: its ranks' arenas.

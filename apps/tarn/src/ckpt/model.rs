@@ -1,8 +1,8 @@
 //! `tarn ckpt model`: the loss, interval and energy models, and what they advise. docs/internals/checkpoint-models.md has the formulas.
 
+use crate::argument::{ArgumentError, above_zero};
 use crate::error::CliResult;
 use crate::globals::Globals;
-use crate::options::size;
 use crate::print::{self, out};
 use clap::Args;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use tarn_checkpoint_core::model::{
 };
 use tarn_console::simulated::positive;
 use tarn_types::codes::Exit;
-use tarn_types::units::{Bytes, Elapsed, SECOND, parse_rate, parse_time};
+use tarn_types::units::{Bytes, Elapsed, SECOND, UnitError, parse_rate, parse_size, parse_time};
 
 /// What an expected interval is compared with.
 const FACTORS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
@@ -75,7 +75,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "SIZE", default_value = "1.5 GB", value_parser = some_size)]
     bytes: u64,
     /// The most of it that may be staged [default: half of it]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     staging: Option<u64>,
     /// Bandwidth of a node's persistent tier
     #[arg(long, value_name = "RATE", default_value = "10 GB/s", value_parser = some_rate)]
@@ -590,33 +590,28 @@ fn megabytes(bytes: f64) -> String {
     format!("{:.0} MB", bytes / 1e6)
 }
 
-fn share(text: &str) -> Result<f64, String> {
+fn share(text: &str) -> Result<f64, ArgumentError> {
     let number = text.parse().ok().filter(|n| (0.0..=1.0).contains(n));
-    number.ok_or_else(|| "a number from 0 to 1 is expected".into())
+    number.ok_or_else(|| ArgumentError::new("a number from 0 to 1 is expected"))
 }
 
-fn time(text: &str) -> Result<f64, String> {
-    let nanos = parse_time(text).map_err(|e| e.to_string())?;
-    Ok(nanos as f64 / SECOND as f64)
+/// Seconds.
+fn time(text: &str) -> Result<f64, UnitError> {
+    Ok(parse_time(text)? as f64 / SECOND as f64)
 }
 
-fn some_time(text: &str) -> Result<f64, String> {
-    above_zero(time(text)?)
+const ABOVE_ZERO: &str = "more than 0 is expected";
+
+fn some_time(text: &str) -> Result<f64, ArgumentError> {
+    above_zero(time(text)?, ABOVE_ZERO)
 }
 
-fn some_size(text: &str) -> Result<u64, String> {
-    above_zero(size(text)?)
+fn some_size(text: &str) -> Result<u64, ArgumentError> {
+    above_zero(parse_size(text)?, ABOVE_ZERO)
 }
 
-fn some_rate(text: &str) -> Result<u64, String> {
-    above_zero(parse_rate(text).map_err(|e| e.to_string())?)
-}
-
-fn above_zero<T: Default + PartialOrd>(number: T) -> Result<T, String> {
-    match number > T::default() {
-        true => Ok(number),
-        false => Err("more than 0 is expected".into()),
-    }
+fn some_rate(text: &str) -> Result<u64, ArgumentError> {
+    above_zero(parse_rate(text)?, ABOVE_ZERO)
 }
 
 /// What the paper's Figure 2 draws: for some of the checkpoint staged, what the shorter checkpoint saves, and what copies cost.

@@ -208,14 +208,16 @@ impl Fleet {
     }
 
     /// A session with a node; `number` counts those with it.
-    fn link(&self, node: NodeId, number: u64) -> Result<ReachableNode, String> {
-        let started = self.started.get(node.at()).ok_or("there is no such node")?;
+    fn link(&self, node: NodeId, number: u64) -> CliResult<ReachableNode> {
+        let started = self.started.get(node.at());
+        let started =
+            started.ok_or_else(|| CliError::new(Exit::Internal, "there is no such node"))?;
         let name = &started.node;
         let address = address(name, started.control)?;
         let timeout = SessionTimeouts::default();
         let news = self.event_queue.of(node, number);
         let session = NodeSession::open(address, &self.keys, timeout, &self.label, name, news);
-        let session = session.map_err(|e| e.to_string())?;
+        let session = session.map_err(|e| CliError::new(Exit::State, e))?;
         let log = Arc::clone(&self.log);
         Ok(ReachableNode {
             name: name.clone(),
@@ -235,14 +237,15 @@ impl Fleet {
                 joined.collect()
             });
             for (node, opened) in some.iter().zip(opened) {
-                let linked = opened.unwrap_or_else(|_| Err("an error inside tarn".into()));
+                let linked = opened
+                    .unwrap_or_else(|_| Err(CliError::new(Exit::Internal, "an error inside tarn")));
                 links.push(linked.map_err(|why| self.unreachable(*node, &why))?);
             }
         }
         Ok(links)
     }
 
-    fn unreachable(&self, node: NodeId, why: &str) -> CliError {
+    fn unreachable(&self, node: NodeId, why: &CliError) -> CliError {
         let name = self.started.get(node.at()).map_or("?", |s| &s.node);
         let slurm = self.slurm.lock().unwrap_or_else(PoisonError::into_inner);
         let said = slurm.stderr_tail();
@@ -260,14 +263,13 @@ impl Fleet {
     }
 }
 
-fn address(name: &str, port: u16) -> Result<SocketAddr, String> {
+fn address(name: &str, port: u16) -> CliResult<SocketAddr> {
+    let failed = |text: String| CliError::new(Exit::State, text);
     let found = (name, port).to_socket_addrs();
-    let found: Vec<SocketAddr> = found.map_err(|e| format!("{name}: {e}"))?.collect();
+    let mut found = found.map_err(|e| failed(format!("{name}: {e}")))?;
     // tarnd listens there.
-    let first = found.iter().find(|a| a.is_ipv4());
-    first
-        .copied()
-        .ok_or_else(|| format!("{name} has no IPv4 address"))
+    let first = found.find(SocketAddr::is_ipv4);
+    first.ok_or_else(|| failed(format!("{name} has no IPv4 address")))
 }
 
 fn random() -> CliResult<[u8; 32]> {
@@ -514,7 +516,9 @@ impl ConnectedAllocation {
             node_config,
             links: self.links,
             event_queue: self.fleet.event_queue.clone(),
-            relink: Arc::new(move |node, number| fleet.link(node, number)),
+            relink: Arc::new(move |node, number| {
+                fleet.link(node, number).map_err(|e| e.to_string())
+            }),
             timeout: STUCK,
             retry: RETRY,
             changed_since,
@@ -550,10 +554,12 @@ impl Sweeper {
         state: &StateDir,
         of: &dyn Fn(&str) -> BTreeSet<PathBuf>,
         protected: &BTreeSet<PathBuf>,
-    ) -> Vec<(String, Result<Swept, String>)> {
+    ) -> Vec<(String, CliResult<Swept>)> {
         let names = || self.links.iter().map(|l| l.name.clone());
         let roots: Vec<_> = names().map(|name| of(&name)).collect();
         let swept = tarn_cluster::sweep(&self.links, workspace, &state.0, &roots, protected);
+        let swept = swept.into_iter();
+        let swept = swept.map(|node| node.map_err(|why| CliError::new(Exit::State, why)));
         names().zip(swept).collect()
     }
 }

@@ -8,7 +8,7 @@ use crate::print::say;
 use crate::run::{open_catalogue, wall};
 use crate::state;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tarn_journal::{ReplicaRow, RunLock, StoredAt};
 use tarn_ports::NodeWorld;
 use tarn_types::cluster::{Cluster, Tier};
@@ -61,7 +61,7 @@ impl PriorDatasets {
             let in_full = |e: CliError| refused(e.exit, e.to_string());
             let held = LockedVersion::of(state.clone(), &which, true).map_err(in_full)?;
             let parts = held.stored().map_err(in_full)?;
-            check_parts(dataset, &parts).map_err(|why| refused(Exit::InvalidWorkflow, why))?;
+            check_parts(dataset, &parts).map_err(in_full)?;
             let mut prior = PriorData {
                 data: id,
                 workflow: held.workflow().to_owned(),
@@ -72,7 +72,7 @@ impl PriorDatasets {
             };
             uncache(parts.iter().flat_map(|p| &p.rows)).map_err(in_full)?;
             for (seq, part) in (0u32..).zip(parts) {
-                let at = places(cluster, &part.rows).map_err(|why| refused(Exit::NoRoom, why))?;
+                let at = places(cluster, &part.rows).map_err(in_full)?;
                 let key = key(&dataset.name, &part, seq);
                 let info = PartInfo {
                     seq,
@@ -231,15 +231,15 @@ fn damaged(prior: &PriorData, at: Option<&Path>) -> CliError {
 }
 
 /// Refuses to select entries of what is stored as a whole.
-fn check_parts(dataset: &Dataset, parts: &[StoredPart]) -> Result<(), String> {
+fn check_parts(dataset: &Dataset, parts: &[StoredPart]) -> CliResult<()> {
     let is_entry = |p: &StoredPart| matches!(p.info.class, PartClass::Entry(_));
     match dataset.partition {
         VersionPartitioning::Whole => Ok(()),
         _ if parts.iter().all(is_entry) => Ok(()),
-        _ => Err(
-            "a step selects entries of it, and it is stored as a whole; name all of it in `in`, and select within the step"
-                .into(),
-        ),
+        _ => Err(CliError::new(
+            Exit::InvalidWorkflow,
+            "a step selects entries of it, and it is stored as a whole; name all of it in `in`, and select within the step",
+        )),
     }
 }
 
@@ -251,11 +251,8 @@ fn key(dataset: &str, part: &StoredPart, seq: u32) -> StoreKey {
 }
 
 /// Where replicas are by the tiers of this run: on one machine, whatever has the tier's folder can read it.
-fn places(
-    cluster: &Cluster,
-    rows: &[ReplicaRow],
-) -> Result<Vec<(TierRef, std::path::PathBuf)>, String> {
-    let mut all: Vec<(TierRef, std::path::PathBuf)> = Vec::new();
+fn places(cluster: &Cluster, rows: &[ReplicaRow]) -> CliResult<Vec<(TierRef, PathBuf)>> {
+    let mut all: Vec<(TierRef, PathBuf)> = Vec::new();
     for row in rows {
         let StoredAt::Node {
             name,
@@ -284,9 +281,12 @@ fn places(
         }
     }
     match (all.is_empty(), rows.first()) {
-        (true, Some(row)) => Err(format!(
-            "it is stored at {}, which is on no tier of this run; add that tier (`--tier NAME=FOLDER:SIZE`)",
-            row.path().display()
+        (true, Some(row)) => Err(CliError::new(
+            Exit::NoRoom,
+            format!(
+                "it is stored at {}, which is on no tier of this run; add that tier (`--tier NAME=FOLDER:SIZE`)",
+                row.path().display()
+            ),
         )),
         _ => Ok(all),
     }

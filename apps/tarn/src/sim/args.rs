@@ -1,5 +1,6 @@
 //! What `tarn sim` is asked.
 
+use crate::argument::{ArgumentError, above_zero};
 use clap::Args;
 use clap::builder::ArgPredicate;
 use std::path::PathBuf;
@@ -139,16 +140,12 @@ impl SimArgs {
     }
 }
 
-fn submit_way(text: &str) -> Result<SubmitWay, String> {
+fn submit_way(text: &str) -> Result<SubmitWay, ArgumentError> {
     let found = SubmitWay::NAMES.iter().find(|(name, _)| *name == text);
-    found
-        .map(|(_, way)| *way)
-        .ok_or_else(|| "there are dependencies, chain and script".into())
+    let found = found.map(|(_, way)| *way);
+    found.ok_or_else(|| ArgumentError::new("there are dependencies, chain and script"))
 }
 
-fn rate(text: &str) -> Result<u64, String> {
-    match parse_rate(text) {
-        Ok(0) => Err("a rate above zero is expected".into()),
-        rate => rate.map_err(|e| e.to_string()),
-    }
+fn rate(text: &str) -> Result<u64, ArgumentError> {
+    above_zero(parse_rate(text)?, "a rate above zero is expected")
 }

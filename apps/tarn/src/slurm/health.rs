@@ -2,12 +2,14 @@
 
 use super::controller::ControllerClient;
 use super::job::ask;
+use crate::error::{CliError, CliResult};
 use crate::finding::{CheckFinding, finding, found};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tarn_proto::site::{ControllerReply, ControllerRequest, NODE_PORT};
+use tarn_types::codes::Exit;
 
 /// How long somebody may take to answer who is there.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,11 +31,14 @@ pub(super) fn of_slurm() -> Vec<CheckFinding> {
             .unwrap_or("")
     };
     let restart = "restart slurmctld after `tarn slurm install`";
-    let has = |key: &str, wanted: &str| match value(key) {
-        said if said.split(',').any(|word| word == wanted) => Ok(format!("{key}={said}")),
-        said => Err(format!(
-            "it runs with {key}={said} instead of {wanted}: {restart}"
-        )),
+    let has = |key: &str, wanted: &str| {
+        let set = value(key);
+        if set.split(',').any(|word| word == wanted) {
+            return Ok(format!("{key}={set}"));
+        }
+        Err(unmet(format!(
+            "it runs with {key}={set} instead of {wanted}: {restart}"
+        )))
     };
     let version = value("SLURM_VERSION");
     vec![
@@ -45,35 +50,39 @@ pub(super) fn of_slurm() -> Vec<CheckFinding> {
     ]
 }
 
+/// The error of a check: what is not as it should be, and what to do.
+fn unmet(text: String) -> CliError {
+    CliError::new(Exit::State, text)
+}
+
 /// Slurm's script is loaded, and reaches tarn.
-fn stages(plugins: &str) -> Result<String, String> {
+fn stages(plugins: &str) -> CliResult<String> {
     let library = Path::new(plugins).join("burst_buffer_lua.so");
     if !plugins.is_empty() && !library.exists() {
-        return Err(format!(
+        return Err(unmet(format!(
             "{} is not there: install Slurm's plug-ins for Lua (Debian: slurm-wlm-basic-plugins)",
             library.display()
-        ));
+        )));
     }
-    match ask("scontrol", &["show", "bbstat"]) {
-        Ok(said) if said.contains(" free of ") => {
-            Ok("burst_buffer.lua reaches the controller".into())
-        }
-        Ok(said) => Err(format!("burst_buffer.lua reports: {}", said.trim())),
-        Err(e) => Err(e.to_string()),
+    let status = ask("scontrol", &["show", "bbstat"])?;
+    if status.contains(" free of ") {
+        return Ok("burst_buffer.lua reaches the controller".into());
     }
+    let text = format!("burst_buffer.lua reports: {}", status.trim());
+    Err(unmet(text))
 }
 
 /// The SPANK plug-in is loaded on this host.
-fn options() -> Result<String, String> {
-    let said = Command::new("srun").arg("--help").output();
-    let said = said.map_err(|e| format!("`srun --help`: {e}"))?;
-    match String::from_utf8_lossy(&said.stdout).contains("--workflow-start") {
-        true => Ok("srun has --workflow-start: the SPANK plug-in is loaded".into()),
-        false => Err(format!(
-            "srun has no --workflow-start: the SPANK plug-in is not loaded here; {}",
-            String::from_utf8_lossy(&said.stderr).trim()
-        )),
+fn options() -> CliResult<String> {
+    let help = Command::new("srun").arg("--help").output();
+    let help = help.map_err(|e| unmet(format!("`srun --help`: {e}")))?;
+    if String::from_utf8_lossy(&help.stdout).contains("--workflow-start") {
+        return Ok("srun has --workflow-start: the SPANK plug-in is loaded".into());
     }
+    Err(unmet(format!(
+        "srun has no --workflow-start: the SPANK plug-in is not loaded here; {}",
+        String::from_utf8_lossy(&help.stderr).trim()
+    )))
 }
 
 /// The controller, which runs on this host, and its nodes.
@@ -115,9 +124,9 @@ pub(crate) fn of_node() -> Vec<CheckFinding> {
     let listens = SocketAddr::from((Ipv4Addr::LOCALHOST, NODE_PORT));
     let daemon = match TcpStream::connect_timeout(&listens, TIMEOUT) {
         Ok(_) => Ok(format!("it listens at port {NODE_PORT}")),
-        Err(e) => Err(format!(
+        Err(e) => Err(unmet(format!(
             "`tarnd --site` does not listen at port {NODE_PORT} of this host: {e}"
-        )),
+        ))),
     };
     vec![
         found("munge", munge()),
@@ -128,7 +137,7 @@ pub(crate) fn of_node() -> Vec<CheckFinding> {
 }
 
 /// What workers and the plug-in open files with: Linux 5.6.
-fn kernel() -> Result<String, String> {
+fn kernel() -> CliResult<String> {
     use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
     let opened = openat2(
         CWD,
@@ -139,47 +148,51 @@ fn kernel() -> Result<String, String> {
     );
     match opened {
         Ok(_) => Ok("it has openat2".into()),
-        Err(e) => Err(format!(
+        Err(e) => Err(unmet(format!(
             "openat2 fails ({e}): tarn needs Linux 5.10 or later"
-        )),
+        ))),
     }
 }
 
 /// A credential is made here and taken here.
-pub(super) fn munge() -> Result<String, String> {
-    let say = |e: std::io::Error| format!("munge cannot be started: {e}; install it on all hosts");
+pub(super) fn munge() -> CliResult<String> {
+    let not_started = |e: std::io::Error| {
+        unmet(format!(
+            "munge cannot be started: {e}; install it on all hosts"
+        ))
+    };
     let made = Command::new("munge")
         .arg("-n")
         .stdin(Stdio::null())
         .output();
-    let made = made.map_err(say)?;
+    let made = made.map_err(not_started)?;
     if !made.status.success() {
         let why = String::from_utf8_lossy(&made.stderr);
-        return Err(format!("{}: is munged running?", why.trim()));
+        return Err(unmet(format!("{}: is munged running?", why.trim())));
     }
     let mut reader = Command::new("unmunge")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(say)?;
+        .map_err(not_started)?;
     if let Some(mut to) = reader.stdin.take() {
         // If it has ended, its status says why.
         let _ = std::io::Write::write_all(&mut to, &made.stdout);
     }
-    let read = reader.wait_with_output().map_err(say)?;
-    match read.status.success() {
-        true => Ok("credentials are made and taken".into()),
-        false => Err(String::from_utf8_lossy(&read.stderr).trim().to_owned()),
+    let read = reader.wait_with_output().map_err(not_started)?;
+    if read.status.success() {
+        return Ok("credentials are made and taken".into());
     }
+    let why = String::from_utf8_lossy(&read.stderr);
+    Err(unmet(why.trim().to_owned()))
 }
 
 /// The jobs that have `#TARN` lines and are not over.
-pub(super) fn jobs_with_data() -> Result<Vec<String>, String> {
+pub(super) fn jobs_with_data() -> CliResult<Vec<String>> {
     let format = "jobid:20,burstbuffer:20";
-    let said = ask("squeue", &["-h", "-t", ALIVE, "-O", format]);
-    let said = said.map_err(|e| e.to_string())?;
-    let lines = said.lines().map(|line| line.split_whitespace());
+    let listed = ask("squeue", &["-h", "-t", ALIVE, "-O", format])?;
+    let lines = listed.lines().map(|line| line.split_whitespace());
     let with = lines.filter_map(|mut words| {
         let job = words.next()?;
         words

@@ -51,7 +51,7 @@ pub(crate) struct InstallArgs {
     #[arg(long, value_name = "PATH")]
     plugin: Option<PathBuf>,
     /// Memory of a node in 1LM: jobs that ask for more (--mem) get nodes with the feature of --memory-mode
-    #[arg(long, value_name = "SIZE", value_parser = crate::options::size)]
+    #[arg(long, value_name = "SIZE", value_parser = tarn_types::units::parse_size)]
     dram: Option<u64>,
     /// The feature of nodes in the mode that has more memory
     #[arg(long, value_name = "FEATURE", default_value = "mode_2lm")]
@@ -438,14 +438,13 @@ fn check(globals: &Globals, args: &InstallArgs, plan: &InstallPlan) -> CliResult
         findings.extend(health::of_slurm());
         findings.push(found("munge", health::munge()));
         findings.extend(health::of_controller());
-        let why = off_reason(&folder(args.conf.as_deref()));
-        findings.push(found(
-            "on",
-            why.map_or_else(
-                || Ok("jobs with `#TARN` lines are taken".into()),
-                |why| Err(format!("switched off: {why}; `tarn slurm on` ends it")),
-            ),
-        ));
+        findings.push(match off_reason(&folder(args.conf.as_deref())) {
+            None => finding("on", true, "jobs with `#TARN` lines are taken"),
+            Some(why) => {
+                let text = format!("switched off: {why}; `tarn slurm on` ends it");
+                finding("on", false, text)
+            }
+        });
     }
     finding::show(globals, &findings)?;
     for left in &plan.left {
