@@ -3,6 +3,8 @@
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::options::{BindArg, IsolationArg, MachineArgs};
 use crate::print::say;
+use anyhow::Context;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tarn_mover::Trees;
 use tarn_node::Namespaces;
@@ -48,6 +50,13 @@ pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluste
         oversubscribe(&mut found);
     }
     Ok(found)
+}
+
+/// This program: steps, and tarnd on nodes, are started by what is beside it.
+pub(crate) fn own_program() -> CliResult<PathBuf> {
+    std::env::current_exe()
+        .context("cannot find tarn's own program, which runs the steps")
+        .exit(Exit::Internal)
 }
 
 /// Gives each node as many cores as its host has.

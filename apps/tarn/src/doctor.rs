@@ -80,7 +80,7 @@ pub(crate) fn doctor(globals: &Globals, args: &DoctorArgs) -> CliResult {
             format!("{why}; steps of one node only"),
         ),
     });
-    let shared = crate::run::own_program().map_err(tarn_node::CapabilityError::new);
+    let shared = crate::cluster::own_program().map_err(tarn_node::CapabilityError::new);
     all.push(match shared.and_then(|p| tarn_node::probe_shared(&p)) {
         Ok(()) => finding(
             "shared namespace",

@@ -4,6 +4,7 @@ mod args;
 mod argument;
 mod block;
 mod ckpt;
+mod clock;
 mod cluster;
 mod data;
 mod date;

@@ -237,61 +237,13 @@ pub(crate) enum DataCommand {
         dataset: String,
     },
     /// Read all replicas of a dataset again, and compare them with what was published
-    Verify {
-        /// The dataset: `mesh`, `foam/mesh` where several workflows have one, or one of the site's that is yours
-        dataset: String,
-        /// As this run has made it [default: the newest that has made any of it]
-        #[arg(long)]
-        run: Option<String>,
-        /// The version of a site's dataset [default: all of them]
-        #[arg(long, value_name = "N")]
-        number: Option<u64>,
-        /// The site's (docs/guide/on-a-site.md): names with a `/` that no run here has mean those anyhow
-        #[arg(long)]
-        site: bool,
-    },
+    Verify(DataVerifyArgs),
     /// Copy a tree into a tier, as a separate named dataset; with --object, a file into the node's object store.
     /// Older data of that name is removed when the new data is complete; data that is already there, unchanged, stays
-    Put {
-        /// The folder, or an object's file; a folder may be a tree of an object store outside, `s3://BUCKET/PREFIX/`
-        path: PathBuf,
-        /// The dataset's name, or the object's key
-        name: String,
-        #[command(flatten)]
-        object: ObjectArgs,
-        /// A description of the object for its readers
-        #[arg(long, value_name = "TEXT", requires = "object", default_value = "")]
-        about: String,
-        /// The object's content is encrypted in the store, with the key that `tarn key new` makes
-        #[arg(long, requires = "object")]
-        encrypt: bool,
-        #[command(flatten)]
-        machine: MachineArgs,
-        /// How long it is kept: a time such as 7d, or `forever`
-        #[arg(long, default_value = "forever", value_name = "TIME")]
-        keep: String,
-    },
+    Put(DataPutArgs),
     /// Copy a dataset out of the nodes (if some instances of its step have failed: the output of the others, with exit code 1); with
     /// --object, an object out of the node's store, or from another node into it
-    Get {
-        /// The dataset (`mesh`, `foam/mesh`), or the object's key
-        dataset: String,
-        /// A folder (of an object: a file) that does not exist yet [default of an object: none; its verified file is named];
-        /// or of a dataset a tree of an object store outside, `s3://BUCKET/PREFIX/`, where nothing is yet
-        #[arg(required_unless_present = "object")]
-        dest: Option<PathBuf>,
-        /// As this run has made it [default: the newest that has made any of it]
-        #[arg(long, conflicts_with = "object")]
-        run: Option<String>,
-        #[command(flatten)]
-        object: ObjectArgs,
-        /// The version of an object [default: the newest]
-        #[arg(long, value_name = "N", requires = "object", value_parser = parse_version_number)]
-        number: Option<u64>,
-        /// The node's tarnd ($TARN_SOCKET) first brings the object from the same store of this node
-        #[arg(long, value_name = "NODE", requires = "object")]
-        from: Option<String>,
-    },
+    Get(DataGetArgs),
     /// Copy a tree or a file with this process's own rights, whole or not at all, read back and compared: for stores that only a
     /// job's own steps reach (docs/guide/on-a-site.md), and from and to object stores (docs/guide/object-stores.md)
     Copy {
@@ -318,25 +270,7 @@ pub(crate) enum DataCommand {
         store: Option<PathBuf>,
     },
     /// Remove a dataset from the nodes, or leftovers of dead runs; with --object, an object from the node's store
-    Rm {
-        /// The dataset (`mesh`, `foam/mesh`), or the object's key
-        #[arg(required_unless_present = "orphans")]
-        dataset: Option<String>,
-        #[command(flatten)]
-        object: ObjectArgs,
-        /// The version of an object, or of a site's dataset [default: all of them]
-        #[arg(long, value_name = "N")]
-        number: Option<u64>,
-        /// Of a site: your data on its nodes that belongs to no known dataset. Elsewhere,
-        /// of all workflows of this state folder without an active run: the data in their folders on the tiers that any of their runs
-        /// used, except data to be kept and data that the newest run needs to resume. On this machine, and
-        /// inside an allocation on its nodes
-        #[arg(long, conflicts_with_all = ["dataset", "object"])]
-        orphans: bool,
-        /// The site's (docs/guide/on-a-site.md): names with a `/` that no run here has mean those anyhow
-        #[arg(long, conflicts_with = "object")]
-        site: bool,
-    },
+    Rm(DataRmArgs),
     /// Keep a dataset until somebody removes it
     Pin {
         /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
@@ -357,6 +291,84 @@ pub(crate) enum DataCommand {
         #[arg(long)]
         run: Option<String>,
     },
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DataVerifyArgs {
+    /// The dataset: `mesh`, `foam/mesh` where several workflows have one, or one of the site's that is yours
+    pub(crate) dataset: String,
+    /// As this run has made it [default: the newest that has made any of it]
+    #[arg(long)]
+    pub(crate) run: Option<String>,
+    /// The version of a site's dataset [default: all of them]
+    #[arg(long, value_name = "N")]
+    pub(crate) number: Option<u64>,
+    /// The site's (docs/guide/on-a-site.md): names with a `/` that no run here has mean those anyhow
+    #[arg(long)]
+    pub(crate) site: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DataPutArgs {
+    /// The folder, or an object's file; a folder may be a tree of an object store outside, `s3://BUCKET/PREFIX/`
+    pub(crate) path: PathBuf,
+    /// The dataset's name, or the object's key
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) object: ObjectArgs,
+    /// A description of the object for its readers
+    #[arg(long, value_name = "TEXT", requires = "object", default_value = "")]
+    pub(crate) about: String,
+    /// The object's content is encrypted in the store, with the key that `tarn key new` makes
+    #[arg(long, requires = "object")]
+    pub(crate) encrypt: bool,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+    /// How long it is kept: a time such as 7d, or `forever`
+    #[arg(long, default_value = "forever", value_name = "TIME")]
+    pub(crate) keep: String,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DataGetArgs {
+    /// The dataset (`mesh`, `foam/mesh`), or the object's key
+    pub(crate) dataset: String,
+    /// A folder (of an object: a file) that does not exist yet [default of an object: none; its verified file is named];
+    /// or of a dataset a tree of an object store outside, `s3://BUCKET/PREFIX/`, where nothing is yet
+    #[arg(required_unless_present = "object")]
+    pub(crate) dest: Option<PathBuf>,
+    /// As this run has made it [default: the newest that has made any of it]
+    #[arg(long, conflicts_with = "object")]
+    pub(crate) run: Option<String>,
+    #[command(flatten)]
+    pub(crate) object: ObjectArgs,
+    /// The version of an object [default: the newest]
+    #[arg(long, value_name = "N", requires = "object", value_parser = parse_version_number)]
+    pub(crate) number: Option<u64>,
+    /// The node's tarnd ($TARN_SOCKET) first brings the object from the same store of this node
+    #[arg(long, value_name = "NODE", requires = "object")]
+    pub(crate) from: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DataRmArgs {
+    /// The dataset (`mesh`, `foam/mesh`), or the object's key
+    #[arg(required_unless_present = "orphans")]
+    pub(crate) dataset: Option<String>,
+    #[command(flatten)]
+    pub(crate) object: ObjectArgs,
+    /// The version of an object, or of a site's dataset [default: all of them]
+    #[arg(long, value_name = "N")]
+    pub(crate) number: Option<u64>,
+    /// Of a site: your data on its nodes that belongs to no known dataset. Elsewhere,
+    /// of all workflows of this state folder without an active run: the data in their folders on the tiers that any of their runs
+    /// used, except data to be kept and data that the newest run needs to resume. On this machine, and
+    /// inside an allocation on its nodes
+    #[arg(long, conflicts_with_all = ["dataset", "object"])]
+    pub(crate) orphans: bool,
+    /// The site's (docs/guide/on-a-site.md): names with a `/` that no run here has mean those anyhow
+    #[arg(long, conflicts_with = "object")]
+    pub(crate) site: bool,
 }
 
 /// Whether the name is an object's, and where the object is.

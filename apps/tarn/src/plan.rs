@@ -172,7 +172,7 @@ pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
     .check(args)?;
     let (prior, prior_dest) = match dir.0.is_dir() {
         true => {
-            let catalogue = crate::run::open_catalogue(&dir)?;
+            let catalogue = state::open_catalogue(&dir)?;
             let mut prior = catalogue
                 .prior(&parsed.workflow, &workspace, &found, elsewhere)
                 .exit(Exit::State)?;
@@ -192,7 +192,7 @@ pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
     let mut start = Start {
         run: format!("{}-plan", parsed.workflow.name),
         workspace,
-        wall: crate::run::wall(),
+        wall: crate::clock::wall(),
         workflow: parsed.workflow.clone(),
         cluster: found,
         options: Options {
@@ -210,7 +210,7 @@ pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
         set_aside: None,
     };
     if dir.0.is_dir() {
-        let catalogue = crate::run::open_catalogue(&dir)?;
+        let catalogue = state::open_catalogue(&dir)?;
         crate::run::pinned::keep(&catalogue, &mut start)?;
     }
     crate::run::others::set_aside(&mut start.cluster, &mut start.prior_data);

@@ -1,13 +1,17 @@
 //! `tarn run` and `tarn resume`: everything around the loop.
 
+use crate::clock::wall;
+use crate::cluster::{self, own_program};
 use crate::data::missing::{Missing, how_kept};
+use crate::data::removal;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::live::StatusFile;
 use crate::options::{IsolationArg, ResumeArgs, RunArgs};
 use crate::print::{self, out, say};
 use crate::progress::Watcher;
-use crate::{cluster, run_log, state, workflow};
+use crate::state::{self, history_of, open_catalogue};
+use crate::{run_log, workflow};
 use allocation::{AllocationRequest, ConnectedAllocation, ResumeLocation};
 use anyhow::Context;
 use changes::StepChanges;
@@ -24,11 +28,10 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tarn_data_plane::Transport;
 use tarn_engine::Engine;
 use tarn_fault::{CrashPoint, FaultJournal, FaultWorld};
-use tarn_journal::{Catalogue, LogWriter, RunLock, runs};
+use tarn_journal::{LogWriter, RunLock, runs};
 use tarn_node::{Config, Local, RereadScope};
 use tarn_ports::{Mover, NodeWorld};
 use tarn_report::{Emulated, PageLinks, Summary};
@@ -51,6 +54,7 @@ pub(crate) mod changes;
 pub(crate) mod check;
 pub(crate) mod dropped;
 mod energy;
+pub(crate) mod file_content;
 pub(crate) mod files;
 mod kept;
 pub(crate) mod lock;
@@ -162,7 +166,7 @@ pub(crate) fn start(
     let others = PriorDatasets::find(state, &parsed.workflow, &found, reached.is_some())?;
     let mut catalogue = open_catalogue(state)?;
     if reached.is_none() {
-        crate::data::expire(&mut catalogue, &parsed.workflow.name, mover.as_ref())?;
+        removal::remove_expired(&mut catalogue, &parsed.workflow.name, mover.as_ref())?;
     }
     let prior = catalogue
         .prior(&parsed.workflow, &workspace, &found, reached.is_some())
@@ -609,23 +613,6 @@ fn write_page(path: &Path, page: &str) -> CliResult<()> {
         .exit(Exit::State)
 }
 
-pub(crate) fn open_catalogue(state: &StateDir) -> CliResult<Catalogue> {
-    let catalogue = Catalogue::open(state).exit(Exit::State)?;
-    for (run, e) in catalogue.skipped() {
-        say!("warning: {run} is left out of the catalogue: {e}");
-    }
-    Ok(catalogue)
-}
-
-/// What records say.
-pub(crate) fn history_of(records: &[tarn_ports::Record]) -> History {
-    let mut history = History::new();
-    for r in records {
-        history.apply(r.now, &r.event, &r.actions);
-    }
-    history
-}
-
 /// How a world is opened.
 struct WorldOptions {
     files: RunFiles,
@@ -699,12 +686,6 @@ fn is_of_step(name: &std::ffi::OsStr) -> bool {
     name.to_str().is_some_and(tarn_slurm::is_of_step)
 }
 
-pub(crate) fn own_program() -> CliResult<PathBuf> {
-    std::env::current_exe()
-        .context("cannot find tarn's own program, which runs the steps")
-        .exit(Exit::Internal)
-}
-
 fn crash_point() -> CliResult<CrashPoint> {
     let text = std::env::var(CRASH_VARIABLE).unwrap_or_default();
     let kill = || {
@@ -722,10 +703,4 @@ pub(crate) fn emulation(cluster: &Cluster) -> Option<String> {
     Some(format!(
         "{emulated}: tarn's own transfers are held back, not what programs read and write themselves"
     ))
-}
-
-pub(crate) fn wall() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_secs())
 }

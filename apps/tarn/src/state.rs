@@ -5,10 +5,12 @@ use crate::globals::Globals;
 use crate::print::say;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use tarn_journal::Catalogue;
 use tarn_ports::Record;
 use tarn_types::codes::Exit;
 use tarn_types::event::{Event, Start};
 use tarn_types::hash::Hash;
+use tarn_types::history::History;
 use tarn_types::layout::StateDir;
 use tarn_types::text::first_of;
 
@@ -147,4 +149,22 @@ pub(crate) fn started(state: &StateDir, run: &str) -> CliResult<Start> {
             format!("{run} died before its first record: nothing was done; `tarn run` again"),
         )),
     }
+}
+
+/// The catalogue of the state folder; says which runs are left out of it.
+pub(crate) fn open_catalogue(state: &StateDir) -> CliResult<Catalogue> {
+    let catalogue = Catalogue::open(state).exit(Exit::State)?;
+    for (run, e) in catalogue.skipped() {
+        say!("warning: {run} is left out of the catalogue: {e}");
+    }
+    Ok(catalogue)
+}
+
+/// The history that records tell.
+pub(crate) fn history_of(records: &[Record]) -> History {
+    let mut history = History::new();
+    for r in records {
+        history.apply(r.now, &r.event, &r.actions);
+    }
+    history
 }

@@ -1,6 +1,7 @@
 //! `tarn usage`: what users and projects have used of a site. docs/guide/on-a-site.md, "Usage".
 
 use crate::argument::ArgumentError;
+use crate::clock::now;
 use crate::date::days;
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
@@ -8,7 +9,6 @@ use crate::print::{self, out, say};
 use crate::slurm::people::OwnerNames;
 use crate::slurm::{ControllerClient, TIMEOUT, refused, unexpected};
 use clap::{Args, ValueEnum};
-use std::time::SystemTime;
 use tarn_proto::site::{ControllerReply, ControllerRequest, Owner};
 use tarn_types::codes::Exit;
 use tarn_types::units::{Bytes, SECOND, Time, parse_time};
@@ -99,12 +99,6 @@ pub(crate) fn usage(globals: &Globals, args: &UsageArgs) -> CliResult {
         )?;
     }
     Ok(Exit::Success)
-}
-
-/// Nanoseconds since 1970.
-pub(crate) fn now() -> Time {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// A date, or so long before now; never 0, which is for all.

@@ -113,7 +113,7 @@ impl WatchedRun {
                 let more = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 now.saturating_add(more)
             }
-            None => crate::run::wall()
+            None => crate::clock::wall()
                 .saturating_sub(self.begun.wall)
                 .saturating_mul(SECOND),
         }

@@ -9,13 +9,13 @@ pub(crate) use which::DatasetSelector;
 
 use super::delivered::{Delivered, deliver};
 use super::missing::had_again;
-use super::{changed, elsewhere, is_here, remove};
+use super::removal::{change_of, is_here, nodes_elsewhere, remove_replicas};
+use crate::clock::wall;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::mover::trees;
 use crate::print::say;
-use crate::run::open_catalogue;
-use crate::state;
+use crate::state::{self, open_catalogue};
 use anyhow::Context;
 use parts::{IncompleteVersion, VersionParts, parts_in};
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +116,7 @@ impl LockedVersion {
         let mut named: Vec<&DatasetRow> = known.iter().filter(|r| which.is(r)).collect();
         // What is kept comes before what a run has only left there. To change something it must be clear which is meant, but for what
         // is cached: that may go at any time.
-        let wall = crate::run::wall();
+        let wall = wall();
         let is_usable = |at: &StoredAt| but.is_none() || matches!(at, StoredAt::Node { .. });
         let comes_first = |r: &DatasetRow| match is_only_read {
             true => r.is_kept(wall) && is_usable(&r.at),
@@ -261,7 +261,7 @@ impl LockedVersion {
         recorded: Option<Hash>,
     ) -> CliResult<PartSources<'a>> {
         if replicas.iter().all(|r| !is_here(&r.at)) {
-            let nodes = elsewhere(replicas.iter().copied());
+            let nodes = nodes_elsewhere(replicas.iter().copied());
             return Err(CliError::new(
                 Exit::NotFound,
                 format!(
@@ -510,12 +510,12 @@ impl LockedVersion {
     }
 
     pub(super) fn record(&mut self, change: ChangeKind) -> CliResult<()> {
-        let changes: Vec<_> = self.rows.iter().map(|r| changed(r, change)).collect();
+        let changes: Vec<_> = self.rows.iter().map(|r| change_of(r, change)).collect();
         self.catalogue.record(&changes).exit(Exit::State)
     }
 
     pub(super) fn remove(&mut self) -> CliResult {
-        let bytes = remove(&mut self.catalogue, &self.rows, &trees())?;
+        let bytes = remove_replicas(&mut self.catalogue, &self.rows, &trees())?;
         // Of what lies on nodes that are not seen from here, all has been said: nothing of it is removed yet.
         let all = self.rows.len();
         self.rows.retain(|r| is_here(&r.at));

@@ -3,6 +3,7 @@
 use crate::ckpt::printable;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
+use crate::options::DataPutArgs;
 use crate::print::{self, out, say};
 use anyhow::Context;
 use rustix::fs::OFlags;
@@ -12,6 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use tarn_objects::{CheckpointError, CheckpointErrorCode, NodeObjectStore, ObjectInfo};
 use tarn_types::codes::Exit;
+use tarn_types::object::is_object;
 use tarn_types::units::Bytes;
 
 /// The version that is asked for, and the node that it is brought from first.
@@ -64,13 +66,13 @@ fn json(info: &ObjectInfo, path: Option<&Path>) -> CliResult<()> {
 }
 
 /// Copies a file into a new version: read straight into the store.
-pub(super) fn put(
-    globals: &Globals,
-    store: Option<&Path>,
-    path: &Path,
-    key: &str,
-    (about, encrypt): (&str, bool),
-) -> CliResult {
+pub(super) fn put(globals: &Globals, args: &DataPutArgs) -> CliResult {
+    let DataPutArgs {
+        path, name: key, ..
+    } = args;
+    if is_object(path) {
+        return Err(outside(path));
+    }
     let unreadable = || format!("cannot read {}", path.display());
     // A FIFO without a writer is not waited for.
     let mut file = File::options()
@@ -89,8 +91,8 @@ pub(super) fn put(
             format!("{} is no file: an object is made of one", path.display()),
         ));
     }
-    let mut store = open(store)?;
-    if encrypt {
+    let mut store = open(args.object.store.as_deref())?;
+    if args.encrypt {
         store = store.encrypting(true);
     }
     let mut draft = store.create(key, meta.len()).map_err(failed)?;
@@ -110,7 +112,7 @@ pub(super) fn put(
             ),
         ));
     }
-    let info = draft.publish(about).map_err(failed)?;
+    let info = draft.publish(&args.about).map_err(failed)?;
     match globals.json {
         true => json(&info, None)?,
         false => out!("{key} {}", info.number)?,

@@ -1,14 +1,15 @@
 //! `tarn data put`: a folder becomes a dataset of its own on a tier, and stays there as long as it is asked for.
 
-use super::{is_here, print_freed, remove};
+use super::removal::{change_of, is_here, print_freed, remove_replicas};
+use crate::clock::wall;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::mover::trees;
-use crate::options::{MachineArgs, RunArgs, VerifyArg};
+use crate::options::{DataPutArgs, MachineArgs, RunArgs, VerifyArg};
 use crate::print::say;
 use crate::run::files::RunFiles;
-use crate::run::{open_catalogue, wall};
-use crate::{cluster, state, workflow};
+use crate::state::{self, open_catalogue};
+use crate::{cluster, workflow};
 use anyhow::Context;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,13 +30,14 @@ use tarn_types::units::SECOND;
 use tarn_types::workflow::Keep;
 
 /// Stages a folder into a tier as a workflow of one step that does nothing but need it.
-pub(super) fn put(
-    globals: &Globals,
-    path: &Path,
-    name: &str,
-    machine: MachineArgs,
-    keep: &str,
-) -> CliResult {
+pub(super) fn put(globals: &Globals, args: &DataPutArgs) -> CliResult {
+    let DataPutArgs {
+        path,
+        name,
+        machine,
+        keep,
+        ..
+    } = args;
     let source = match is_object(path) {
         true => path.to_path_buf(),
         false => path
@@ -46,7 +48,7 @@ pub(super) fn put(
     let folder = std::env::current_dir().exit(Exit::State)?;
     let parsed = as_workflow(&source, name, keep, &folder)?;
     let dir = state::beside(globals, &folder)?;
-    if is_there_already(&dir, &parsed, &source, &machine)? {
+    if is_there_already(&dir, &parsed, &source, machine)? {
         say!(
             "{} is already stored there as `{name}`, unchanged",
             path.display()
@@ -55,7 +57,7 @@ pub(super) fn put(
     }
     let args = RunArgs {
         workflow: Vec::new(),
-        machine,
+        machine: machine.clone(),
         policy: Policy::new(Order::Data, None),
         verify: VerifyArg::Copy,
         cache: 0,
@@ -141,7 +143,7 @@ fn is_there_already(
     };
     let changes: Vec<_> = there
         .iter()
-        .map(|r| super::changed(r, ChangeKind::KeptUntil(until)))
+        .map(|r| change_of(r, ChangeKind::KeptUntil(until)))
         .collect();
     catalogue.record(&changes).exit(Exit::State)?;
     let keys: BTreeSet<StoreKey> = there.iter().map(|r| r.key.clone()).collect();
@@ -219,7 +221,7 @@ fn remove_others(
     let mut older = catalogue.replicas(workflow, None).exit(Exit::State)?;
     older.retain(|r| !now.contains(&r.key));
     if !older.is_empty() {
-        let bytes = remove(catalogue, &older, &trees())?;
+        let bytes = remove_replicas(catalogue, &older, &trees())?;
         print_freed(bytes, "put there before under this name");
     }
     Ok(())

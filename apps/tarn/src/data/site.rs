@@ -1,11 +1,11 @@
 //! `tarn data` of a site's datasets: what the controller knows. docs/guide/on-a-site.md, "Data that outlives jobs".
 
+use crate::clock::now;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::print::{self, out, say};
 use crate::slurm::people::{OwnerNames, number};
 use crate::slurm::{ControllerClient, TIMEOUT, done, refused, unexpected};
-use crate::usage::now;
 use anyhow::Context;
 use std::time::Duration;
 use tarn_proto::site::{

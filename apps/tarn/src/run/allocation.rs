@@ -186,7 +186,7 @@ impl Fleet {
         let mut words = vec!["--node".to_owned()];
         words.extend(log.into_iter().flat_map(Logged::words));
         let launch = SrunLaunch {
-            program: &super::own_program()?.with_file_name("tarnd"),
+            program: &crate::cluster::own_program()?.with_file_name("tarnd"),
             words: &words,
             start: &start,
             name: &label,

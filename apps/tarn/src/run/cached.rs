@@ -1,6 +1,6 @@
 //! What a run that has ended well leaves on its tiers as cache.
 
-use super::wall;
+use crate::clock::wall;
 use crate::error::{CliResult, ExitWith};
 use std::collections::BTreeSet;
 use tarn_journal::Catalogue;

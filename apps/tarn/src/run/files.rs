@@ -1,9 +1,9 @@
 //! The files that a run is made of: the workflow file and what its commands name. What they held when the run began
 //! is kept beside its log, because a step's identity says that just those bytes have run.
 
+use super::file_content::{read_script, read_watched};
 use super::stale::Stale;
 use crate::error::{CliError, CliResult, ExitWith};
-use crate::workflow::{read_script, read_watched};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;

@@ -29,7 +29,7 @@ impl LeftReplicas {
             .replicas(&start.workflow.name, None)
             .exit(Exit::State)?;
         rows.retain(|r| r.workspace == start.workspace && !matches!(r.at, StoredAt::External(_)));
-        let wall = super::wall();
+        let wall = crate::clock::wall();
         let (rows, elsewhere) = rows.into_iter().partition(|r| is_here(start, &r.at));
         Ok(Self {
             rows,

@@ -5,12 +5,12 @@
 //! catalogue lists stays if it is to be kept, or if the workflow's newest run can still be resumed with it.
 
 use super::allocation::Sweeper;
-use super::{kept, lock, open_catalogue};
+use super::{kept, lock};
 use crate::error::{CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::mover::trees;
 use crate::print::say;
-use crate::state;
+use crate::state::{self, open_catalogue};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use tarn_journal::{Catalogue, RunRow, StoredAt, runs};

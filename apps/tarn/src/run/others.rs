@@ -2,11 +2,11 @@
 //!
 //! As long as it is active it has a share of the lock of each workflow that owns one, so nobody removes or replaces them meanwhile.
 
+use crate::clock::wall;
 use crate::data::held::{DatasetSelector, LockedVersion, NOT_KEPT, StoredPart, uncache};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
-use crate::run::{open_catalogue, wall};
-use crate::state;
+use crate::state::{self, open_catalogue};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tarn_journal::{ReplicaRow, RunLock, StoredAt};

@@ -1,6 +1,6 @@
 //! Datasets that are to be kept and are not there any more, though no step has to run: `keep` came, or became longer, after they had gone.
 
-use super::wall;
+use crate::clock::wall;
 use crate::data::missing::run_again;
 use crate::state;
 use std::collections::BTreeSet;

@@ -20,7 +20,7 @@ use told::{Calibration, CalibrationReport};
 
 pub(super) fn calibrate(globals: &Globals, args: &SimArgs, run: &str) -> CliResult {
     let records = replay::records(globals, run)?;
-    let history = crate::run::history_of(&records);
+    let history = crate::state::history_of(&records);
     let recorded = Recorded::of(run, &records, &history)?;
     let bandwidths = Bandwidths::of(&recorded);
     let machine = machine::machine(run, &recorded.start.cluster, &bandwidths)?;

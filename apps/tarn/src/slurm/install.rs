@@ -114,7 +114,7 @@ impl InstallArgs {
     fn program(&self) -> CliResult<PathBuf> {
         match &self.program {
             Some(path) => Ok(path.clone()),
-            None => crate::run::own_program(),
+            None => crate::cluster::own_program(),
         }
     }
 

@@ -1,8 +1,8 @@
 //! What a run of another workflow needs to know of a dataset to read it where it is stored.
 
 use super::LockedVersion;
+use crate::clock::wall;
 use crate::error::{CliError, CliResult};
-use crate::run::wall;
 use tarn_journal::{ReplicaRow, RunLock, StoredAt};
 use tarn_types::codes::Exit;
 use tarn_types::manifest::Manifest;
