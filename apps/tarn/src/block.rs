@@ -1,21 +1,24 @@
 //! `tarn block serve`: partitions as a block device, by nbdkit and the plug-in for it. docs/guide/block.md
 
+mod folder;
+
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::print::{self, say};
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use folder::NbdkitFolder;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs::{DirBuilder, Permissions};
+use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -30,8 +33,6 @@ const START: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
 /// So long nbdkit, told to end, waits for clients that stay. All that it has answered is in the partition already.
 const GRACE: Duration = Duration::from_secs(2);
-/// Folders of this name that are tried: one may be left from a process that was killed.
-const MAX_FOLDERS: u32 = 100;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BlockCommand {
@@ -158,7 +159,7 @@ impl NbdkitServer {
     fn start(args: &BlockServeArgs, plugin: &Path, signals: &mut Signals) -> CliResult<Self> {
         let beside = args.socket.as_deref().map(parent);
         let folder = NbdkitFolder::new(beside)?;
-        let listening = folder.0.join("pid");
+        let listening = folder.pid_file();
         let mut command = Command::new("nbdkit");
         command
             .args(["--exit-with-parent", "--threads"])
@@ -173,7 +174,7 @@ impl NbdkitServer {
                 NbdAddress::Tcp { address, encrypted }
             }
             None => {
-                let path = folder.0.join("socket");
+                let path = folder.socket();
                 command.arg("--unix").arg(&path);
                 NbdAddress::Socket(path)
             }
@@ -268,47 +269,6 @@ impl Drop for NbdkitServer {
             && e.kind() != ErrorKind::NotFound
         {
             say!("warning: cannot remove {}: {e}", path.display());
-        }
-    }
-}
-
-/// A folder of this user alone, for what nbdkit makes.
-struct NbdkitFolder(PathBuf);
-
-impl NbdkitFolder {
-    fn new(parent: Option<&Path>) -> CliResult<Self> {
-        let usual = || {
-            std::env::var_os("XDG_RUNTIME_DIR")
-                .map(PathBuf::from)
-                .filter(|folder| folder.is_dir())
-                .unwrap_or_else(std::env::temp_dir)
-        };
-        let parent = parent.map_or_else(usual, Path::to_owned);
-        let mut number = 0;
-        loop {
-            let name = format!("tarn-block-{}-{number}", std::process::id());
-            let path = parent.join(name);
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
-                Err(e) if e.kind() == ErrorKind::AlreadyExists && number < MAX_FOLDERS => {
-                    number += 1;
-                }
-                Err(e) => {
-                    let text = format!("cannot make {}: {e}", path.display());
-                    return Err(CliError::new(Exit::State, text));
-                }
-            }
-        }
-    }
-}
-
-impl Drop for NbdkitFolder {
-    fn drop(&mut self) {
-        for file in ["pid", "socket"] {
-            let _ = std::fs::remove_file(self.0.join(file));
-        }
-        if let Err(e) = std::fs::remove_dir(&self.0) {
-            say!("warning: cannot remove {}: {e}", self.0.display());
         }
     }
 }

@@ -195,6 +195,36 @@ fn what_was_flushed_is_there_after_servers_were_killed() {
 }
 
 #[test]
+fn the_folder_of_a_killed_server_is_removed_by_the_next_start() {
+    let Some(fixture) = Fixture::new(&["nbdinfo"]) else {
+        return;
+    };
+    let partition = fixture.partition("disk");
+    let folders = || {
+        let entries = fs::read_dir(fixture.path("run")).unwrap();
+        let names = entries.map(|e| e.unwrap().file_name().into_string().unwrap());
+        let mut all: Vec<_> = names.filter(|n| n.starts_with("tarn-block-")).collect();
+        all.sort();
+        all
+    };
+    let mut killed = fixture.serve(&[&partition]);
+    let left = folders();
+    assert_eq!(left.len(), 1, "{left:?}");
+    killed.kill();
+    assert_eq!(folders(), left);
+    let served = fixture.serve(&[&partition]);
+    let own = folders();
+    assert!(own.len() == 1 && own != left, "{left:?}, then {own:?}");
+    // One that serves stays when another one starts.
+    let other = fixture.partition("other");
+    let beside = fixture.serve(&[&other]);
+    assert_eq!(folders().len(), 2);
+    said(Command::new("nbdinfo").arg(&served.uri));
+    drop((served, beside));
+    assert_eq!(folders(), Vec::<String>::new());
+}
+
+#[test]
 fn it_ends_when_it_is_told_to_though_clients_stay() {
     let Some(fixture) = Fixture::new(&["qemu-io"]) else {
         return;
