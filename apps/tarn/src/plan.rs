@@ -7,13 +7,15 @@ use crate::options::RunArgs;
 use crate::print::{self, out, say};
 use crate::run::allocation::{AllocationRequest, ConnectedAllocation};
 use crate::run::changes::{self, StepChanges};
-use crate::run::check::Check;
 use crate::run::dropped::Dropped;
+use crate::run::new_run::{NewRun, PriorResults};
 use crate::run::others::PriorDatasets;
-use crate::{cluster, state, workflow};
+use crate::run::world::emulation;
+use crate::state::{self, open_catalogue};
+use crate::{cluster, workflow};
 use entries::Supposed;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_engine::Engine;
@@ -22,10 +24,11 @@ use tarn_ports::{Journal, JournalError, Record};
 use tarn_report::Summary;
 use tarn_simulator::{Estimates, SimEntry, Simulation};
 use tarn_types::action::{Do, Outcome};
+use tarn_types::cluster::Cluster;
 use tarn_types::codes::Exit;
-use tarn_types::event::{Event, Failure, Options, Start};
+use tarn_types::event::{Event, Failure, Start};
 use tarn_types::history::History;
-use tarn_types::id::{DataId, InstanceId, TierRef};
+use tarn_types::id::{DataId, InstanceId, StepId, TierRef};
 use tarn_types::layout::StateDir;
 use tarn_types::merge;
 use tarn_types::part::{PartInfo, StoreKey};
@@ -141,89 +144,86 @@ fn has_only(folder: &Path, name: impl AsRef<Path>) -> bool {
 
 pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
     let (parsed, files) = workflow::load_with_files(&args.workflow, None)?;
-    let dir = state::beside(globals, &parsed.workflow.folder)?;
-    let workspace = state::workspace(&parsed.workflow.name, &dir);
-    crate::run::lock::could_lock(&dir, &parsed.workflow.name)?;
-    let unmade = Unmade::of(&dir);
-    let purpose = AllocationRequest {
-        state: &dir,
-        workflow: Some(&parsed.workflow),
-        margin: 0,
-        log: globals.logged(),
-    };
-    // Their tarnds end here: a plan starts nothing.
-    let reached = ConnectedAllocation::here(&args.machine, &purpose)?.map(|r| r.cluster().clone());
-    drop(unmade);
+    let w = &parsed.workflow;
+    let dir = state::beside(globals, &w.folder)?;
+    let workspace = state::workspace(&w.name, &dir);
+    crate::run::lock::could_lock(&dir, &w.name)?;
+    let reached = reach_nodes(globals, args, &dir, w)?;
     let elsewhere = reached.is_some();
-    let found = match reached {
+    let cluster = match reached {
         Some(nodes) => nodes,
         None => cluster::discover(&args.machine, &dir)?,
     };
     let mover = crate::mover::trees();
-    Check {
+    let new = NewRun {
         parsed: &parsed,
         files: &files,
-        cluster: &found,
+        args,
+        cluster: &cluster,
         elsewhere,
         state: &dir,
         workspace: &workspace,
         mover: &mover,
-    }
-    .check(args)?;
-    let (prior, prior_dest) = match dir.0.is_dir() {
-        true => {
-            let catalogue = state::open_catalogue(&dir)?;
-            let mut prior = catalogue
-                .prior(&parsed.workflow, &workspace, &found, elsewhere)
-                .exit(Exit::State)?;
-            crate::run::prior::held_still(&mut prior, &found, &workspace, &dir, elsewhere);
-            let dests = crate::run::prior::prior_dests(&catalogue, &parsed.workflow, &dir, &mover)?;
-            crate::run::prior::report_missing_dests(&parsed.workflow, &workspace, &dir, &mover);
-            (prior, dests)
-        }
-        false => (Vec::new(), Vec::new()),
     };
-    let others = match dir.0.is_dir() || parsed.workflow.data.iter().any(|d| d.of.is_some()) {
-        true => PriorDatasets::find(&dir, &parsed.workflow, &found, elsewhere)?,
-        false => PriorDatasets::default(),
-    };
-    let looks = changes::looks(&parsed.workflow, &dir, &workspace, RereadScope::All, &mover);
-    let changes = StepChanges::since_last(&dir, &parsed, &files, (&looks, &others.data));
-    let mut start = Start {
-        run: format!("{}-plan", parsed.workflow.name),
-        workspace,
-        wall: crate::clock::wall(),
-        workflow: parsed.workflow.clone(),
-        cluster: found,
-        options: Options {
-            policy: args.policy,
-            verify: args.verify.into(),
-            cache: crate::run::cache(args, elsewhere),
-            fail_fast: args.fail_fast,
-        },
-        prior,
-        prior_dest,
-        prior_data: others.data.clone(),
-        allocation: None,
-        sealed: false,
-        pinned: Vec::new(),
-        set_aside: None,
-    };
+    new.check()?;
+    let mut prior = PriorResults::default();
     if dir.0.is_dir() {
-        let catalogue = state::open_catalogue(&dir)?;
-        crate::run::pinned::keep(&catalogue, &mut start)?;
+        prior = new.find_prior(&open_catalogue(&dir)?)?;
+        let instances = &mut prior.instances;
+        crate::run::prior::held_still(instances, &cluster, &workspace, &dir, elsewhere);
+    }
+    let mut others = PriorDatasets::default();
+    if dir.0.is_dir() || w.data.iter().any(|d| d.of.is_some()) {
+        others = PriorDatasets::find(&dir, w, &cluster, elsewhere)?;
+    }
+    let looks = new.look_at_sources(RereadScope::All);
+    let changes = new.find_changes(&looks, &others.data);
+    let mut start = new.start(format!("{}-plan", w.name), prior, &others.data);
+    if dir.0.is_dir() {
+        crate::run::pinned::keep(&open_catalogue(&dir)?, &mut start)?;
     }
     crate::run::others::set_aside(&mut start.cluster, &mut start.prior_data);
     let seen = seen(&dir, &start.workflow);
     let mut world = Simulation::new(&start, estimates(&start, seen, &looks));
+    let (outcome, records) = simulate(&start, &mut world)?;
+    show((globals, &dir), &start, &records, &world, &changes)?;
+    let exit = match outcome {
+        Outcome::Done => return Ok(Exit::Success),
+        // That of the run.
+        Outcome::Failed => Exit::WorkflowFailed,
+        _ => Exit::NoRoom,
+    };
+    let text = "this workflow cannot be run here as it is";
+    Err(CliError::new(exit, text))
+}
+
+/// The nodes of the allocation that this process is in, if it is in one. Their tarnds end here: a plan starts nothing.
+fn reach_nodes(
+    globals: &Globals,
+    args: &RunArgs,
+    state: &StateDir,
+    w: &Workflow,
+) -> CliResult<Option<Cluster>> {
+    let _unmade = Unmade::of(state);
+    let purpose = AllocationRequest {
+        state,
+        workflow: Some(w),
+        margin: 0,
+        log: globals.logged(),
+    };
+    let reached = ConnectedAllocation::here(&args.machine, &purpose)?;
+    Ok(reached.map(|r| r.cluster().clone()))
+}
+
+/// Runs the engine in virtual time to its end: the outcome, and what it has decided.
+fn simulate(start: &Start, world: &mut Simulation) -> CliResult<(Outcome, Vec<Record>)> {
     let mut journal = PlanJournal(Vec::new());
-    let first = Event::Started(Box::new(start.clone()));
     let mut alive = SignOfLife::new();
     let outcome = tarn_engine::drive(
         &mut Engine::new(),
-        &mut world,
+        world,
         &mut journal,
-        first,
+        Event::Started(Box::new(start.clone())),
         0,
         &mut |r| {
             if let Some(sign) = alive.see(r, SIGN_OF_LIFE) {
@@ -231,19 +231,7 @@ pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
             }
         },
     );
-    let outcome = outcome.exit(Exit::Internal)?;
-    show((globals, &dir), &start, &journal.0, &world, &changes)?;
-    match outcome {
-        Outcome::Done => Ok(Exit::Success),
-        outcome => Err(CliError::new(
-            // That of the run.
-            match outcome {
-                Outcome::Failed => Exit::WorkflowFailed,
-                _ => Exit::NoRoom,
-            },
-            "this workflow cannot be run here as it is",
-        )),
-    }
+    Ok((outcome.exit(Exit::Internal)?, journal.0))
 }
 
 /// Run times and sizes from the newest run that has them.
@@ -372,50 +360,50 @@ struct PlanRow {
     reused: Option<InstanceId>,
 }
 
-fn show(
-    (globals, state): (&Globals, &StateDir),
-    start: &Start,
-    records: &[Record],
-    world: &Simulation,
-    changes: &StepChanges,
-) -> CliResult<()> {
-    let mut history = History::new();
-    let mut dropped = Dropped::default();
-    let mut runs = std::collections::BTreeSet::new();
-    let mut lines = Vec::new();
-    let nodes: Vec<String> = start.cluster.nodes.iter().map(|n| n.name.clone()).collect();
-    let mut placed = BTreeMap::new();
-    for r in records {
-        history.apply(r.now, &r.event, &r.actions);
-        for action in &r.actions {
-            if let Some(id) = dropped.see(action) {
-                lines.retain(|l: &PlanRow| l.reused != Some(id));
+/// What the records of a plan show.
+#[derive(Default)]
+struct PlanSummary {
+    history: History,
+    rows: Vec<PlanRow>,
+    /// The steps that run.
+    runs: BTreeSet<StepId>,
+    dropped: Dropped,
+    /// Why an instance is where it is.
+    placed: BTreeMap<InstanceId, String>,
+}
+
+impl PlanSummary {
+    /// Says what cannot be run on the way.
+    fn add(&mut self, start: &Start, record: &Record) {
+        self.history
+            .apply(record.now, &record.event, &record.actions);
+        for action in &record.actions {
+            if let Some(id) = self.dropped.see(action) {
+                self.rows.retain(|row| row.reused != Some(id));
             }
+            let why = || self.history.explain(&action.why);
             match &action.what {
                 Do::Assign { instance, .. } => {
-                    placed.insert(*instance, history.explain(&action.why));
+                    self.placed.insert(*instance, why());
                 }
                 Do::Run(run) => {
-                    runs.insert(run.instance.step);
-                    lines.push(PlanRow {
-                        at_ns: r.now,
-                        step: history.instance_name(run.instance),
-                        nodes: run
-                            .nodes
-                            .iter()
-                            .map(|s| nodes[s.node.at()].clone())
-                            .collect(),
+                    self.runs.insert(run.instance.step);
+                    let names = run.nodes.iter().map(|s| self.history.node_name(s.node));
+                    self.rows.push(PlanRow {
+                        at_ns: record.now,
+                        step: self.history.instance_name(run.instance),
+                        nodes: names.collect(),
                         partitions: tarn_report::partition_texts(start, &run.partitions),
-                        why: placed.get(&run.instance).cloned().unwrap_or_default(),
+                        why: self.placed.get(&run.instance).cloned().unwrap_or_default(),
                         reused: None,
                     });
                 }
-                Do::Reuse { instance, .. } => lines.push(PlanRow {
-                    at_ns: r.now,
-                    step: history.instance_name(*instance),
+                Do::Reuse { instance, .. } => self.rows.push(PlanRow {
+                    at_ns: record.now,
+                    step: self.history.instance_name(*instance),
                     nodes: Vec::new(),
                     partitions: Vec::new(),
-                    why: history.explain(&action.why),
+                    why: why(),
                     reused: Some(*instance),
                 }),
                 Do::Note { .. }
@@ -424,39 +412,53 @@ fn show(
                         Reason::Failed { .. } | Reason::GaveUp { .. } | Reason::Incomplete { .. }
                     ) =>
                 {
-                    say!("error: {}", history.explain(&action.why));
+                    say!("error: {}", why());
                 }
                 _ => {}
             }
         }
     }
+
+    fn notes(&self, state: &StateDir, start: &Start, changes: &StepChanges) -> Vec<String> {
+        let mut notes = changes.notes(&start.workflow, &self.runs);
+        notes.extend(self.dropped.notes(&start.workflow, changes));
+        notes.extend(crate::run::unkept::notes(state, start, &self.history));
+        notes.extend(cached::note(start, &self.history));
+        notes.extend(crate::run::margin::at_risk(&start.workflow));
+        notes
+    }
+}
+
+fn show(
+    (globals, state): (&Globals, &StateDir),
+    start: &Start,
+    records: &[Record],
+    world: &Simulation,
+    changes: &StepChanges,
+) -> CliResult<()> {
+    let mut plan = PlanSummary::default();
+    for record in records {
+        plan.add(start, record);
+    }
     let summary = Summary::of(records).exit(Exit::Internal)?;
     let tiers = peaks(start, world);
-    let mut notes = changes.notes(&start.workflow, &runs);
-    notes.extend(dropped.notes(&start.workflow, changes));
-    notes.extend(crate::run::unkept::notes(state, start, &history));
-    notes.extend(cached::note(start, &history));
-    notes.extend(crate::run::margin::at_risk(&start.workflow));
+    let notes = plan.notes(state, start, changes);
     if globals.json {
         let value = serde_json::json!({
-            "schema": 1, "plan": lines, "tiers": tiers, "summary": summary, "notes": notes
+            "schema": 1, "plan": plan.rows, "tiers": tiers, "summary": summary, "notes": notes
         });
         return print::json(&value);
     }
-    if let Some(banner) = crate::run::emulation(&start.cluster) {
+    if let Some(banner) = emulation(&start.cluster) {
         say!("{banner}");
     }
     out!("order and placement (times are estimates)")?;
-    for l in &lines {
-        let at = format!("{:.2}", l.at_ns as f64 / SECOND as f64);
-        out!(
-            "{at:>10} s  {:<24} {:<12} {}",
-            l.step,
-            l.nodes.join(","),
-            l.why
-        )?;
-        for lent in &l.partitions {
-            out!("{:>12}  partition {lent}", "")?;
+    for row in &plan.rows {
+        let at = format!("{:.2}", row.at_ns as f64 / SECOND as f64);
+        let nodes = row.nodes.join(",");
+        out!("{at:>10} s  {:<24} {nodes:<12} {}", row.step, row.why)?;
+        for partition in &row.partitions {
+            out!("{:>12}  partition {partition}", "")?;
         }
     }
     for note in &notes {

@@ -1,5 +1,9 @@
 //! A run over the nodes of an allocation of Slurm: a tarnd on each of them, a session with each, one cluster of all.
 
+use super::energy::{self, SlurmPowerMonitor};
+use super::files::RunFiles;
+use super::fleet::{DataPlane, Fleet, print_unusable_nodes};
+use super::margin::Margin;
 use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Logged;
@@ -7,63 +11,33 @@ use crate::options::{
     BindArg, IsolationArg, MachineArgs, ResumeArgs, RunArgs, VerifyArg, WithoutTier,
 };
 use crate::print::say;
-use crate::run::energy::{self, SlurmPowerMonitor};
-use crate::run::files::RunFiles;
-use crate::run::margin::Margin;
 use anyhow::Context;
-use std::collections::BTreeSet;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_cluster::{
-    AllocationWorld, EventQueue, NoAnswer, NodeLink, NodeLinkMeasurement, RETRY, ReachableNode,
-    RemoteTierAttachment, STUCK,
+    AllocationWorld, NodeLinkMeasurement, RETRY, ReachableNode, RemoteTierAttachment, STUCK,
 };
 use tarn_data_plane::Transport;
 use tarn_node::sight::Sights;
 use tarn_node::{Config, Local, Namespaces, machine};
 use tarn_ports::NodeWorld;
-use tarn_proto::node::{
-    Borrow, NodeConfig, NodeStartInput as NodeStart, NodeStartReport, WorkspaceKeys,
-};
-use tarn_sessions::{CallError, NodeSession, RunKeys, SessionTimeouts};
-use tarn_slurm::SrunLaunch;
+use tarn_proto::node::{Borrow, NodeConfig, WorkspaceKeys};
 use tarn_types::cluster::Cluster;
 use tarn_types::codes::Exit;
 use tarn_types::event::{Start, Verify};
 use tarn_types::id::NodeId;
 use tarn_types::layout::StateDir;
-use tarn_types::nodes::{NodeTierUsage, Swept};
+use tarn_types::nodes::NodeTierUsage;
 use tarn_types::units::Bytes;
 use tarn_types::workflow::Workflow;
 
-/// For all nodes to start tarnd: Slurm may have to boot or to wait for some.
-const STARTING: Duration = Duration::from_secs(120);
-/// Sessions that are opened at once.
-const OPENING: usize = 64;
 /// Between two questions to Slurm about the end of the allocation: it may have been moved.
 const ASK: Duration = Duration::from_secs(300);
 /// Between two looks at what there is to bring to safety.
 const LOOK: Duration = Duration::from_secs(1);
 /// An end that is not known is taken to be so far off, until Slurm is asked again.
 const UNKNOWN: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// The nodes on which tarnd runs, as long as any of this is in use.
-struct Fleet {
-    slurm: Mutex<tarn_slurm::SrunNodes>,
-    started: Vec<NodeStartReport>,
-    keys: RunKeys,
-    /// The run, as tarnd knows it.
-    label: String,
-    event_queue: EventQueue,
-    /// Where what the nodes say on standard error is kept, once it is.
-    log: Arc<OnceLock<PathBuf>>,
-}
-
-/// The run's number and key on the data plane.
-type DataPlane = (u128, [u8; 32]);
 
 /// An allocation whose nodes can be used.
 pub(crate) struct ConnectedAllocation {
@@ -90,9 +64,7 @@ pub(crate) struct SlurmEnergy {
 impl SlurmEnergy {
     /// Says what Slurm has counted for all that ran on the nodes; it counts as long as they are there.
     pub(crate) fn print_energy_sum(&self) {
-        let slurm = self.fleet.slurm.lock();
-        let slurm = slurm.unwrap_or_else(PoisonError::into_inner);
-        if let Ok(Some(joules)) = slurm.joules() {
+        if let Some(joules) = self.fleet.joules() {
             say!(
                 "Slurm has counted {joules} J for this run on its nodes (sstat, ConsumedEnergyRaw)"
             );
@@ -118,164 +90,6 @@ pub(crate) enum ResumeLocation {
     Same(Option<Box<ConnectedAllocation>>),
     /// Not there, and why.
     Other(String),
-}
-
-/// A session as the world of the run wants it.
-struct AllocationConnection {
-    session: NodeSession,
-    log: Arc<OnceLock<PathBuf>>,
-}
-
-impl AllocationConnection {
-    /// Why the node is lost, and where to look.
-    fn lost(&self, why: &str) -> String {
-        match self.log.get() {
-            Some(log) => format!("{why}; its last messages are in {}", log.display()),
-            None => why.to_owned(),
-        }
-    }
-}
-
-impl NodeLink for AllocationConnection {
-    fn send_command(&self, message: Vec<u8>) -> bool {
-        self.session.send_command(message).is_ok()
-    }
-
-    fn call(&self, request: Vec<u8>, timeout: Option<Duration>) -> Result<Vec<u8>, NoAnswer> {
-        let answer = self.session.call(request, timeout);
-        answer.map_err(|e| match e {
-            CallError::Lost(why) => NoAnswer::Lost(self.lost(&why)),
-            CallError::Late(timeout) => NoAnswer::Late(timeout),
-        })
-    }
-
-    fn over(&self) -> Option<String> {
-        self.session.over().map(|why| self.lost(why))
-    }
-
-    fn end(&self) {
-        self.session.end();
-    }
-}
-
-impl Fleet {
-    /// Starts tarnd on all nodes of an allocation; a session with each, and the run's number and key on the data plane.
-    fn start(
-        allocation: &tarn_slurm::SlurmAllocation,
-        transport: &Transport,
-        log: Option<Logged>,
-        borrow: Option<Borrow>,
-    ) -> CliResult<(Self, Vec<ReachableNode>, DataPlane)> {
-        let keys = RunKeys::new().exit(Exit::Internal)?;
-        let key = random()?;
-        let [number, word] = [random()?, random()?].map(|r| {
-            let half: [u8; 16] = std::array::from_fn(|i| r[i]);
-            u128::from_le_bytes(half)
-        });
-        let label = format!("tarn-{:08x}", word as u32);
-        let timeout = SessionTimeouts::default();
-        let millis = |d: Duration| d.as_millis() as u64;
-        let start = NodeStart {
-            keys: serde_json::to_value(&keys).exit(Exit::Internal)?,
-            run: label.clone(),
-            timeouts: (millis(timeout.heartbeat), millis(timeout.lost)),
-            data: (number, key),
-            transport: transport.to_string(),
-            borrow,
-        };
-        let mut words = vec!["--node".to_owned()];
-        words.extend(log.into_iter().flat_map(Logged::words));
-        let launch = SrunLaunch {
-            program: &crate::cluster::own_program()?.with_file_name("tarnd"),
-            words: &words,
-            start: &start,
-            name: &label,
-            timeout: STARTING,
-        };
-        let (slurm, started) =
-            tarn_slurm::SrunNodes::start(allocation, &launch).exit(Exit::State)?;
-        let event_queue = EventQueue::new();
-        let fleet = Fleet {
-            slurm: Mutex::new(slurm),
-            started,
-            keys,
-            label,
-            event_queue,
-            log: Arc::default(),
-        };
-        let links = fleet.links()?;
-        Ok((fleet, links, (number, key)))
-    }
-
-    /// A session with a node; `number` counts those with it.
-    fn link(&self, node: NodeId, number: u64) -> CliResult<ReachableNode> {
-        let started = self.started.get(node.at());
-        let started =
-            started.ok_or_else(|| CliError::new(Exit::Internal, "there is no such node"))?;
-        let name = &started.node;
-        let address = address(name, started.control)?;
-        let timeout = SessionTimeouts::default();
-        let news = self.event_queue.of(node, number);
-        let session = NodeSession::open(address, &self.keys, timeout, &self.label, name, news);
-        let session = session.map_err(|e| CliError::new(Exit::State, e))?;
-        let log = Arc::clone(&self.log);
-        Ok(ReachableNode {
-            name: name.clone(),
-            link: Arc::new(AllocationConnection { session, log }),
-            data: (name.clone(), started.data),
-        })
-    }
-
-    fn links(&self) -> CliResult<Vec<ReachableNode>> {
-        let all: Vec<NodeId> = (0..self.started.len() as u32).map(NodeId).collect();
-        let mut links = Vec::with_capacity(all.len());
-        for some in all.chunks(OPENING) {
-            let opened: Vec<_> = std::thread::scope(|scope| {
-                let threads = some.iter().map(|n| scope.spawn(move || self.link(*n, 0)));
-                let threads: Vec<_> = threads.collect();
-                let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
-                joined.collect()
-            });
-            for (node, opened) in some.iter().zip(opened) {
-                let linked = opened
-                    .unwrap_or_else(|_| Err(CliError::new(Exit::Internal, "an error inside tarn")));
-                links.push(linked.map_err(|why| self.unreachable(*node, &why))?);
-            }
-        }
-        Ok(links)
-    }
-
-    fn unreachable(&self, node: NodeId, why: &CliError) -> CliError {
-        let name = self.started.get(node.at()).map_or("?", |s| &s.node);
-        let slurm = self.slurm.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = slurm.stderr_tail();
-        let said = match said.is_empty() {
-            true => String::new(),
-            false => format!("; messages of the nodes:\n{said}"),
-        };
-        CliError::new(
-            Exit::State,
-            format!(
-                "tarnd runs on {name}, but cannot be reached from here ({why}); nodes of an allocation must be able to connect to each \
-                 other and to where tarn runs{said}"
-            ),
-        )
-    }
-}
-
-fn address(name: &str, port: u16) -> CliResult<SocketAddr> {
-    let failed = |text: String| CliError::new(Exit::State, text);
-    let found = (name, port).to_socket_addrs();
-    let mut found = found.map_err(|e| failed(format!("{name}: {e}")))?;
-    // tarnd listens there.
-    let first = found.find(SocketAddr::is_ipv4);
-    first.ok_or_else(|| failed(format!("{name} has no IPv4 address")))
-}
-
-fn random() -> CliResult<[u8; 32]> {
-    let mut bytes = [0; 32];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).exit(Exit::State)?;
-    Ok(bytes)
 }
 
 impl ConnectedAllocation {
@@ -352,13 +166,7 @@ impl ConnectedAllocation {
             false => cluster::tiers(args)?,
         };
         let began = Instant::now();
-        if args.without_tier == WithoutTier::Borrow && args.transport == Transport::Sealed {
-            return Err(CliError::new(
-                Exit::Usage,
-                "a borrowed tier's content crosses the network in clear, and --transport sealed asks for the opposite; leave \
-                 --without-tier borrow out: memory of the node itself then replaces the tier",
-            ));
-        }
+        refuse_sealed_borrowing(args)?;
         let specs: Vec<String> = tiers.iter().map(spec).collect();
         let folder = &purpose.state.0;
         let borrow = (args.without_tier == WithoutTier::Borrow).then(|| Borrow {
@@ -366,17 +174,9 @@ impl ConnectedAllocation {
             state: folder.clone(),
         });
         let (fleet, links, data) = Fleet::start(&allocation, &args.transport, purpose.log, borrow)?;
-        let external = cluster::external(args);
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create the state folder {}", folder.display()))
-            .exit(Exit::State)?;
-        let sights = Sights::new(folder, purpose.workflow)
-            .context("the paths that nodes must see cannot be checked from here")
-            .exit(Exit::State)?;
-        let mut cluster = tarn_cluster::measure(&links, &specs, &external, folder, sights.all())
-            .exit(Exit::NoRoom)?;
+        let mut cluster = measure(&links, &specs, args, purpose)?;
         let between = tarn_cluster::measure_links(&links, &mut cluster, folder);
-        let lending = match args.without_tier {
+        let attached = match args.without_tier {
             WithoutTier::StandIn => Vec::new(),
             WithoutTier::Borrow => {
                 let name = purpose
@@ -388,31 +188,35 @@ impl ConnectedAllocation {
             }
         };
         let measured = energy::fill(&mut cluster);
-        if args.oversubscribe {
-            say!(
-                "note: --oversubscribe has no effect in an allocation: its nodes have the cores that Slurm gives"
-            );
-        }
-        if let Some(rate) = args.peer_rate {
-            // What is planned with, and what is imposed.
-            let peer = &mut cluster.peer;
-            (peer.read, peer.write, peer.emulated) = (peer.read.min(rate), rate, true);
-        }
-        if args.bind == BindArg::None {
-            cluster.hosts.iter_mut().for_each(|h| h.sockets.clear());
-        }
+        apply_options(&mut cluster, args);
+        let reached = Self {
+            allocation,
+            fleet: Arc::new(fleet),
+            links,
+            cluster,
+            between,
+            data,
+            measured,
+            end,
+        };
+        reached.print_ready(began.elapsed(), &attached);
+        Ok(reached)
+    }
+
+    /// Says which nodes are there, after which time, and what they do not have.
+    fn print_ready(&self, took: Duration, attached: &[RemoteTierAttachment]) {
         say!(
             "job {}: {}, ready after {:.1} s ({})",
-            allocation.job,
-            match cluster.nodes.len() {
+            self.allocation.job,
+            match self.cluster.nodes.len() {
                 1 => "1 node".to_owned(),
                 n => format!("{n} nodes"),
             },
-            began.elapsed().as_secs_f64(),
-            some(&allocation.nodes)
+            took.as_secs_f64(),
+            some(&self.allocation.nodes)
         );
-        print_remote_tiers(&cluster, &lending);
-        let unknown = || between.iter().filter(|b| b.rate.is_err());
+        print_remote_tiers(&self.cluster, attached);
+        let unknown = || self.between.iter().filter(|b| b.rate.is_err());
         if let Some(NodeLinkMeasurement {
             to,
             from,
@@ -427,16 +231,6 @@ impl ConnectedAllocation {
                 }
             );
         }
-        Ok(Self {
-            allocation,
-            fleet: Arc::new(fleet),
-            links,
-            cluster,
-            between,
-            data,
-            measured,
-            end,
-        })
     }
 
     /// Its nodes.
@@ -481,16 +275,8 @@ impl ConnectedAllocation {
         if let Some(end) = self.end {
             watch_end(self.allocation, end, margin)?;
         }
-        let path = config.state.run(&config.run).join("nodes.log");
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(&path);
-        // What the nodes say is for people who look for an error: a run can do without.
-        if let (Ok(log), Ok(slurm)) = (log, self.fleet.slurm.lock()) {
-            slurm.log_to(log);
-            let _ = self.fleet.log.set(path);
-        }
+        let log = config.state.run(&config.run).join("nodes.log");
+        self.fleet.log_to(log);
         let bytes = |s: &std::ffi::OsString| s.clone().into_vec();
         let environment = config.caller_env.iter();
         let keys = config.keys.as_ref().map(|k| k.for_nodes().text());
@@ -527,45 +313,54 @@ impl ConnectedAllocation {
     }
 }
 
-/// The nodes of the allocation that this process is in, reached to remove what dead runs have left there.
-pub(crate) struct Sweeper {
-    // Ends tarnd there when it goes.
-    _fleet: Fleet,
-    links: Vec<ReachableNode>,
+fn refuse_sealed_borrowing(args: &MachineArgs) -> CliResult<()> {
+    if args.without_tier != WithoutTier::Borrow || args.transport != Transport::Sealed {
+        return Ok(());
+    }
+    Err(CliError::new(
+        Exit::Usage,
+        "a borrowed tier's content crosses the network in clear, and --transport sealed asks for the opposite; leave \
+         --without-tier borrow out: memory of the node itself then replaces the tier",
+    ))
 }
 
-impl Sweeper {
-    /// Those of the allocation that this process is in, if it is in one.
-    pub(crate) fn here() -> CliResult<Option<Self>> {
-        let Some(allocation) = tarn_slurm::SlurmAllocation::here().exit(Exit::State)? else {
-            return Ok(None);
-        };
-        print_unusable_nodes(&allocation);
-        let (fleet, links, _) = Fleet::start(&allocation, &Transport::Tcp, None, None)?;
-        let _fleet = fleet;
-        Ok(Some(Self { _fleet, links }))
-    }
+/// One cluster of all nodes, as each has measured itself.
+fn measure(
+    links: &[ReachableNode],
+    specs: &[String],
+    args: &MachineArgs,
+    purpose: &AllocationRequest<'_>,
+) -> CliResult<Cluster> {
+    let folder = &purpose.state.0;
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot create the state folder {}", folder.display()))
+        .exit(Exit::State)?;
+    let sights = Sights::new(folder, purpose.workflow)
+        .context("the paths that nodes must see cannot be checked from here")
+        .exit(Exit::State)?;
+    let external = cluster::external(args);
+    tarn_cluster::measure(links, specs, &external, folder, sights.all()).exit(Exit::NoRoom)
+}
 
-    /// Removes from each node what dead runs have left there of a workspace, on the tiers at the roots that are told `of` it, but
-    /// for the `protected` folders. What each has done, with its name.
-    pub(crate) fn sweep(
-        &self,
-        workspace: &str,
-        state: &StateDir,
-        of: &dyn Fn(&str) -> BTreeSet<PathBuf>,
-        protected: &BTreeSet<PathBuf>,
-    ) -> Vec<(String, CliResult<Swept>)> {
-        let names = || self.links.iter().map(|l| l.name.clone());
-        let roots: Vec<_> = names().map(|name| of(&name)).collect();
-        let swept = tarn_cluster::sweep(&self.links, workspace, &state.0, &roots, protected);
-        let swept = swept.into_iter();
-        let swept = swept.map(|node| node.map_err(|why| CliError::new(Exit::State, why)));
-        names().zip(swept).collect()
+/// What the arguments change of the nodes as they are.
+fn apply_options(cluster: &mut Cluster, args: &MachineArgs) {
+    if args.oversubscribe {
+        say!(
+            "note: --oversubscribe has no effect in an allocation: its nodes have the cores that Slurm gives"
+        );
+    }
+    if let Some(rate) = args.peer_rate {
+        // What is planned with, and what is imposed.
+        let peer = &mut cluster.peer;
+        (peer.read, peer.write, peer.emulated) = (peer.read.min(rate), rate, true);
+    }
+    if args.bind == BindArg::None {
+        cluster.hosts.iter_mut().for_each(|h| h.sockets.clear());
     }
 }
 
 /// Says which nodes do not have a tier, and what they have instead.
-fn print_remote_tiers(cluster: &Cluster, lending: &[RemoteTierAttachment]) {
+fn print_remote_tiers(cluster: &Cluster, attached: &[RemoteTierAttachment]) {
     for node in &cluster.nodes {
         for tier in &node.tiers {
             if let Some(lender) = tier.lender.and_then(|l| cluster.nodes.get(l.at())) {
@@ -580,7 +375,7 @@ fn print_remote_tiers(cluster: &Cluster, lending: &[RemoteTierAttachment]) {
                 );
             }
             if tier.stands_in() {
-                let mut of = lending
+                let mut of = attached
                     .iter()
                     .filter(|l| l.node == node.name && l.tier == tier.name);
                 let why = of.find_map(|l| l.by.as_ref().err());
@@ -594,13 +389,6 @@ fn print_remote_tiers(cluster: &Cluster, lending: &[RemoteTierAttachment]) {
                 );
             }
         }
-    }
-}
-
-/// Says which nodes the job began with that cannot be used.
-fn print_unusable_nodes(allocation: &tarn_slurm::SlurmAllocation) {
-    for (name, why) in &allocation.gone {
-        say!("note: {name} of job {} is left out: {why}", allocation.job);
     }
 }
 

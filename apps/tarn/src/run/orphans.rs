@@ -4,8 +4,9 @@
 //! those of runs on one machine, in an allocation those of its nodes; and none of a workflow that a run is active of. What the
 //! catalogue lists stays if it is to be kept, or if the workflow's newest run can still be resumed with it.
 
-use super::allocation::Sweeper;
-use super::{kept, lock};
+use super::fleet::Sweeper;
+use super::kept;
+use super::lock::lock;
 use crate::error::{CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::mover::trees;
@@ -93,74 +94,111 @@ fn of_workflow(
         lock => lock?,
     };
     let mut catalogue = open_catalogue(state)?;
-    let roots = TierRoots::of(&catalogue, begun)?;
     let left = kept::LeftReplicas::of(&catalogue, begun)?;
     let known = catalogue.runs().exit(Exit::State)?;
     let done = |r: &RunRow| r.name == begun.run && r.outcome == Some(Outcome::Done);
     let resumable = !known.iter().any(done);
-    let mut protected = left.wanted(resumable.then_some(&begun.run));
-    let checkpoints = match resumable {
-        true => roots.checkpoints(begun),
-        false => BTreeSet::new(),
+    let roots = TierRoots::of(&catalogue, begun)?;
+    let checkpoints = if resumable {
+        roots.checkpoints(begun)
+    } else {
+        BTreeSet::new()
     };
+    let mut protected = left.wanted(resumable.then_some(&begun.run));
     protected.extend(checkpoints.iter().cloned());
-    let mut all = tarn_node::sweep(&begun.workspace, &roots.here, &protected, &Trees::new());
-    if let Some(external) = begun.workflow.external.as_deref() {
-        let area = drained_area(external, &begun.workspace);
-        add(
-            &mut all,
-            tarn_node::sweep_drained(&area, &begun.workspace, &protected, &trees()),
-        );
-    }
-    let mut looked: BTreeSet<&str> = BTreeSet::new();
+    let mut sweep = WorkflowSweep {
+        begun,
+        roots: &roots,
+        protected,
+        all: Swept::default(),
+        looked: BTreeSet::new(),
+    };
+    sweep.sweep_here();
     if !roots.nodes.is_empty() {
         let nodes = match nodes {
             Some(nodes) => nodes,
             None => nodes.insert(Sweeper::here()?),
         };
         if let Some(nodes) = nodes {
-            let of = |node: &str| roots.nodes.get(node).cloned().unwrap_or_default();
-            for (node, swept) in nodes.sweep(&begun.workspace, state, &of, &protected) {
-                match (swept, roots.nodes.get_key_value(&node)) {
-                    (Ok(swept), Some((node, _))) => {
-                        looked.insert(node);
-                        add(&mut all, swept);
-                    }
-                    (Ok(_), None) => {}
-                    (Err(why), _) => say!("warning: {name}: nothing is removed from {node}: {why}"),
+            sweep.sweep_nodes(nodes, state);
+        }
+    }
+    for problem in &sweep.all.trouble {
+        say!("warning: {problem}");
+    }
+    left.swept(&mut catalogue, &sweep.looked, &roots.here, &sweep.all)?;
+    sweep.print(left.staying(&sweep.all.left), &checkpoints);
+    Ok(())
+}
+
+/// What is removed of a workflow, place by place.
+struct WorkflowSweep<'a> {
+    begun: &'a Start,
+    roots: &'a TierRoots,
+    /// Folders that stay.
+    protected: BTreeSet<PathBuf>,
+    all: Swept,
+    /// The nodes on which something was looked for.
+    looked: BTreeSet<&'a str>,
+}
+
+impl WorkflowSweep<'_> {
+    /// On this machine, and in the external store.
+    fn sweep_here(&mut self) {
+        let workspace = &self.begun.workspace;
+        let roots = &self.roots.here;
+        let here = tarn_node::sweep(workspace, roots, &self.protected, &Trees::new());
+        add(&mut self.all, here);
+        if let Some(external) = self.begun.workflow.external.as_deref() {
+            let area = drained_area(external, workspace);
+            let drained = tarn_node::sweep_drained(&area, workspace, &self.protected, &trees());
+            add(&mut self.all, drained);
+        }
+    }
+
+    fn sweep_nodes(&mut self, nodes: &Sweeper, state: &StateDir) {
+        let name = &self.begun.workflow.name;
+        let roots = &self.roots.nodes;
+        let of = |node: &str| roots.get(node).cloned().unwrap_or_default();
+        for (node, swept) in nodes.sweep(&self.begun.workspace, state, &of, &self.protected) {
+            match (swept, roots.get_key_value(&node)) {
+                (Ok(swept), Some((node, _))) => {
+                    self.looked.insert(node);
+                    add(&mut self.all, swept);
                 }
+                (Ok(_), None) => {}
+                (Err(why), _) => say!("warning: {name}: nothing is removed from {node}: {why}"),
             }
         }
     }
-    for problem in &all.trouble {
-        say!("warning: {problem}");
+
+    /// Says what was removed, and what stays: `kept` replicas that are to be, and `resumable` ones.
+    fn print(&self, (kept, resumable): (usize, usize), checkpoints: &BTreeSet<PathBuf>) {
+        let name = &self.begun.workflow.name;
+        say!("{name}: {} replicas removed", self.all.removed.len());
+        if resumable > 0 {
+            say!(
+                "{name}: {resumable} replicas stay for `tarn resume` or the next `tarn run`; `tarn data rm DATASET` and then this removes them"
+            );
+        }
+        if kept > 0 {
+            say!("{name}: {kept} replicas stay that are to be kept; `tarn data ls` shows them");
+        }
+        for folder in self.all.left.iter().filter(|f| checkpoints.contains(*f)) {
+            say!(
+                "{name}: checkpoints stay in {} for `tarn resume`; the next `tarn run` removes them",
+                folder.display()
+            );
+        }
+        let nodes = self.roots.nodes.keys().map(String::as_str);
+        let unseen: Vec<&str> = nodes.filter(|n| !self.looked.contains(n)).collect();
+        if !unseen.is_empty() {
+            say!(
+                "{name}: runs were on {} too; run this inside an allocation that has them",
+                unseen.join(", ")
+            );
+        }
     }
-    left.swept(&mut catalogue, &looked, &roots.here, &all)?;
-    say!("{name}: {} replicas removed", all.removed.len());
-    let (kept, resumable) = left.staying(&all.left);
-    if resumable > 0 {
-        say!(
-            "{name}: {resumable} replicas stay for `tarn resume` or the next `tarn run`; `tarn data rm DATASET` and then this removes them"
-        );
-    }
-    if kept > 0 {
-        say!("{name}: {kept} replicas stay that are to be kept; `tarn data ls` shows them");
-    }
-    for folder in all.left.iter().filter(|f| checkpoints.contains(*f)) {
-        say!(
-            "{name}: checkpoints stay in {} for `tarn resume`; the next `tarn run` removes them",
-            folder.display()
-        );
-    }
-    let unseen = roots.nodes.keys().filter(|n| !looked.contains(n.as_str()));
-    let unseen: Vec<&str> = unseen.map(String::as_str).collect();
-    if !unseen.is_empty() {
-        say!(
-            "{name}: runs were on {} too; run this inside an allocation that has them",
-            unseen.join(", ")
-        );
-    }
-    Ok(())
 }
 
 fn add(all: &mut Swept, mut more: Swept) {

@@ -1,0 +1,168 @@
+//! The end of a run: what stays on the tiers, the report, and what is printed.
+
+use super::{cached, kept, unkept};
+use crate::data::missing::{Missing, how_kept};
+use crate::error::{CliResult, ExitWith};
+use crate::globals::Globals;
+use crate::print::{self, out, say};
+use crate::state::{self, history_of, open_catalogue};
+use anyhow::Context;
+use serde::Serialize;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::path::Path;
+use tarn_ports::NodeWorld;
+use tarn_report::{PageLinks, Summary};
+use tarn_types::action::Outcome;
+use tarn_types::codes::Exit;
+use tarn_types::event::Start;
+use tarn_types::history::{History, TransferEnd};
+use tarn_types::layout::StateDir;
+use tarn_types::part::Place;
+use tarn_types::reason::Reason;
+
+/// The links of a page at `page` about the run with folder `run`.
+fn links(page: &Path, run: &Path) -> PageLinks {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let page = absolute(page);
+    PageLinks::new(page.parent().unwrap_or(&page), &absolute(run))
+}
+
+pub(super) fn finish(
+    globals: &Globals,
+    state: &StateDir,
+    start: &Start,
+    outcome: Outcome,
+    report: Option<&Path>,
+    mut world: Box<dyn NodeWorld>,
+) -> CliResult {
+    let mut catalogue = open_catalogue(state)?;
+    catalogue.index(&start.run).exit(Exit::State)?;
+    kept::replaced(&mut catalogue, start, &mut *world)?;
+    if outcome == Outcome::Done {
+        kept::leftovers(&mut catalogue, start, &mut *world)?;
+        for problem in world.leave() {
+            say!("warning: {problem}");
+        }
+    } else {
+        drop(world);
+    }
+    let left = match outcome {
+        Outcome::Done => cached::line(&catalogue, start)?,
+        _ => None,
+    };
+    let records = state::records(state, &start.run)?;
+    let summary = Summary::of(&records).exit(Exit::Internal)?;
+    let own = state.report(&start.run);
+    for path in std::iter::once(own.as_path()).chain(report) {
+        // Each copy has links from where it is.
+        let links = links(path, &state.run(&start.run));
+        let page = tarn_report::html(&records, &links).exit(Exit::Internal)?;
+        write_page(path, &page)?;
+    }
+    let printed = if globals.json {
+        print::json(&PrintedSummary {
+            summary: &summary,
+            state: state.0.to_string_lossy(),
+        })
+    } else {
+        print::text(&summary.to_string())
+            .and_then(|()| out!("report    {}", report.unwrap_or(&own).display()))
+            .and_then(|()| match left {
+                Some(line) => out!("{line}"),
+                None => Ok(()),
+            })
+    };
+    let history = history_of(&records);
+    print_rescued(start, &history);
+    if outcome == Outcome::Done {
+        for note in unkept::notes(state, start, &history) {
+            say!("note: {note}");
+        }
+    }
+    Ok(match outcome {
+        // What could not be printed is the only thing that went wrong.
+        Outcome::Done => return printed.map(|()| Exit::Success),
+        Outcome::Failed => {
+            say!(
+                "error: {} failed; `tarn why` shows why. `tarn resume` continues it; after a change of an input, a script or the workflow \
+                 file: `tarn run`",
+                start.run
+            );
+            Exit::WorkflowFailed
+        }
+        Outcome::Refused => {
+            say!("error: {} was refused: nothing was started", start.run);
+            Exit::NoRoom
+        }
+        Outcome::Interrupted(signal) => {
+            say!(
+                "{} was interrupted; `tarn resume` continues from here",
+                start.run
+            );
+            if signal == 2 {
+                Exit::Interrupted
+            } else {
+                Exit::Terminated
+            }
+        }
+    })
+}
+
+/// What `--json` prints at the end.
+#[derive(Serialize)]
+struct PrintedSummary<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    /// The state folder, absolute: for commands about this run, from any folder.
+    state: Cow<'a, str>,
+}
+
+/// Says where a run that has not ended well has put what was to be saved since it was last resumed, and whether that is all of it.
+fn print_rescued(start: &Start, history: &History) {
+    let mut said = BTreeSet::new();
+    let since = history.resumptions.last().copied().unwrap_or(0);
+    for transfer in history.transfers.values().rev() {
+        let (order, Place::External(folder)) = (&transfer.order, &transfer.order.to) else {
+            continue;
+        };
+        let is_rescue = transfer.why == Reason::Rescue;
+        let is_done = matches!(transfer.ended, Some((_, TransferEnd::Done { .. })));
+        let is_new = transfer.ordered >= since;
+        if !is_rescue || !is_done || !is_new || !said.insert(order.data) {
+            continue;
+        }
+        let dataset = start.workflow.dataset(order.data);
+        let name = &dataset.name;
+        let copied: BTreeSet<_> = order.parts.iter().map(|p| p.part).collect();
+        let missing = Missing::of(history, order.data, order.version, |p, _| {
+            copied.contains(&p)
+        });
+        let what = match history.makers(order.data, order.version) {
+            (done, Some(1)) if done == 1 && missing.makers == 1 => {
+                format!("what is left of `{name}`")
+            }
+            (done, Some(all)) if done - missing.makers < all => {
+                let whole = done - missing.makers;
+                format!("the output of {whole} of {all} instances of `{name}`")
+            }
+            _ => format!("`{name}`"),
+        };
+        let gone = missing.text;
+        let gone = gone.map_or(String::new(), |gone| {
+            format!("; {gone}{}", how_kept(dataset))
+        });
+        say!("copied {what} to {}{gone}", folder.display());
+    }
+}
+
+fn write_page(path: &Path, page: &str) -> CliResult<()> {
+    if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))
+            .exit(Exit::State)?;
+    }
+    crate::whole::replace(path, page.as_bytes(), None)
+        .with_context(|| format!("cannot write the report {}", path.display()))
+        .exit(Exit::State)
+}
