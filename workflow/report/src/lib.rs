@@ -4,6 +4,7 @@
 //!
 //! Reading order: [`trace`] (the fold), [`summary`] and [`summarize`] (totals), [`why`], [`status`], [`html`].
 
+mod count;
 pub mod evidence;
 mod figure;
 pub mod html;
@@ -17,11 +18,12 @@ pub mod summary;
 mod trace;
 mod why;
 
+pub use count::InstanceCounts;
 pub use html::{PageLinks, html, link};
 pub use names::partition_texts;
 pub use status::{
-    ActiveTransferStatus, InstanceCounts, LastFailure, LiveStatus, MAX_FAILURES, NodeNow,
-    RunStatus, RunningAttemptStatus, TierFillStatus, TransferKindBytes, status,
+    ActiveTransferStatus, LastFailure, LiveStatus, MAX_FAILURES, NodeNow, RunStatus,
+    RunningAttemptStatus, TierFillStatus, TransferKindBytes, status,
 };
 pub use summary::{Emulated, EnergyTotal, LostNode, NotRescued, OutcomeName, SkippedStep, Summary};
 pub use why::{LoggedReason, WhyError, render, why};

@@ -1,17 +1,17 @@
 //! `tarn status`: where a run stands.
 
-mod count;
 mod failed;
 mod meter;
 mod text;
 
 use crate::ReportError;
+use crate::count::{InstanceCounts, counts, unexpanded};
 use crate::names::{RunNames, kind_name};
 use crate::summarize::{emulated, lost_nodes, not_rescued, not_run};
-use crate::summary::{Emulated, LostNode, NotRescued, OutcomeName, SCHEMA, SkippedStep};
+use crate::summary::{
+    Emulated, LostNode, MAX_NOT_RUN, NotRescued, OutcomeName, SCHEMA, SkippedStep,
+};
 use crate::trace::RunTrace;
-use count::counts;
-pub(crate) use count::{counts_of_steps, unexpanded};
 use failed::failures;
 use meter::Meters;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,6 @@ use tarn_types::nodes::{LiveRunStatus, Phase};
 use tarn_types::part::{PartMove, Place};
 use tarn_types::reason::Reason;
 use tarn_types::units::{Nanos, Time};
-pub(crate) use text::unexpanded as unexpanded_text;
 
 /// Failures that [`Status::failures`] lists.
 pub const MAX_FAILURES: usize = 100;
@@ -83,25 +82,6 @@ pub struct RunStatus {
     pub unexpanded: Vec<String>,
     /// The last thing that failed.
     pub last_failure: Option<LastFailure>,
-}
-
-/// Instances by state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct InstanceCounts {
-    /// Not placed.
-    pub waiting: u64,
-    /// Placed, inputs on their way or cores still busy.
-    pub staging: u64,
-    /// Running.
-    pub running: u64,
-    /// Committed in this run.
-    pub committed: u64,
-    /// Taken from an earlier run.
-    pub reused: u64,
-    /// Failed at the last attempt.
-    pub failed: u64,
-    /// Steps whose number of instances is not known yet: the data they run over is not made.
-    pub unexpanded_steps: u64,
 }
 
 /// A running attempt.
@@ -301,7 +281,7 @@ fn status_of(
         not_rescued: not_rescued(trace),
         failures,
         more_failures,
-        unexpanded: unexpanded(trace),
+        unexpanded: unexpanded(trace, MAX_NOT_RUN),
         last_failure: last_failure(trace, &names),
     }
 }

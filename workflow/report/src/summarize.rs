@@ -1,13 +1,15 @@
 //! From the fold to the totals.
 
+use crate::ReportError;
+use crate::count::{InstanceCounts, counts_of_steps, unexpanded};
 use crate::names::RunNames;
-use crate::status::{InstanceCounts, counts_of_steps, unexpanded};
 use crate::summary::{
     EQUATION_5, Emulated, EnergyTotal, Estimate, ExternalStoreBytes, InstanceEndCounts, LostNode,
-    MAX_FILL_POINTS, NodeSummary, NotRescued, OutcomeName, SCHEMA, SkippedStep, StepSummary,
-    Summary, TierSummary, TransferTally,
+    MAX_FILL_POINTS, MAX_NOT_RUN, NodeSummary, NotRescued, OutcomeName, SCHEMA, SkippedStep,
+    StepSummary, Summary, TierSummary, TransferTally,
 };
 use crate::trace::{AttemptKey, RunTrace};
+use tarn_ports::Record;
 use tarn_types::action::Outcome;
 use tarn_types::cluster::Tier;
 use tarn_types::event::{FailureKind, Usage};
@@ -16,6 +18,16 @@ use tarn_types::id::{NodeId, StepId, TierId, TierRef};
 use tarn_types::part::TransferKind;
 use tarn_types::reason::Reason;
 use tarn_types::units::{Nanos, Time};
+
+impl Summary {
+    /// The totals of a log.
+    ///
+    /// # Errors
+    /// When the log has no beginning.
+    pub fn of(records: &[Record]) -> Result<Self, ReportError> {
+        Ok(summarize(&RunTrace::of(records)?))
+    }
+}
 
 pub(crate) fn summarize(trace: &RunTrace) -> Summary {
     let start = &trace.start;
@@ -41,7 +53,7 @@ pub(crate) fn summarize(trace: &RunTrace) -> Summary {
         stage_through: stage_through(trace),
         instances: add_up(steps.iter().map(|s| s.instances)),
         unexpanded_steps: counted.iter().map(|c| c.unexpanded_steps).sum(),
-        unexpanded: unexpanded(trace),
+        unexpanded: unexpanded(trace, MAX_NOT_RUN),
         transfers: transfers(trace),
         lost_nodes: lost_nodes(trace),
         not_run: not_run(trace),

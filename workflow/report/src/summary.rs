@@ -1,12 +1,8 @@
 //! The totals of a run: what `--json` prints and the page shows. docs/guide/report.md defines every figure.
 //! Times are nanoseconds, sizes bytes.
 
-use crate::ReportError;
-use crate::status::unexpanded_text as unexpanded;
-use crate::summarize::summarize;
-use crate::trace::RunTrace;
+use crate::count::unexpanded_text;
 use serde::{Deserialize, Serialize};
-use tarn_ports::Record;
 use tarn_types::cluster::Link;
 use tarn_types::energy::Energy;
 use tarn_types::history::{AttemptImages, Traffic};
@@ -385,16 +381,6 @@ pub struct TierSummary {
     pub fill: Vec<(Nanos, u64)>,
 }
 
-impl Summary {
-    /// The totals of a log.
-    ///
-    /// # Errors
-    /// When the log has no beginning.
-    pub fn of(records: &[Record]) -> Result<Self, ReportError> {
-        Ok(summarize(&RunTrace::of(records)?))
-    }
-}
-
 impl std::fmt::Display for Summary {
     /// Some lines for a terminal, at the end of a run.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -422,7 +408,7 @@ impl std::fmt::Display for Summary {
             }
         }
         let may_come = self.outcome == OutcomeName::Unfinished;
-        f.write_str(&unexpanded(
+        f.write_str(&unexpanded_text(
             self.unexpanded_steps,
             &self.unexpanded,
             may_come,

@@ -39,16 +39,54 @@ fn stopped(page: &mut String, trace: &RunTrace, names: &RunNames<'_>) {
     );
 }
 
-/// A failure: when, what, why, the end of its log and a link to it.
-type FailureListEntry<'a> = (Time, String, &'a str, &'a str, Option<String>);
+/// A failure that the page shows.
+struct FailureListEntry {
+    when: Time,
+    what: String,
+    why: String,
+    /// The end of its log, if it has one.
+    log_tail: String,
+    /// A link to its log.
+    log: Option<String>,
+}
+
+impl FailureListEntry {
+    /// One that has no log.
+    fn new(when: Time, what: String, why: &str) -> Self {
+        Self {
+            when,
+            what,
+            why: why.to_owned(),
+            log_tail: String::new(),
+            log: None,
+        }
+    }
+
+    fn write(&self, page: &mut String) {
+        let _ = write!(
+            page,
+            "<article class=\"failure\"><h3>{} <small>at {}</small></h3><p>{}</p>",
+            escape(&self.what),
+            Elapsed(self.when),
+            escape(&self.why)
+        );
+        if !self.log_tail.is_empty() {
+            let _ = write!(
+                page,
+                "<details open><summary>last lines of its log</summary><div class=\"tail\"><pre>{}</pre></div></details>",
+                escape(&self.log_tail)
+            );
+        }
+        if let Some(log) = &self.log {
+            let _ = write!(page, "<p><a href=\"{log}\">whole log</a></p>");
+        }
+        page.push_str("</article>\n");
+    }
+}
 
 /// Failed attempts and transfers; those that were only stopped are none.
-fn failed<'a>(
-    trace: &'a RunTrace,
-    names: &RunNames<'_>,
-    links: &PageLinks,
-) -> Vec<FailureListEntry<'a>> {
-    let mut all: Vec<FailureListEntry<'a>> = Vec::new();
+fn failed(trace: &RunTrace, names: &RunNames<'_>, links: &PageLinks) -> Vec<FailureListEntry> {
+    let mut all = Vec::new();
     for ((id, _), a) in trace.attempts().filter(|(_, a)| !is_stopped(a)) {
         if let Some((when, AttemptEnd::Failed { failure, log_tail })) = &a.ended {
             let what = format!(
@@ -57,8 +95,11 @@ fn failed<'a>(
                 a.attempt,
                 names.nodes(&a.nodes)
             );
-            let log = links.log(&names.step(id.step), id, a.attempt);
-            all.push((*when, what, &failure.message, log_tail, Some(log)));
+            all.push(FailureListEntry {
+                log_tail: log_tail.clone(),
+                log: Some(links.log(&names.step(id.step), id, a.attempt)),
+                ..FailureListEntry::new(*when, what, &failure.message)
+            });
         }
     }
     for t in trace.history.transfers.values() {
@@ -71,8 +112,37 @@ fn failed<'a>(
                 t.order.id,
                 names.place(&t.order.to)
             );
-            all.push((*when, what, &failure.message, "", None));
+            all.push(FailureListEntry::new(*when, what, &failure.message));
         }
+    }
+    all
+}
+
+/// What followed from failures by the end of the run, lost nodes, and sources that could not be listed.
+fn consequences(trace: &RunTrace, names: &RunNames<'_>) -> Vec<FailureListEntry> {
+    let mut all = Vec::new();
+    let not_run = not_run(trace);
+    let end = trace.history.outcome.map_or(0, |(when, _)| when);
+    for step in not_run.iter().take(MAX_NOT_RUN) {
+        let what = format!("{} did not run", step.step);
+        all.push(FailureListEntry::new(end, what, &step.why));
+    }
+    if let Some(more @ 1..) = not_run.len().checked_sub(MAX_NOT_RUN) {
+        let what = format!("{more} more step(s) did not run");
+        let why = "they need what failed";
+        all.push(FailureListEntry::new(end, what, why));
+    }
+    for data in not_rescued(trace) {
+        let what = format!("{} {}", data.dataset, data.what());
+        all.push(FailureListEntry::new(end, what, &data.why));
+    }
+    for loss in lost_nodes(trace) {
+        let what = format!("{} is lost", loss.node);
+        all.push(FailureListEntry::new(loss.at_ns, what, &loss.why));
+    }
+    for (data, failure) in &trace.history.source_failures {
+        let what = format!("listing {}", names.data(*data));
+        all.push(FailureListEntry::new(0, what, &failure.message));
     }
     all
 }
@@ -86,39 +156,11 @@ pub(super) fn failures(
 ) {
     stopped(page, trace, names);
     let mut all = failed(trace, names, links);
-    let not_run = not_run(trace);
-    let when = trace.history.outcome.map_or(0, |(when, _)| when);
-    for step in not_run.iter().take(MAX_NOT_RUN) {
-        let what = format!("{} did not run", step.step);
-        all.push((when, what, &step.why, "", None));
-    }
-    if let Some(more @ 1..) = not_run.len().checked_sub(MAX_NOT_RUN) {
-        let what = format!("{more} more step(s) did not run");
-        all.push((when, what, "they need what failed", "", None));
-    }
-    let not_rescued = not_rescued(trace);
-    for data in &not_rescued {
-        let what = format!("{} {}", data.dataset, data.what());
-        all.push((when, what, &data.why, "", None));
-    }
-    let lost = lost_nodes(trace);
-    for loss in &lost {
-        let what = format!("{} is lost", loss.node);
-        all.push((loss.at_ns, what, &loss.why, "", None));
-    }
-    for (data, failure) in &trace.history.source_failures {
-        all.push((
-            0,
-            format!("listing {}", names.data(*data)),
-            &failure.message,
-            "",
-            None,
-        ));
-    }
+    all.extend(consequences(trace, names));
     if all.is_empty() {
         return;
     }
-    all.sort_by_key(|f| f.0);
+    all.sort_by_key(|failure| failure.when);
     let hidden = all.len().saturating_sub(MAX_FAILURES);
     let _ = writeln!(page, "<section id=\"failures\"><h2>{title}</h2>");
     if hidden > 0 {
@@ -128,25 +170,8 @@ pub(super) fn failures(
             all.len()
         );
     }
-    for (when, what, message, tail, log) in all.iter().skip(hidden) {
-        let _ = write!(
-            page,
-            "<article class=\"failure\"><h3>{} <small>at {}</small></h3><p>{}</p>",
-            escape(what),
-            Elapsed(*when),
-            escape(message)
-        );
-        if !tail.is_empty() {
-            let _ = write!(
-                page,
-                "<details open><summary>last lines of its log</summary><div class=\"tail\"><pre>{}</pre></div></details>",
-                escape(tail)
-            );
-        }
-        if let Some(log) = log {
-            let _ = write!(page, "<p><a href=\"{log}\">whole log</a></p>");
-        }
-        page.push_str("</article>\n");
+    for failure in all.iter().skip(hidden) {
+        failure.write(page);
     }
     page.push_str("</section>\n");
 }

@@ -62,6 +62,7 @@ pub(crate) fn counted(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// A figure with its label above, and what it is made of below.
 fn card(page: &mut String, label: &str, value: &str, below: &str, class: &str) {
     let _ = writeln!(
         page,
@@ -81,93 +82,73 @@ fn retries(trace: &RunTrace) -> usize {
 
 pub(super) fn figures(page: &mut String, trace: &RunTrace, s: &Summary) {
     page.push_str("<section class=\"cards\">\n");
-    let core_time: u128 = s
+    let makespan = Elapsed(s.makespan_ns).to_string();
+    let below = format!("cores busy {:.0} % of it", busy_percent(s));
+    card(page, "Makespan", &makespan, &below, "");
+    let run = s.instances.run.to_string();
+    card(page, "Instances run", &run, &other_instances(trace, s), "");
+    external_cards(page, s);
+    let (b, st) = (&s.bytes, &s.stage_through);
+    let below = format!(
+        "{:.0} % of all input bytes",
+        percent(b.retained.into(), st.external_in.into())
+    );
+    let retained = Bytes(b.retained).to_string();
+    card(page, "Read locally", &retained, &below, "keep");
+    page.push_str("</section>\n");
+}
+
+/// The share of all cores' time in which steps had them.
+fn busy_percent(s: &Summary) -> f64 {
+    let all: u128 = s
         .nodes
         .iter()
         .map(|n| u128::from(n.cores) * u128::from(s.makespan_ns))
         .sum();
     let busy: u128 = s.nodes.iter().map(|n| u128::from(n.core_busy_ns)).sum();
-    let below = format!("cores busy {:.0} % of it", percent(busy, core_time));
-    card(
-        page,
-        "Makespan",
-        &Elapsed(s.makespan_ns).to_string(),
-        &below,
-        "",
-    );
+    percent(busy, all)
+}
+
+/// What became of the instances that did not run, and of attempts that were not the last.
+fn other_instances(trace: &RunTrace, s: &Summary) -> String {
     let i = &s.instances;
     let open = match s.outcome {
         OutcomeName::Unfinished => "not finished",
         _ => "not run",
     };
-    let mut below: Vec<String> = Vec::new();
-    for (n, what) in [(i.reused, "reused"), (i.failed, "failed"), (i.open, open)] {
-        if n > 0 {
-            below.push(format!("{n} {what}"));
-        }
-    }
     let retries = retries(trace);
-    for (n, one, many) in [
-        (stopped(trace), "stopped", "stopped"),
-        (retries, "retry", "retries"),
-    ] {
-        if n > 0 {
-            below.push(format!("{n} {}", if n == 1 { one } else { many }));
-        }
+    let retries_word = if retries == 1 { "retry" } else { "retries" };
+    let counts = [
+        (i.reused, "reused"),
+        (i.failed, "failed"),
+        (i.open, open),
+        (stopped(trace) as u64, "stopped"),
+        (retries as u64, retries_word),
+    ];
+    let some = counts.iter().filter(|(n, _)| *n > 0);
+    let some: Vec<String> = some.map(|(n, what)| format!("{n} {what}")).collect();
+    if some.is_empty() {
+        return "none failed, none reused".into();
     }
-    if below.is_empty() {
-        below.push("none failed, none reused".into());
-    }
-    card(
-        page,
-        "Instances run",
-        &i.run.to_string(),
-        &below.join(" · "),
-        "",
-    );
+    some.join(" · ")
+}
+
+/// What crossed the external store's link, and what it would have carried otherwise.
+fn external_cards(page: &mut String, s: &Summary) {
     let (b, st) = (&s.bytes, &s.stage_through);
     let outside = u128::from(b.external_in) + u128::from(b.external_out);
     let staged = u128::from(st.external_in) + u128::from(st.external_out);
-    let below = format!(
-        "{} in · {} out",
-        Bytes(b.external_in),
-        Bytes(b.external_out)
-    );
-    card(
-        page,
-        "Crossed to or from the external store",
-        &size(outside),
-        &below,
-        "",
-    );
+    let in_and_out = |i: u64, o: u64| format!("{} in · {} out", Bytes(i), Bytes(o));
+    let below = in_and_out(b.external_in, b.external_out);
+    let label = "Crossed to or from the external store";
+    card(page, label, &size(outside), &below, "");
     let below = if outside > 0 && staged > outside {
         format!("{:.1} times as much", staged as f64 / outside as f64)
     } else {
-        format!(
-            "{} in · {} out",
-            Bytes(st.external_in),
-            Bytes(st.external_out)
-        )
+        in_and_out(st.external_in, st.external_out)
     };
-    card(
-        page,
-        "Stage-through would have moved",
-        &size(staged),
-        &below,
-        "",
-    );
-    let below = format!(
-        "{:.0} % of all input bytes",
-        percent(b.retained.into(), st.external_in.into())
-    );
-    card(
-        page,
-        "Read locally",
-        &Bytes(b.retained).to_string(),
-        &below,
-        "keep",
-    );
-    page.push_str("</section>\n");
+    let label = "Stage-through would have moved";
+    card(page, label, &size(staged), &below, "");
 }
 
 fn size(bytes: u128) -> String {
@@ -226,7 +207,19 @@ pub(super) fn traffic(page: &mut String, s: &Summary) {
         scale,
     );
     bar(page, "read locally", &[("retained", b.retained)], scale);
-    page.push_str("</div>\n<dl class=\"bytes\">\n");
+    page.push_str("</div>\n");
+    byte_list(page, s);
+    page.push_str(
+        "<p class=\"fine\">Stage-through is what people have today: every instance reads all its inputs from \
+         the external store and writes all its outputs to it. Its figures are computed from this run's log, for the \
+         instances that committed.</p></section>\n",
+    );
+}
+
+/// The exact figures that the bars draw.
+fn byte_list(page: &mut String, s: &Summary) {
+    page.push_str("<dl class=\"bytes\">\n");
+    let (b, st) = (&s.bytes, &s.stage_through);
     for (id, class, label, bytes) in [
         ("bytes-external-in", "ext-in", "external in", b.external_in),
         (
@@ -259,11 +252,7 @@ pub(super) fn traffic(page: &mut String, s: &Summary) {
             Bytes(bytes)
         );
     }
-    page.push_str(
-        "</dl>\n<p class=\"fine\">Stage-through is what people have today: every instance reads all its inputs from \
-         the external store and writes all its outputs to it. Its figures are computed from this run's log, for the \
-         instances that committed.</p></section>\n",
-    );
+    page.push_str("</dl>\n");
 }
 
 pub(super) fn charts(page: &mut String, trace: &RunTrace) {

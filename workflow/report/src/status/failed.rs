@@ -1,7 +1,7 @@
 //! What of a run has failed.
 
-use super::count::was_stopped;
 use super::{FailedNow, MAX_FAILURES};
+use crate::count::was_stopped;
 use crate::names::RunNames;
 use crate::trace::RunTrace;
 use tarn_types::action::Subject;

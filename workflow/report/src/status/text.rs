@@ -4,9 +4,10 @@ use super::{
     ActiveTransferStatus, FailedNow, NodeNow, RunStatus, RunningAttemptStatus, TierFillStatus,
     TransferKindBytes,
 };
+use crate::count::unexpanded_text;
 use crate::summary::{Emulated, MAX_NOT_RUN, OutcomeName};
 use std::fmt;
-use tarn_types::text::{COMMAND_ENDED, FATE_AND_LOG, some_of};
+use tarn_types::text::{COMMAND_ENDED, FATE_AND_LOG};
 use tarn_types::units::{Bytes, Elapsed, SECOND};
 
 /// Lines of a table that the text shows; JSON has all.
@@ -61,7 +62,7 @@ impl RunStatus {
         text += &format!(
             "steps: {}{}\n",
             self.steps(),
-            unexpanded(self.counts.unexpanded_steps, &self.unexpanded, may_come)
+            unexpanded_text(self.counts.unexpanded_steps, &self.unexpanded, may_come)
         );
         for failed in self.failures.iter().take(lines) {
             text += &format!("failed: {}: {}\n", failed.what, failed.brief());
@@ -155,7 +156,13 @@ impl RunStatus {
     }
 
     fn tables(&self, text: &mut String, lines: usize) {
-        let rate = |r: Option<u64>| r.map_or_else(String::new, |r| format!("{}/s", Bytes(r)));
+        self.running_tables(text, lines);
+        self.movement_tables(text, lines);
+        self.node_tables(text, lines);
+    }
+
+    /// The attempts that run: where, why not for the first time, and what they have beside their data.
+    fn running_tables(&self, text: &mut String, lines: usize) {
         let row = |r: &RunningAttemptStatus| {
             let nodes = match &r.nodes[..] {
                 [first, _, ..] => format!("{first} +{}", r.nodes.len() - 1),
@@ -176,16 +183,21 @@ impl RunStatus {
             Some(vec![r.name.clone(), how.clone()])
         });
         table(text, lines, &["again", "how"], again);
-        let lent = self.running.iter().flat_map(|r| {
+        let partitions = self.running.iter().flat_map(|r| {
             let all = r.partitions.iter();
-            all.map(|lent| vec![r.name.clone(), lent.clone()])
+            all.map(|partition| vec![r.name.clone(), partition.clone()])
         });
-        table(text, lines, &["with", "partition"], lent);
+        table(text, lines, &["with", "partition"], partitions);
         let images = self.running.iter().filter_map(|r| {
             let images = r.images.as_ref()?;
             Some(vec![r.name.clone(), images.clone()])
         });
         table(text, lines, &["images of", "so far"], images);
+    }
+
+    /// The transfers under way, and what has moved so far.
+    fn movement_tables(&self, text: &mut String, lines: usize) {
+        let rate = |r: Option<u64>| r.map_or_else(String::new, |r| format!("{}/s", Bytes(r)));
         let row = |t: &ActiveTransferStatus| {
             let known = |n: Option<String>| n.unwrap_or_default();
             vec![
@@ -207,18 +219,17 @@ impl RunStatus {
         // What waits for its turn comes last.
         let (move_now, wait): (Vec<_>, Vec<_>) =
             self.transfers.iter().partition(|t| t.done.is_some());
-        table(
-            text,
-            lines,
-            &head,
-            move_now.into_iter().chain(wait).map(row),
-        );
+        let rows = move_now.into_iter().chain(wait).map(row);
+        table(text, lines, &head, rows);
         let row = |m: &TransferKindBytes| {
             let all = [Bytes(m.bytes).to_string(), rate(Some(m.mean)), rate(m.rate)];
             std::iter::once(m.kind.clone()).chain(all).collect()
         };
         let head = ["moved", "bytes", "mean", "now"];
         table(text, lines, &head, self.moved.iter().map(row));
+    }
+
+    fn node_tables(&self, text: &mut String, lines: usize) {
         let row = |n: &NodeNow| {
             let state = if n.lost { "lost" } else { "" };
             vec![
@@ -254,22 +265,6 @@ impl FailedNow {
             Some((status, log)) => format!("{status}; log {log}"),
             None => line.to_owned(),
         }
-    }
-}
-
-/// The steps whose number of instances is not known, after the counts of those whose number is. `may_come`: it may be known later.
-pub(crate) fn unexpanded(steps: u64, names: &[String], may_come: bool) -> String {
-    let named = names.iter().map(|name| format!("`{name}`"));
-    let named = match names.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", some_of(named, steps)),
-    };
-    match (steps, may_come) {
-        (0, _) => String::new(),
-        (1, true) => format!("; and 1 step whose number of instances is not known yet{named}"),
-        (1, false) => format!("; and 1 step with an unknown number of instances{named}"),
-        (n, true) => format!("; and {n} steps whose number of instances is not known yet{named}"),
-        (n, false) => format!("; and {n} steps with an unknown number of instances{named}"),
     }
 }
 

@@ -5,7 +5,7 @@ use super::topic::{Topic, Touched};
 use crate::names::{RunNames, kind_name};
 use crate::trace::RunTrace;
 use std::collections::BTreeMap;
-use tarn_types::action::{Action, Do, Outcome, Subject};
+use tarn_types::action::{Action, AttemptSpec, Do, Outcome, Subject};
 use tarn_types::event::{AttemptOutcome, Event};
 use tarn_types::id::InstanceId;
 use tarn_types::part::{Place, Transfer};
@@ -271,14 +271,7 @@ impl<'a> ReasonRenderer<'a> {
             Do::Unassign { instance } => {
                 format!("take back the placement of {}", names.instance(*instance))
             }
-            Do::Run(run) => {
-                let (name, nodes) = (names.instance(run.instance), names.nodes(&run.nodes));
-                let lent = match &names.partition_texts(&run.partitions)[..] {
-                    [] => String::new(),
-                    all => format!(", with {}", all.join("; ")),
-                };
-                format!("start {name}, attempt {}, on {nodes}{lent}", run.attempt)
-            }
+            Do::Run(run) => self.start(run),
             Do::Stop { instance, attempt } => {
                 format!("stop {}, attempt {attempt}", names.instance(*instance))
             }
@@ -323,6 +316,21 @@ impl<'a> ReasonRenderer<'a> {
                 Outcome::Interrupted(signal) => format!("finish: interrupted by signal {signal}"),
             },
         }
+    }
+
+    fn start(&self, run: &AttemptSpec) -> String {
+        let (name, nodes) = (
+            self.names.instance(run.instance),
+            self.names.nodes(&run.nodes),
+        );
+        let partitions = match &self.names.partition_texts(&run.partitions)[..] {
+            [] => String::new(),
+            all => format!(", with {}", all.join("; ")),
+        };
+        format!(
+            "start {name}, attempt {}, on {nodes}{partitions}",
+            run.attempt
+        )
     }
 
     fn movement(&self, t: &Transfer) -> String {

@@ -1,14 +1,33 @@
 //! How many instances are in which state, those included that nothing was decided about yet.
 
-use super::InstanceCounts;
-use crate::summary::MAX_NOT_RUN;
 use crate::trace::{RunTrace, is_stopped};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::history::{InstanceHistory, InstanceState};
 use tarn_types::id::{DataId, StepId};
 use tarn_types::part::PartClass;
 use tarn_types::pattern::EntryPattern;
+use tarn_types::text::some_of;
 use tarn_types::workflow::Foreach;
+
+/// Instances by state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct InstanceCounts {
+    /// Not placed.
+    pub waiting: u64,
+    /// Placed, inputs on their way or cores still busy.
+    pub staging: u64,
+    /// Running.
+    pub running: u64,
+    /// Committed in this run.
+    pub committed: u64,
+    /// Taken from an earlier run.
+    pub reused: u64,
+    /// Failed at the last attempt.
+    pub failed: u64,
+    /// Steps whose number of instances is not known yet: the data they run over is not made.
+    pub unexpanded_steps: u64,
+}
 
 /// Those of each step.
 pub(crate) fn counts_of_steps(trace: &RunTrace) -> Vec<InstanceCounts> {
@@ -41,18 +60,18 @@ pub(crate) fn counts_of_steps(trace: &RunTrace) -> Vec<InstanceCounts> {
 }
 
 /// Whether the last attempt only ended because the run was stopped: the instance has not failed.
-pub(super) fn was_stopped(instance: &InstanceHistory) -> bool {
+pub(crate) fn was_stopped(instance: &InstanceHistory) -> bool {
     instance.attempts.last().is_some_and(is_stopped)
 }
 
-/// The names of the first steps whose number of instances is not known.
-pub(crate) fn unexpanded(trace: &RunTrace) -> Vec<String> {
+/// The names of the steps whose number of instances is not known, `most` at most.
+pub(crate) fn unexpanded(trace: &RunTrace, most: usize) -> Vec<String> {
     let steps = trace.start.workflow.steps.iter();
     let unknown = steps
         .zip(expected_instances(trace))
         .filter(|(_, expected)| expected.is_none());
     let names = unknown.map(|(step, _)| step.name.clone());
-    names.take(MAX_NOT_RUN).collect()
+    names.take(most).collect()
 }
 
 /// Those of all steps together.
@@ -67,6 +86,22 @@ pub(crate) fn counts(trace: &RunTrace) -> InstanceCounts {
         failed: a.failed + b.failed,
         unexpanded_steps: a.unexpanded_steps + b.unexpanded_steps,
     })
+}
+
+/// The steps whose number of instances is not known, after the counts of those whose number is. `may_come`: it may be known later.
+pub(crate) fn unexpanded_text(steps: u64, names: &[String], may_come: bool) -> String {
+    let named = names.iter().map(|name| format!("`{name}`"));
+    let named = match names.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", some_of(named, steps)),
+    };
+    match (steps, may_come) {
+        (0, _) => String::new(),
+        (1, true) => format!("; and 1 step whose number of instances is not known yet{named}"),
+        (1, false) => format!("; and 1 step with an unknown number of instances{named}"),
+        (n, true) => format!("; and {n} steps whose number of instances is not known yet{named}"),
+        (n, false) => format!("; and {n} steps with an unknown number of instances{named}"),
+    }
 }
 
 /// How many instances each step has; `None` while the data that it runs over is not complete. A step runs over
