@@ -10,6 +10,7 @@ use clap::Args;
 use std::path::Path;
 use tarn_mover::Trees;
 use tarn_ports::Mover;
+use tarn_types::cluster::Host;
 use tarn_types::codes::Exit;
 use tarn_types::layout::StateDir;
 use tarn_types::units::Bytes;
@@ -32,67 +33,19 @@ pub(crate) fn doctor(globals: &Globals, args: &DoctorArgs) -> CliResult {
         finding::show(globals, &all)?;
         return Ok(Exit::Success);
     }
-    let args = &args.machine;
     let state = globals.state.clone().unwrap_or_else(|| ".tarn".into());
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
-    let found = cluster::discover(args, &state)?;
+    let found = cluster::discover(&args.machine, &state)?;
     let mut all = Vec::new();
-    for host in &found.hosts {
-        let detail = format!(
-            "{} cores, {} of memory for steps",
-            host.cores,
-            Bytes(host.memory)
-        );
-        all.push(finding("host", true, detail));
-        let detail = match host.sockets.len() {
-            0 => "one, or all memory is one NUMA node: nothing is bound".to_owned(),
-            n => format!("{n}: steps and movement are bound to them (`tarn nodes` shows them)"),
-        };
-        all.push(finding("sockets", !host.sockets.is_empty(), detail));
-    }
-    match tarn_slurm::SlurmAllocation::here() {
-        Ok(None) => {}
-        Ok(Some(job)) => {
-            let detail = format!(
-                "job {} has {}; `tarn run` uses them",
-                job.job,
-                job.nodes.join(", ")
-            );
-            all.push(finding("allocation", true, detail));
-        }
-        Err(e) => all.push(finding("allocation", false, e.to_string())),
-    }
+    all.extend(found.hosts.iter().flat_map(host_findings));
+    all.extend(allocation_finding());
     all.extend(power_findings());
     all.push(finding("memory mode", true, crate::mode::summary()));
-    for tier in found.nodes.iter().take(1).flat_map(|n| &n.tiers) {
-        all.push(tier_finding(tier));
-    }
+    let tiers = found.nodes.iter().take(1).flat_map(|n| &n.tiers);
+    all.extend(tiers.map(tier_finding));
     all.push(folder_finding("this folder", Path::new(".")));
-    all.push(match cluster::multi_node() {
-        Ok(()) => finding(
-            "namespaces",
-            true,
-            "steps of several nodes run, inputs are mounted read-only",
-        ),
-        Err(why) => finding(
-            "namespaces",
-            false,
-            format!("{why}; steps of one node only"),
-        ),
-    });
-    let shared = crate::cluster::own_program().map_err(tarn_node::CapabilityError::new);
-    all.push(match shared.and_then(|p| tarn_node::probe_shared(&p)) {
-        Ok(()) => finding(
-            "shared namespace",
-            true,
-            "GlusterFS: `shared` datasets over several machines",
-        ),
-        Err(why) => finding(
-            "shared namespace",
-            false,
-            format!("{why}; `shared` only over nodes of one machine"),
-        ),
-    });
+    all.push(namespaces_finding());
+    all.push(shared_namespace_finding());
     all.push(images());
     all.push(flush_finding());
     all.push(file_finding(
@@ -105,21 +58,86 @@ pub(crate) fn doctor(globals: &Globals, args: &DoctorArgs) -> CliResult {
         "/proc/sys/vm/unprivileged_userfaultfd",
         |_| true,
     ));
-    for (program, use_of_it) in [
-        ("mpirun", "steps that use MPI"),
-        ("sinfo", "Slurm: running inside an allocation"),
-        ("munge", "authentication between nodes on a site"),
-        ("fi_info", "libfabric: transfers by RDMA"),
-        ("ipmctl", "persistent memory modules"),
-        ("ndctl", "persistent memory namespaces"),
-        ("daxctl", "memory as devices, or as memory of the system"),
-        ("cxl", "CXL memory"),
-    ] {
-        all.push(program_finding(program, use_of_it));
-    }
+    let programs = PROGRAMS.iter();
+    all.extend(programs.map(|(program, use_of_it)| program_finding(program, use_of_it)));
     all.push(crate::verbs::finding());
     finding::show(globals, &all)?;
     Ok(Exit::Success)
+}
+
+/// Programs that tarn uses where they are, and for what.
+const PROGRAMS: [(&str, &str); 8] = [
+    ("mpirun", "steps that use MPI"),
+    ("sinfo", "Slurm: running inside an allocation"),
+    ("munge", "authentication between nodes on a site"),
+    ("fi_info", "libfabric: transfers by RDMA"),
+    ("ipmctl", "persistent memory modules"),
+    ("ndctl", "persistent memory namespaces"),
+    ("daxctl", "memory as devices, or as memory of the system"),
+    ("cxl", "CXL memory"),
+];
+
+fn host_findings(host: &Host) -> [CheckFinding; 2] {
+    let capacity = format!(
+        "{} cores, {} of memory for steps",
+        host.cores,
+        Bytes(host.memory)
+    );
+    let sockets = match host.sockets.len() {
+        0 => "one, or all memory is one NUMA node: nothing is bound".to_owned(),
+        n => format!("{n}: steps and movement are bound to them (`tarn nodes` shows them)"),
+    };
+    [
+        finding("host", true, capacity),
+        finding("sockets", !host.sockets.is_empty(), sockets),
+    ]
+}
+
+/// The allocation of Slurm that this process is in, if it is in one.
+fn allocation_finding() -> Option<CheckFinding> {
+    match tarn_slurm::SlurmAllocation::here() {
+        Ok(None) => None,
+        Ok(Some(job)) => {
+            let detail = format!(
+                "job {} has {}; `tarn run` uses them",
+                job.job,
+                job.nodes.join(", ")
+            );
+            Some(finding("allocation", true, detail))
+        }
+        Err(e) => Some(finding("allocation", false, e.to_string())),
+    }
+}
+
+fn namespaces_finding() -> CheckFinding {
+    match cluster::multi_node() {
+        Ok(()) => finding(
+            "namespaces",
+            true,
+            "steps of several nodes run, inputs are mounted read-only",
+        ),
+        Err(why) => finding(
+            "namespaces",
+            false,
+            format!("{why}; steps of one node only"),
+        ),
+    }
+}
+
+fn shared_namespace_finding() -> CheckFinding {
+    let program = cluster::own_program().map_err(tarn_node::CapabilityError::new);
+    match program.and_then(|p| tarn_node::probe_shared(&p)) {
+        Ok(()) => finding(
+            "shared namespace",
+            true,
+            "GlusterFS: `shared` datasets over several machines",
+        ),
+        Err(why) => finding(
+            "shared namespace",
+            false,
+            format!("{why}; `shared` only over nodes of one machine"),
+        ),
+    }
 }
 
 /// What measures this machine, and what is there and does not.

@@ -190,6 +190,12 @@ fn show(globals: &Globals, args: &ShowArgs) -> CliResult {
         };
         out!("NUMA {:<6} {}{kind}", node.number, Bytes(node.total))?;
     }
+    print_devices(&inventory)?;
+    Ok(Exit::Success)
+}
+
+/// Regions, namespaces and devices, what uses them, and which tools did not answer.
+fn print_devices(inventory: &Inventory) -> CliResult<()> {
     for region in &inventory.regions {
         let (name, size, free) = (&region.name, Bytes(region.size), Bytes(region.available));
         out!("{name:<11} {size}, {free} without a namespace")?;
@@ -216,7 +222,7 @@ fn show(globals: &Globals, args: &ShowArgs) -> CliResult {
             ToolState::Failed { why } => say!("note: {}: {why}", tool.name),
         }
     }
-    Ok(Exit::Success)
+    Ok(())
 }
 
 fn mode_source(inventory: &Inventory) -> &'static str {

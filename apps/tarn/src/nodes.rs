@@ -109,6 +109,29 @@ pub(crate) fn nodes(globals: &Globals, args: &MachineArgs) -> CliResult {
         print::json(&value)?;
         return Ok(Exit::Success);
     }
+    print_tiers(&rows, elsewhere)?;
+    for host in &found.hosts {
+        for socket in &host.sockets {
+            out!("{}: {}", host.name, described(socket))?;
+        }
+    }
+    for NodeLinkRate { to, from, rate } in &between {
+        match rate {
+            Some(rate) => out!("{to} reads from {from}: {}/s", Bytes(*rate))?,
+            None => out!("{to} reads from {from}: not known")?,
+        }
+    }
+    if elsewhere && found.nodes.len() > 1 {
+        out!(
+            "a copy between nodes is planned with {}/s",
+            Bytes(found.peer.read)
+        )?;
+    }
+    Ok(Exit::Success)
+}
+
+/// A line for each tier; `elsewhere`, also where it is.
+fn print_tiers(rows: &[TierRow], elsewhere: bool) -> CliResult<()> {
     out!(
         "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13} {:>6} {:>5}  {:<18}{}",
         "node",
@@ -125,7 +148,7 @@ pub(crate) fn nodes(globals: &Globals, args: &MachineArgs) -> CliResult {
         "by",
         if elsewhere { "  at" } else { "" }
     )?;
-    for r in &rows {
+    for r in rows {
         let [watts, warm, by] = r.draw();
         out!(
             "{:<10} {:>5} {:>11} {:<12} {:<10} {:>11} {:>11} {:>13} {:>13} {:>6} {:>5}  {:<18}{}",
@@ -147,24 +170,7 @@ pub(crate) fn nodes(globals: &Globals, args: &MachineArgs) -> CliResult {
             }
         )?;
     }
-    for host in &found.hosts {
-        for socket in &host.sockets {
-            out!("{}: {}", host.name, described(socket))?;
-        }
-    }
-    for NodeLinkRate { to, from, rate } in &between {
-        match rate {
-            Some(rate) => out!("{to} reads from {from}: {}/s", Bytes(*rate))?,
-            None => out!("{to} reads from {from}: not known")?,
-        }
-    }
-    if elsewhere && found.nodes.len() > 1 {
-        out!(
-            "a copy between nodes is planned with {}/s",
-            Bytes(found.peer.read)
-        )?;
-    }
-    Ok(Exit::Success)
+    Ok(())
 }
 
 fn described(socket: &Socket) -> String {

@@ -18,7 +18,7 @@ use tarn_types::event::{AttemptOutcome, Event, Imaged, Output, Start};
 use tarn_types::history::{History, NodeLoss};
 use tarn_types::id::{DataId, InstanceId, StepId};
 use tarn_types::reason::Reason;
-use tarn_types::units::{Bytes, Elapsed, SECOND};
+use tarn_types::units::{Bytes, Elapsed, Nanos, SECOND};
 use tarn_types::workflow::Workflow;
 
 /// How often the bars are drawn.
@@ -165,55 +165,8 @@ impl Watcher {
                 ended,
                 usage,
                 ..
-            } => {
-                let name = self.history.instance_name(*instance);
-                Some(match ended {
-                    AttemptOutcome::Committed {
-                        undeclared,
-                        outputs,
-                    } if undeclared.files > 0 => format!(
-                        "{name} done in {}{}; removed {} undeclared file(s), {}: {}",
-                        Elapsed(usage.wall),
-                        self.barren(outputs),
-                        undeclared.files,
-                        Bytes(undeclared.bytes),
-                        undeclared.names.join(", ")
-                    ),
-                    AttemptOutcome::Committed { outputs, .. } => format!(
-                        "{name} done in {}{}",
-                        Elapsed(usage.wall),
-                        self.barren(outputs)
-                    ),
-                    AttemptOutcome::Failed {
-                        failure, log_tail, ..
-                    } => {
-                        let quoted: String =
-                            log_tail.lines().map(|l| format!("\n    | {l}")).collect();
-                        // The message names the step too, for those who see nothing else.
-                        let own = format!("step `{name}`: ");
-                        let message = failure.message.trim_start_matches(&own);
-                        format!("{name} failed: {message}{quoted}")
-                    }
-                })
-            }
-            Event::Image { instance, what, .. } => {
-                let name = self.history.instance_name(*instance);
-                Some(match what {
-                    // One every so often: `tarn status` and the report tell of them.
-                    Imaged::Taken { .. } | Imaged::Copied { .. } => return None,
-                    Imaged::NotTaken { why } => {
-                        format!("{name}: no image of its processes was taken, it continues: {why}")
-                    }
-                    Imaged::Restored { id } => format!("{name} resumes from image {id}"),
-                    Imaged::NotCopied { id, at, why } => format!(
-                        "{name}: no copy of image {id} was made on {}, it continues: {why}",
-                        self.history.node_name(at.node)
-                    ),
-                    Imaged::NotRestored { id, why } => {
-                        format!("{name}: image {id} cannot be used and was removed: {why}")
-                    }
-                })
-            }
+            } => Some(self.ended_line(*instance, ended, usage.wall)),
+            Event::Image { instance, what, .. } => self.image_line(*instance, what),
             Event::TransferFailed { id, failure, .. } => {
                 Some(format!("transfer {id} failed: {}", failure.message))
             }
@@ -236,6 +189,55 @@ impl Watcher {
             )),
             _ => None,
         }
+    }
+
+    fn ended_line(&self, instance: InstanceId, ended: &AttemptOutcome, wall: Nanos) -> String {
+        let name = self.history.instance_name(instance);
+        match ended {
+            AttemptOutcome::Committed {
+                undeclared,
+                outputs,
+            } => {
+                let mut text = format!("{name} done in {}{}", Elapsed(wall), self.barren(outputs));
+                if undeclared.files > 0 {
+                    text += &format!(
+                        "; removed {} undeclared file(s), {}: {}",
+                        undeclared.files,
+                        Bytes(undeclared.bytes),
+                        undeclared.names.join(", ")
+                    );
+                }
+                text
+            }
+            AttemptOutcome::Failed {
+                failure, log_tail, ..
+            } => {
+                let quoted: String = log_tail.lines().map(|l| format!("\n    | {l}")).collect();
+                // The message names the step too, for those who see nothing else.
+                let own = format!("step `{name}`: ");
+                let message = failure.message.trim_start_matches(&own);
+                format!("{name} failed: {message}{quoted}")
+            }
+        }
+    }
+
+    /// Nothing for images that are taken and copied every so often: `tarn status` and the report tell of them.
+    fn image_line(&self, instance: InstanceId, what: &Imaged) -> Option<String> {
+        let name = self.history.instance_name(instance);
+        Some(match what {
+            Imaged::Taken { .. } | Imaged::Copied { .. } => return None,
+            Imaged::NotTaken { why } => {
+                format!("{name}: no image of its processes was taken, it continues: {why}")
+            }
+            Imaged::Restored { id } => format!("{name} resumes from image {id}"),
+            Imaged::NotCopied { id, at, why } => format!(
+                "{name}: no copy of image {id} was made on {}, it continues: {why}",
+                self.history.node_name(at.node)
+            ),
+            Imaged::NotRestored { id, why } => {
+                format!("{name}: image {id} cannot be used and was removed: {why}")
+            }
+        })
     }
 
     /// What a lost node had: by name what was nowhere else, and can be made again.

@@ -106,30 +106,11 @@ fn event(history: &History, at: f64, event: &Event) {
             usage,
         } => {
             let step = history.instance_name(*instance);
-            let wall = seconds(usage.wall);
-            match ended {
-                AttemptOutcome::Committed { .. } => {
-                    info!(at, step, attempt, wall, "step committed")
-                }
-                AttemptOutcome::Failed { failure, .. } => {
-                    warn!(at, step, attempt, wall, kind = ?failure.kind, why = failure.message, "step failed");
-                }
-            }
+            attempt_end(at, &step, *attempt, ended, seconds(usage.wall));
         }
         Event::TransferDone {
             id, bytes, took, ..
-        } => {
-            let (data, to) = transfer(history, *id);
-            info!(
-                at,
-                transfer = id.0,
-                data,
-                to,
-                bytes,
-                took = seconds(*took),
-                "transfer done"
-            );
-        }
+        } => transfer_done(history, at, *id, *bytes, seconds(*took)),
         Event::TransferFailed { id, failure, .. } => {
             let (data, to) = transfer(history, *id);
             warn!(at, transfer = id.0, data, to, kind = ?failure.kind, why = failure.message, "transfer failed");
@@ -151,52 +132,70 @@ fn event(history: &History, at: f64, event: &Event) {
             what,
         } => {
             let step = history.instance_name(*instance);
-            match what {
-                Imaged::Taken {
-                    id,
-                    bytes,
-                    stopped,
-                    took,
-                } => {
-                    let (image, stopped, took) =
-                        (id.to_string(), seconds(*stopped), seconds(*took));
-                    info!(
-                        at,
-                        step, attempt, image, bytes, stopped, took, "image taken"
-                    );
-                }
-                Imaged::NotTaken { why } => warn!(at, step, attempt, why, "no image taken"),
-                Imaged::Restored { id } => {
-                    info!(
-                        at,
-                        step,
-                        attempt,
-                        image = id.to_string(),
-                        "goes on from an image"
-                    );
-                }
-                Imaged::Copied { id, at: spot, took } => {
-                    let (image, node, took) =
-                        (id.to_string(), history.node_name(spot.node), seconds(*took));
-                    info!(at, step, attempt, image, node, took, "image copied");
-                }
-                Imaged::NotCopied { id, at: spot, why } => {
-                    let (image, node) = (id.to_string(), history.node_name(spot.node));
-                    warn!(at, step, attempt, image, node, why, "image not copied");
-                }
-                Imaged::NotRestored { id, why } => {
-                    warn!(
-                        at,
-                        step,
-                        attempt,
-                        image = id.to_string(),
-                        why,
-                        "image not restored"
-                    );
-                }
-            }
+            image(history, at, &step, *attempt, what);
         }
         Event::SourceListed { .. } | Event::Evicted { .. } | Event::Timer => {}
+    }
+}
+
+fn transfer_done(history: &History, at: f64, id: TransferId, bytes: u64, took: f64) {
+    let (data, to) = transfer(history, id);
+    info!(at, transfer = id.0, data, to, bytes, took, "transfer done");
+}
+
+fn attempt_end(at: f64, step: &str, attempt: u32, ended: &AttemptOutcome, wall: f64) {
+    match ended {
+        AttemptOutcome::Committed { .. } => info!(at, step, attempt, wall, "step committed"),
+        AttemptOutcome::Failed { failure, .. } => {
+            warn!(at, step, attempt, wall, kind = ?failure.kind, why = failure.message, "step failed");
+        }
+    }
+}
+
+/// What became of an image of a step's processes.
+fn image(history: &History, at: f64, step: &str, attempt: u32, what: &Imaged) {
+    match what {
+        Imaged::Taken {
+            id,
+            bytes,
+            stopped,
+            took,
+        } => {
+            let (image, stopped, took) = (id.to_string(), seconds(*stopped), seconds(*took));
+            info!(
+                at,
+                step, attempt, image, bytes, stopped, took, "image taken"
+            );
+        }
+        Imaged::NotTaken { why } => warn!(at, step, attempt, why, "no image taken"),
+        Imaged::Restored { id } => {
+            info!(
+                at,
+                step,
+                attempt,
+                image = id.to_string(),
+                "goes on from an image"
+            );
+        }
+        Imaged::Copied { id, at: spot, took } => {
+            let (image, node, took) =
+                (id.to_string(), history.node_name(spot.node), seconds(*took));
+            info!(at, step, attempt, image, node, took, "image copied");
+        }
+        Imaged::NotCopied { id, at: spot, why } => {
+            let (image, node) = (id.to_string(), history.node_name(spot.node));
+            warn!(at, step, attempt, image, node, why, "image not copied");
+        }
+        Imaged::NotRestored { id, why } => {
+            warn!(
+                at,
+                step,
+                attempt,
+                image = id.to_string(),
+                why,
+                "image not restored"
+            );
+        }
     }
 }
 

@@ -48,7 +48,12 @@ pub(super) fn destage(globals: &Globals, args: &DestageArgs) -> CliResult {
         let mut all = Vec::new();
         let done = destager.run(&run, &mut |left| all.push(left));
         for left in &all {
-            found.add(globals, place, &run, left)?;
+            let row = ArenaRow {
+                is_json: globals.json,
+                run: &run,
+                left,
+            };
+            found.add(place, &row)?;
         }
         match done {
             Err(fault) if args.run.is_some() => return Err(CliError::new(Exit::State, fault.text)),
@@ -79,55 +84,73 @@ pub(super) fn destage(globals: &Globals, args: &DestageArgs) -> CliResult {
     }
 }
 
-impl DestageTally {
-    /// Says what became of an arena.
-    fn add(
-        &mut self,
-        globals: &Globals,
-        place: &CheckpointLocation,
-        run: &OsStr,
-        left: &DestagedArena,
+/// An arena that was looked at, as messages name it.
+struct ArenaRow<'a> {
+    is_json: bool,
+    run: &'a OsStr,
+    left: &'a DestagedArena,
+}
+
+impl ArenaRow<'_> {
+    fn print_json(
+        &self,
+        done: &str,
+        id: Option<VersionId>,
+        bytes: u64,
+        why: Option<&str>,
     ) -> CliResult<()> {
-        let name = printable(run.as_bytes());
-        let path = printable(left.path.as_os_str().as_bytes());
-        let rank = left.rank;
-        let row = |done: &str, id: Option<VersionId>, bytes: u64, why: Option<&str>| {
-            print::json(&serde_json::json!({
-                "schema": 1,
-                "run": run.to_string_lossy(),
-                "rank": rank,
-                "path": left.path.to_string_lossy(),
-                "done": done,
-                "generation": id.map(|id| id.generation),
-                "number": id.map(|id| id.number),
-                "bytes": bytes,
-                "why": why,
-            }))
-        };
-        let tell = |done: &str, ids: &[VersionId], why: &str| -> CliResult<()> {
-            if !globals.json {
-                say!("left alone: {why}");
-                return Ok(());
-            }
-            let ids = ids.iter().copied().map(Some);
-            let none = ids.len() == 0;
-            for id in ids.chain(none.then_some(None)) {
-                row(done, id, 0, Some(why))?;
-            }
-            Ok(())
-        };
-        match &left.what {
+        print::json(&serde_json::json!({
+            "schema": 1,
+            "run": self.run.to_string_lossy(),
+            "rank": self.left.rank,
+            "path": self.left.path.to_string_lossy(),
+            "done": done,
+            "generation": id.map(|id| id.generation),
+            "number": id.map(|id| id.number),
+            "bytes": bytes,
+            "why": why,
+        }))
+    }
+
+    fn print_brought(&self, id: VersionId, bytes: u64) -> CliResult<()> {
+        if self.is_json {
+            return self.print_json("brought", Some(id), bytes, None);
+        }
+        out!(
+            "version {} of {}, rank {}: {} brought to {}",
+            named(id),
+            printable(self.run.as_bytes()),
+            self.left.rank,
+            Bytes(bytes),
+            printable(self.left.path.as_os_str().as_bytes())
+        )
+    }
+
+    /// Says that the arena was left alone, or these versions of it.
+    fn print_left(&self, done: &str, ids: &[VersionId], why: &str) -> CliResult<()> {
+        if !self.is_json {
+            say!("left alone: {why}");
+            return Ok(());
+        }
+        if ids.is_empty() {
+            return self.print_json(done, None, 0, Some(why));
+        }
+        ids.iter()
+            .try_for_each(|id| self.print_json(done, Some(*id), 0, Some(why)))
+    }
+}
+
+impl DestageTally {
+    /// Counts what became of an arena, and says it.
+    fn add(&mut self, place: &CheckpointLocation, row: &ArenaRow<'_>) -> CliResult<()> {
+        let name = printable(row.run.as_bytes());
+        let path = printable(row.left.path.as_os_str().as_bytes());
+        let rank = row.left.rank;
+        match &row.left.what {
             DestageOutcome::Brought(versions) => {
                 self.brought += 1;
                 for (id, bytes) in versions {
-                    match globals.json {
-                        true => row("brought", Some(*id), *bytes, None)?,
-                        false => out!(
-                            "version {} of {name}, rank {rank}: {} brought to {path}",
-                            named(*id),
-                            Bytes(*bytes)
-                        )?,
-                    }
+                    row.print_brought(*id, *bytes)?;
                 }
             }
             DestageOutcome::Lacking(ids) => {
@@ -138,23 +161,23 @@ impl DestageTally {
                     names.join(", "),
                     place.is_not_in_memory()
                 );
-                tell("lacking", ids, &why)?;
+                row.print_left("lacking", ids, &why)?;
                 self.lacking = Some(why);
             }
-            DestageOutcome::Running(who) => {
-                let who = printable(who.as_bytes());
-                let why = format!("{name} is running: {who}, and de-stages by itself");
-                tell("running", &[], &why)?;
+            DestageOutcome::Running(process) => {
+                let process = printable(process.as_bytes());
+                let why = format!("{name} is running: {process}, and de-stages by itself");
+                row.print_left("running", &[], &why)?;
                 self.running = Some(why);
             }
             DestageOutcome::Busy => {
                 let why = format!("{path} is being written by another process, which de-stages it");
-                tell("busy", &[], &why)?;
+                row.print_left("busy", &[], &why)?;
                 self.running = Some(why);
             }
             DestageOutcome::Failed(fault) => {
                 let why = format!("{name}, rank {rank}: {}", printable(fault.text.as_bytes()));
-                tell("failed", &[], &why)?;
+                row.print_left("failed", &[], &why)?;
                 let exit = match fault.code {
                     CheckpointErrorCode::Corrupt => Exit::WorkflowFailed,
                     _ => Exit::State,

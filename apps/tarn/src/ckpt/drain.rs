@@ -52,22 +52,7 @@ struct Here<'a> {
 pub(super) fn drain(globals: &Globals, args: &DrainArgs) -> CliResult {
     let version_catalog = TierVersionCatalog::open(&args.place)?;
     let run = version_catalog.run(&args.run)?;
-    let mut arenas = Vec::new();
-    for held in run.arenas() {
-        match held {
-            Ok(held) => arenas.push(held),
-            Err(why) => say!("warning: {}", printable(why.to_string().as_bytes())),
-        }
-    }
-    let owners: BTreeSet<u32> = arenas.iter().map(|held| held.owner).collect();
-    if let Some(process) = owners.into_iter().find_map(|owner| run.process(owner)) {
-        let text = format!(
-            "`{}` is running (process {}): it flushes its versions itself if it is configured to; drain it when it has ended",
-            run.printable(),
-            printable(process.as_bytes())
-        );
-        return Err(CliError::new(Exit::Busy, text));
-    }
+    let arenas = arenas_of_ended(&run)?;
     let there = ExternalFolder::there(&args.to, Path::new(run.name));
     let before = flush::list(&there).map_err(failed)?;
     let latest = flush::latest(&there).map_err(failed)?;
@@ -106,30 +91,60 @@ pub(super) fn drain(globals: &Globals, args: &DrainArgs) -> CliResult {
         }
     }
     let latest = publish(&store)?;
-    let missing = numbers::missing(&parts, chosen.ranks);
+    let there = Flushed {
+        version: exact,
+        ranks: chosen.ranks,
+        parts,
+    };
     if globals.json {
-        let there = Flushed {
-            version: exact,
-            ranks: chosen.ranks,
-            parts,
-        };
         print::json(&row(&run, &there, chosen.parts.len(), bytes, latest))?;
         return Ok(Exit::Success);
     }
+    print_drained(args, &run, &there, bytes)?;
+    Ok(Exit::Success)
+}
+
+/// What this node has of a program that has ended; says which arenas cannot be read.
+fn arenas_of_ended(run: &RunCheckpoints<'_>) -> CliResult<Vec<ReadableArena>> {
+    let mut arenas = Vec::new();
+    for held in run.arenas() {
+        match held {
+            Ok(held) => arenas.push(held),
+            Err(why) => say!("warning: {}", printable(why.to_string().as_bytes())),
+        }
+    }
+    let owners: BTreeSet<u32> = arenas.iter().map(|held| held.owner).collect();
+    if let Some(process) = owners.into_iter().find_map(|owner| run.process(owner)) {
+        let text = format!(
+            "`{}` is running (process {}): it flushes its versions itself if it is configured to; drain it when it has ended",
+            run.printable(),
+            printable(process.as_bytes())
+        );
+        return Err(CliError::new(Exit::Busy, text));
+    }
+    Ok(arenas)
+}
+
+/// Says how much of a version is on the store now, of which `bytes` were written.
+fn print_drained(
+    args: &DrainArgs,
+    run: &RunCheckpoints<'_>,
+    there: &Flushed,
+    bytes: u64,
+) -> CliResult<()> {
     out!(
         "version {} of {}: {} of {} ranks, {} written to {}; {}",
-        named(exact.id),
+        named(there.version.id),
         run.printable(),
-        parts.len(),
-        chosen.ranks,
+        there.parts.len(),
+        there.ranks,
         Bytes(bytes),
         args.to.display(),
-        match missing {
+        match numbers::missing(&there.parts, there.ranks) {
             None => "all of it is there, and `latest` names it".into(),
             Some(missing) => format!("{missing} not there yet: drain it on their nodes too"),
         }
-    )?;
-    Ok(Exit::Success)
+    )
 }
 
 /// What `--json` says of a version that is on the store now.

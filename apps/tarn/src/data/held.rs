@@ -46,12 +46,32 @@ pub(crate) struct LockedVersion {
     lock: RunLock,
 }
 
+/// The first of the rows, if there is any.
+///
+/// # Errors
+/// When they are of several workflows.
+fn only_workflow<'a>(rows: &[&'a DatasetRow], dataset: &str) -> CliResult<Option<&'a DatasetRow>> {
+    let Some((first, rest)) = rows.split_first() else {
+        return Ok(None);
+    };
+    match rest.iter().find(|r| r.workflow != first.workflow) {
+        None => Ok(Some(first)),
+        Some(other) => Err(CliError::new(
+            Exit::Usage,
+            format!(
+                "both {} and {} have a dataset `{dataset}`; name it in full, such as {0}/{dataset}",
+                first.workflow, other.workflow
+            ),
+        )),
+    }
+}
+
 /// What was found of a replica that was read again.
 pub(super) enum ReplicaCheck {
     Whole,
     /// It is not what was published: why.
     Damaged(String),
-    /// It lies where nothing is seen from here.
+    /// It is stored where nothing is seen from here.
     Elsewhere,
 }
 
@@ -125,19 +145,9 @@ impl LockedVersion {
         if named.iter().any(|r| comes_first(r)) {
             named.retain(|r| comes_first(r));
         }
-        let mut named = named.into_iter();
-        let Some(first) = named.next() else {
+        let Some(first) = only_workflow(&named, dataset)? else {
             return Err(which.not_there(&known, &state));
         };
-        if let Some(other) = named.find(|r| r.workflow != first.workflow) {
-            return Err(CliError::new(
-                Exit::Usage,
-                format!(
-                    "both {} and {} have a dataset `{dataset}`; name it in full, such as {0}/{dataset}",
-                    first.workflow, other.workflow
-                ),
-            ));
-        }
         let path = state.lock(&first.workflow);
         let lock = match is_only_read {
             true => RunLock::share(&path),

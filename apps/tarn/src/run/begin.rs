@@ -30,6 +30,7 @@ use tarn_types::codes::Exit;
 use tarn_types::event::Event;
 use tarn_types::history::History;
 use tarn_types::layout::StateDir;
+use tarn_types::workflow::Workflow;
 
 pub(crate) fn run(globals: &Globals, args: &RunArgs) -> CliResult {
     let (parsed, files) = workflow::load_with_files(&args.workflow, None)?;
@@ -48,17 +49,7 @@ pub(crate) fn start(
     let w = &parsed.workflow;
     let workspace = state::workspace(&w.name, state);
     let lock = lock(state, &w.name)?;
-    let purpose = AllocationRequest {
-        state,
-        workflow: Some(w),
-        margin: args.margin,
-        log: globals.logged(),
-    };
-    let reached = ConnectedAllocation::here(&args.machine, &purpose)?;
-    let cluster = match &reached {
-        Some(reached) => reached.cluster().clone(),
-        None => cluster::discover(&args.machine, state)?,
-    };
+    let (reached, cluster) = reach_nodes(globals, args, state, w)?;
     let mover: Arc<dyn Mover> = Arc::new(crate::mover::trees());
     let new = NewRun {
         parsed,
@@ -115,6 +106,27 @@ pub(crate) fn start(
         _others: others,
     };
     run.drive(globals, args.report.as_deref())
+}
+
+/// The nodes of the allocation that this process is in, or this machine as a cluster.
+fn reach_nodes(
+    globals: &Globals,
+    args: &RunArgs,
+    state: &StateDir,
+    workflow: &Workflow,
+) -> CliResult<(Option<ConnectedAllocation>, Cluster)> {
+    let purpose = AllocationRequest {
+        state,
+        workflow: Some(workflow),
+        margin: args.margin,
+        log: globals.logged(),
+    };
+    let reached = ConnectedAllocation::here(&args.machine, &purpose)?;
+    let cluster = match &reached {
+        Some(reached) => reached.cluster().clone(),
+        None => cluster::discover(&args.machine, state)?,
+    };
+    Ok((reached, cluster))
 }
 
 /// What the steps' files are now, and what has changed of them since the run before.

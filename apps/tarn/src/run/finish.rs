@@ -60,19 +60,7 @@ pub(super) fn finish(
         let page = tarn_report::html(&records, &links).exit(Exit::Internal)?;
         write_page(path, &page)?;
     }
-    let printed = if globals.json {
-        print::json(&PrintedSummary {
-            summary: &summary,
-            state: state.0.to_string_lossy(),
-        })
-    } else {
-        print::text(&summary.to_string())
-            .and_then(|()| out!("report    {}", report.unwrap_or(&own).display()))
-            .and_then(|()| match left {
-                Some(line) => out!("{line}"),
-                None => Ok(()),
-            })
-    };
+    let printed = print_summary(globals, state, &summary, report.unwrap_or(&own), left);
     let history = history_of(&records);
     print_rescued(start, &history);
     if outcome == Outcome::Done {
@@ -80,33 +68,59 @@ pub(super) fn finish(
             say!("note: {note}");
         }
     }
-    Ok(match outcome {
+    match outcome {
         // What could not be printed is the only thing that went wrong.
-        Outcome::Done => return printed.map(|()| Exit::Success),
+        Outcome::Done => printed.map(|()| Exit::Success),
+        outcome => Ok(print_outcome(&start.run, outcome)),
+    }
+}
+
+/// The totals; for people also where the report is, and `left`, what of the data stays.
+fn print_summary(
+    globals: &Globals,
+    state: &StateDir,
+    summary: &Summary,
+    report: &Path,
+    left: Option<String>,
+) -> CliResult<()> {
+    if globals.json {
+        return print::json(&PrintedSummary {
+            summary,
+            state: state.0.to_string_lossy(),
+        });
+    }
+    print::text(&summary.to_string())?;
+    out!("report    {}", report.display())?;
+    match left {
+        Some(line) => out!("{line}"),
+        None => Ok(()),
+    }
+}
+
+/// Says how a run has ended, and what to do; the exit code.
+fn print_outcome(run: &str, outcome: Outcome) -> Exit {
+    match outcome {
+        Outcome::Done => Exit::Success,
         Outcome::Failed => {
             say!(
-                "error: {} failed; `tarn why` shows why. `tarn resume` continues it; after a change of an input, a script or the workflow \
-                 file: `tarn run`",
-                start.run
+                "error: {run} failed; `tarn why` shows why. `tarn resume` continues it; after a change of an input, a script or the workflow \
+                 file: `tarn run`"
             );
             Exit::WorkflowFailed
         }
         Outcome::Refused => {
-            say!("error: {} was refused: nothing was started", start.run);
+            say!("error: {run} was refused: nothing was started");
             Exit::NoRoom
         }
         Outcome::Interrupted(signal) => {
-            say!(
-                "{} was interrupted; `tarn resume` continues from here",
-                start.run
-            );
+            say!("{run} was interrupted; `tarn resume` continues from here");
             if signal == 2 {
                 Exit::Interrupted
             } else {
                 Exit::Terminated
             }
         }
-    })
+    }
 }
 
 /// What `--json` prints at the end.

@@ -86,6 +86,12 @@ struct InstallPlan {
     left: Vec<String>,
 }
 
+impl InstallPlan {
+    fn write(&mut self, path: PathBuf, lines: Lines) {
+        self.files.push(ConfigFileEdit { path, lines });
+    }
+}
+
 fn folder(said: Option<&Path>) -> PathBuf {
     let named = || {
         let conf = PathBuf::from(std::env::var_os("SLURM_CONF").filter(|v| !v.is_empty())?);
@@ -158,85 +164,76 @@ fn plan(args: &InstallArgs) -> CliResult<InstallPlan> {
     if args.memory_mode.is_empty() || !args.memory_mode.chars().all(is_feature) {
         return Err(usage("a feature is letters, digits and _".into()));
     }
-    let mine = format!("-- {}\n", conf::BEGIN);
-    let filled = |text: &str| {
-        let text = text.replace("or \"tarn\"", &format!("or \"{program}\""));
-        let text = text.replace(
-            "local conf = \"/etc/slurm\"",
-            &format!("local conf = \"{}\"", etc.display()),
-        );
-        let memory = args.dram.map(|dram| {
-            let mib = dram >> 20;
-            format!("local dram, larger = {mib}, \"{}\"", args.memory_mode)
-        });
-        let text = match memory {
-            Some(memory) => text.replace("local dram, larger = nil, nil", &memory),
-            None => text,
-        };
-        format!("{mine}{text}")
-    };
     plain(&etc)?;
-    let said = read_site_conf(&at("slurm.conf"), 0)?;
-    let value = |key: &str| conf::value(&said, key);
-    let mut left = Vec::new();
-    let mut slurm = String::new();
-    match value("BurstBufferType") {
-        None => slurm += "BurstBufferType=burst_buffer/lua\n",
-        Some("burst_buffer/lua") => {}
-        Some(other) => {
-            return Err(CliError::new(
-                Exit::State,
-                format!(
-                    "{} has BurstBufferType={other}: Slurm has one such plug-in, and tarn's is burst_buffer/lua; take that line out first",
-                    at("slurm.conf").display()
-                ),
-            ));
-        }
-    }
+    let site_conf = read_site_conf(&at("slurm.conf"), 0)?;
+    let mut plan = InstallPlan {
+        files: Vec::new(),
+        left: Vec::new(),
+    };
+    let mut slurm = burst_buffer_line(&site_conf, &at("slurm.conf"))?.to_owned();
+    let stages = fill_script(BURST_BUFFER, args, &etc, program);
+    plan.write(at("burst_buffer.lua"), Lines::File(stages));
     let buffers = format!(
         "# {}\nDirective=TARN\nStageInTimeout=86400\nStageOutTimeout=86400\nOtherTimeout=300\n",
         conf::BEGIN
     );
-    let mut files = vec![
-        ConfigFileEdit {
-            path: at("burst_buffer.lua"),
-            lines: Lines::File(filled(BURST_BUFFER)),
-        },
-        ConfigFileEdit {
-            path: at("burst_buffer.conf"),
-            lines: Lines::File(buffers),
-        },
-    ];
+    plan.write(at("burst_buffer.conf"), Lines::File(buffers));
     let submit = at("job_submit.lua");
     let is_theirs = read(&submit)?.is_some_and(|text| !is_ours(&text));
-    match value("JobSubmitPlugins") {
-        _ if is_theirs => left.push(format!(
+    match conf::value(&site_conf, "JobSubmitPlugins") {
+        _ if is_theirs => plan.left.push(format!(
             "{} is the site's own: --workflow-start and so on are not there, nor what --dram is for; to have them, call tarn's from it (docs/admin/site.md, \"Beside a job_submit.lua of the site's own\")",
             submit.display()
         )),
-        Some(plugins) if !plugins.split(',').any(|p| p.trim() == "lua") => left.push(format!(
+        Some(plugins) if !plugins.split(',').any(|p| p.trim() == "lua") => plan.left.push(format!(
             "JobSubmitPlugins={plugins} is the site's own: add `,lua` to it to have --workflow-start and so on"
         )),
         other => {
-            files.push(ConfigFileEdit {
-                path: submit,
-                lines: Lines::File(filled(JOB_SUBMIT)),
-            });
+            let options = fill_script(JOB_SUBMIT, args, &etc, program);
+            plan.write(submit, Lines::File(options));
             if other.is_none() {
                 slurm += "JobSubmitPlugins=lua\n";
             }
         }
     }
-    files.push(ConfigFileEdit {
-        path: at("plugstack.conf"),
-        lines: Lines::Block(format!("required {plugin}\n")),
-    });
+    let stack = format!("required {plugin}\n");
+    plan.write(at("plugstack.conf"), Lines::Block(stack));
     // It makes all others count, and so comes last.
-    files.push(ConfigFileEdit {
-        path: at("slurm.conf"),
-        lines: Lines::Block(slurm),
+    plan.write(at("slurm.conf"), Lines::Block(slurm));
+    Ok(plan)
+}
+
+/// What slurm.conf at `path`, whose text is `site_conf`, lacks for the stages.
+fn burst_buffer_line(site_conf: &str, path: &Path) -> CliResult<&'static str> {
+    match conf::value(site_conf, "BurstBufferType") {
+        None => Ok("BurstBufferType=burst_buffer/lua\n"),
+        Some("burst_buffer/lua") => Ok(""),
+        Some(other) => Err(CliError::new(
+            Exit::State,
+            format!(
+                "{} has BurstBufferType={other}: Slurm has one such plug-in, and tarn's is burst_buffer/lua; take that line out first",
+                path.display()
+            ),
+        )),
+    }
+}
+
+/// A script of tarn's, with the places and the memory of this site.
+fn fill_script(script: &str, args: &InstallArgs, etc: &Path, program: &str) -> String {
+    let text = script.replace("or \"tarn\"", &format!("or \"{program}\""));
+    let text = text.replace(
+        "local conf = \"/etc/slurm\"",
+        &format!("local conf = \"{}\"", etc.display()),
+    );
+    let memory = args.dram.map(|dram| {
+        let mib = dram >> 20;
+        format!("local dram, larger = {mib}, \"{}\"", args.memory_mode)
     });
-    Ok(InstallPlan { files, left })
+    let text = match memory {
+        Some(memory) => text.replace("local dram, larger = nil, nil", &memory),
+        None => text,
+    };
+    format!("-- {}\n{text}", conf::BEGIN)
 }
 
 /// What slurm.conf and what it includes say beside our block. The files are looked for as Slurm does, relative to the folder of the first.

@@ -3,6 +3,7 @@
 use super::super::missing::{Missing, how_kept, run_again};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_journal::ReplicaRow;
+use tarn_types::event::Start;
 use tarn_types::history::History;
 use tarn_types::id::DataId;
 use tarn_types::part::{PartInfo, StoreKey};
@@ -71,30 +72,51 @@ pub(super) fn parts_in(
         return Ok(keys);
     }
     let missing = Missing::of(history, data, version, |_, i| there.contains(&i.key));
-    let step = start.workflow.producer(data, version);
-    let step = step.map_or("its source", |s| &start.workflow.step(s).name);
-    if was_whole {
-        let are = if gone == 1 { "is" } else { "are" };
-        let those = if gone == 1 { "that" } else { "those" };
-        let named = missing.named;
-        let named = named.map_or(String::new(), |named| format!(", {those} of {named}"));
-        let why = format!(
-            "`{name}` (version {version}, made by {}) is incomplete: {gone} of its {all} parts {are} gone{named}",
-            start.run
-        );
-        let lack = IncompleteVersion::of(why);
-        let rest = match keys.len() {
+    let lack = if was_whole {
+        parts_gone(start, (data, version), (all, gone), missing.named)
+    } else {
+        instances_missing(history, start, (data, version), missing.text, resumes)
+    };
+    Err(IncompleteVersion { made: keys, ..lack })
+}
+
+/// All of the version had been made, and `gone` of `all` parts are not there any more.
+fn parts_gone(
+    start: &Start,
+    (data, version): (DataId, u32),
+    (all, gone): (usize, usize),
+    named: Option<String>,
+) -> IncompleteVersion {
+    let are = if gone == 1 { "is" } else { "are" };
+    let those = if gone == 1 { "that" } else { "those" };
+    let named = named.map_or(String::new(), |named| format!(", {those} of {named}"));
+    let why = format!(
+        "`{}` (version {version}, made by {}) is incomplete: {gone} of its {all} parts {are} gone{named}",
+        start.workflow.dataset(data).name,
+        start.run
+    );
+    let lack = IncompleteVersion::of(why);
+    IncompleteVersion {
+        rest: match all - gone {
             1 => "the other part".into(),
             left => format!("the other {left} parts"),
-        };
-        return Err(IncompleteVersion {
-            made: keys,
-            rest,
-            remedy: run_again(&start.workflow, data).unwrap_or(lack.remedy),
-            was_whole,
-            ..lack
-        });
+        },
+        remedy: run_again(&start.workflow, data).unwrap_or(lack.remedy),
+        was_whole: true,
+        ..lack
     }
+}
+
+/// Some instances of the step that makes the version have not ended well; `gone`: of what others have made something is not there.
+fn instances_missing(
+    history: &History,
+    start: &Start,
+    (data, version): (DataId, u32),
+    gone: Option<String>,
+    resumes: bool,
+) -> IncompleteVersion {
+    let step = start.workflow.producer(data, version);
+    let step = step.map_or("its source", |s| &start.workflow.step(s).name);
     let (done, all) = history.makers(data, version);
     let of = all.map_or(String::new(), |all| format!(" of {all}"));
     let (have, rest) = match done {
@@ -102,22 +124,22 @@ pub(super) fn parts_in(
         _ => ("have", "their output"),
     };
     let dataset = start.workflow.dataset(data);
-    let (missing, rest) = match missing.text {
+    let (gone, rest) = match gone {
         Some(gone) => (format!("; {gone}{}", how_kept(dataset)), "what is there"),
         None => (String::new(), rest),
     };
     let why = format!(
-        "`{name}` is incomplete: {done}{of} instances of `{step}` {have} finished in {}{missing}",
-        start.run
+        "`{}` is incomplete: {done}{of} instances of `{step}` {have} finished in {}{gone}",
+        dataset.name, start.run
     );
-    let remedy = match resumes {
-        true => "`tarn resume` runs the other instances",
-        false => "`tarn run` runs the other instances",
+    let remedy = if resumes {
+        "`tarn resume` runs the other instances"
+    } else {
+        "`tarn run` runs the other instances"
     };
-    Err(IncompleteVersion {
-        made: keys,
+    IncompleteVersion {
         rest: rest.into(),
         remedy: remedy.into(),
         ..IncompleteVersion::of(why)
-    })
+    }
 }
