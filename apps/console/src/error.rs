@@ -32,16 +32,16 @@ impl CliError {
 impl std::fmt::Display for CliError {
     /// The error and its causes, each said once: many errors of libraries say their cause themselves.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut said = String::new();
+        let mut text = String::new();
         for cause in self.error.chain().map(ToString::to_string) {
-            if said.is_empty() {
-                said = cause;
-            } else if !said.contains(&cause) {
-                said.push_str(": ");
-                said.push_str(&cause);
+            if text.is_empty() {
+                text = cause;
+            } else if !text.contains(&cause) {
+                text.push_str(": ");
+                text.push_str(&cause);
             }
         }
-        f.write_str(&said)
+        f.write_str(&text)
     }
 }
 

@@ -24,24 +24,24 @@ pub fn plugin() -> CliResult<PathBuf> {
         );
         CliError::new(Exit::NotFound, text)
     })?;
-    let told = Command::new("nbdkit")
+    let dump = Command::new("nbdkit")
         .arg(&plugin)
         .arg("--dump-plugin")
         .stdin(Stdio::null())
         .output();
-    let told = told.map_err(|e| match e.kind() {
+    let dump = dump.map_err(|e| match e.kind() {
         ErrorKind::NotFound => {
             let text = "there is no nbdkit, which speaks the protocol: install it (Debian: apt-get install nbdkit)";
             CliError::new(Exit::NotFound, text)
         }
         _ => CliError::new(Exit::State, format!("cannot start nbdkit: {e}")),
     })?;
-    if !told.status.success() {
-        let why = String::from_utf8_lossy(&told.stderr);
+    if !dump.status.success() {
+        let why = String::from_utf8_lossy(&dump.stderr);
         let text = format!("nbdkit cannot load {}: {}", plugin.display(), why.trim());
         return Err(CliError::new(Exit::State, text));
     }
-    let text = String::from_utf8_lossy(&told.stdout);
+    let text = String::from_utf8_lossy(&dump.stdout);
     let version = text
         .lines()
         .find_map(|line| line.strip_prefix("version="))

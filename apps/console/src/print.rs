@@ -1,5 +1,5 @@
 //! All that the command prints: data on stdout, messages on stderr. Nothing here panics, whoever has closed what:
-//! a run goes on when nobody reads. What is text has its control characters escaped: names of files and last
+//! a run continues when nobody reads. What is text has its control characters escaped: names of files and last
 //! lines of a step's log are somebody else's, and terminals obey them.
 
 use crate::error::{CliError, CliResult};

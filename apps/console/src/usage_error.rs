@@ -23,8 +23,8 @@ fn of_environment(command: &clap::Command, e: &clap::Error) -> Option<String> {
 fn variable(command: &clap::Command, option: &str, value: &str) -> Option<String> {
     let says = |arg: &clap::Arg| {
         let variable = arg.get_env().filter(|_| arg.get_long() == Some(option))?;
-        let said = std::env::var_os(variable)?;
-        (said == value).then(|| variable.to_string_lossy().into_owned())
+        let given = std::env::var_os(variable)?;
+        (given == value).then(|| variable.to_string_lossy().into_owned())
     };
     let below = || {
         command

@@ -61,7 +61,7 @@ pub fn write(command: Command, section: u8, date: &str, share: &Path) -> Result<
         };
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut completed, &name, &mut text);
-        put(&share.join(folder), &file, &text)?;
+        write_file(&share.join(folder), &file, &text)?;
     }
     // A page for `tarn help` would say nothing.
     let mut command = command.disable_help_subcommand(true);
@@ -89,7 +89,7 @@ fn pages(command: &Command, section: u8, date: &str, folder: &Path) -> Result<()
     })?;
     // An empty line is a paragraph of its own; mandoc warns of line breaks around one.
     let page = String::from_utf8_lossy(&page).replace(".br\n\n.br\n", ".sp\n");
-    put(folder, &man.get_filename(), page.as_bytes())?;
+    write_file(folder, &man.get_filename(), page.as_bytes())?;
     let shown = command.get_subcommands().filter(|c| !c.is_hide_set());
     for command in shown {
         pages(command, section, date, folder)?;
@@ -97,7 +97,7 @@ fn pages(command: &Command, section: u8, date: &str, folder: &Path) -> Result<()
     Ok(())
 }
 
-fn put(folder: &Path, name: &str, text: &[u8]) -> Result<(), Error> {
+fn write_file(folder: &Path, name: &str, text: &[u8]) -> Result<(), Error> {
     let path = folder.join(name);
     let written = std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::File::create(&path)?.write_all(text));

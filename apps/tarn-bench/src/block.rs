@@ -95,7 +95,7 @@ impl BlockCase {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When nbdkit, its plug-ins or fio are not there, or there is no room.
+/// When nbdkit, its plug-ins or fio are not there, or there is no space.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     use clap::ValueEnum;
     let cases = match &args.cases[..] {

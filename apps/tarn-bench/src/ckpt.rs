@@ -108,7 +108,7 @@ impl RankRole {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When there is no room, or a program that it takes is not there.
+/// When there is no space, or a program that it takes is not there.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     use clap::ValueEnum;
     if let Some(role) = &args.rank {
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
             CheckpointCase::Precopy => ranks::precopy(args)?,
             CheckpointCase::Tracking => tracking::tracking(args)?,
             CheckpointCase::SlowdownCm1 => proxies::slowdown(args)?,
-            CheckpointCase::Whole => proxies::whole(args)?,
+            CheckpointCase::Whole => proxies::run_whole(args)?,
             CheckpointCase::Recovery => recovery::recovery(args)?,
             CheckpointCase::Buddies => buddies::buddies(args)?,
         });

@@ -66,7 +66,7 @@ enum ClusterCase {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When there is no room, the link cannot be limited, tarnd cannot be started, or a transfer or a task fails.
+/// When there is no space, the link cannot be limited, tarnd cannot be started, or a transfer or a task fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     use clap::ValueEnum;
     let cases = match &args.cases[..] {

@@ -24,7 +24,7 @@ const BYTES: u64 = 256 << 20;
 const ALONE: u64 = 1 << 30;
 /// Measured rounds, at most.
 const MAX_ROUNDS: u32 = 100;
-/// Room beside the tree and its copies.
+/// Space beside the tree and its copies.
 const BESIDE: u64 = 256 << 20;
 
 /// Options of `tarn bench crypt`.
@@ -68,7 +68,7 @@ impl CryptOperation {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When there is no room, or a copy fails.
+/// When there is no space, or a copy fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let key = Arc::new(key()?);
     let mut figures = Vec::new();

@@ -183,7 +183,7 @@ impl DsaCase {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When there is no room, or a request fails.
+/// When there is no space, or a request fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     use clap::ValueEnum;
     let cases = match &args.cases[..] {
@@ -195,7 +195,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let mut figures = Vec::new();
     for case in cases {
         match (case, case.engine()) {
-            (_, Some(_)) if args.cases.is_empty() && !fio::here() => {
+            (_, Some(_)) if args.cases.is_empty() && !fio::is_here() => {
                 say!("note: {} is left out: there is no fio", case.name());
             }
             (_, Some(engine)) => figures.push(beside::measure(args, *case, engine, &ground)?),

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 
 /// Whether fio is installed.
-pub(super) fn here() -> bool {
+pub(super) fn is_here() -> bool {
     let mut version = Command::new("fio");
     version.arg("--version").stdout(Stdio::null());
     !matches!(version.status(), Err(e) if e.kind() == ErrorKind::NotFound)
@@ -25,16 +25,16 @@ pub(super) fn rate(reads: bool, options: &[String]) -> anyhow::Result<f64> {
         .stdin(Stdio::null())
         .output()
         .context("cannot start fio (Debian: apt-get install fio)")?;
-    let told = String::from_utf8_lossy(&out.stdout);
+    let stdout = String::from_utf8_lossy(&out.stdout);
     // Its engines may say something before.
-    let (before, text) = match told.find("\n{") {
-        Some(at) => told.split_at(at),
-        None => ("", &*told),
+    let (before, text) = match stdout.find("\n{") {
+        Some(at) => stdout.split_at(at),
+        None => ("", &*stdout),
     };
     let job = || -> Option<Value> {
         let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-        let said = values.flatten().next()?;
-        said["jobs"].get(0).cloned()
+        let parsed = values.flatten().next()?;
+        parsed["jobs"].get(0).cloned()
     };
     let job = job().unwrap_or_default();
     let rate = job[if reads { "read" } else { "write" }]["iops"].as_f64();

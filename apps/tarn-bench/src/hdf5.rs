@@ -112,7 +112,7 @@ impl Hdf5Case {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When the plug-in, h5py or room is missing.
+/// When the plug-in, h5py or space is missing.
 pub(crate) fn run(args: &Args) -> CliResult<Vec<BenchFigure>> {
     use clap::ValueEnum;
     let cases = match &args.cases[..] {
@@ -150,8 +150,8 @@ pub(crate) fn run(args: &Args) -> CliResult<Vec<BenchFigure>> {
 fn library(python: &Path) -> CliResult<(String, PathBuf)> {
     let output = Command::new(python).args(["-c", ASK]).output();
     let output = output.with_context(|| format!("cannot run {}", python.display()))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let found = said.trim().split_once(' ');
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let found = stdout.trim().split_once(' ');
     let (version, library) = found.ok_or_else(|| {
         let text = format!(
             "{} has no h5py: give one that has it as --python, such as that of `scripts/hdf5-python.sh DIR`, DIR/new/bin/python",
@@ -312,8 +312,8 @@ fn plain(driver: &str) -> &str {
 struct Hdf5Program {
     driver: &'static str,
     child: Child,
-    asked: ChildStdin,
-    said: BufReader<ChildStdout>,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Hdf5Program {
@@ -322,22 +322,22 @@ impl Hdf5Program {
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot run {}", command.get_program().display()))?;
-        let (Some(asked), Some(said)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("a program has no pipes");
         };
         Ok(Self {
             driver,
             child,
-            asked,
-            said: BufReader::new(said),
+            stdin,
+            stdout: BufReader::new(stdout),
         })
     }
 
     /// Has it do something; the seconds that it took.
     fn ask(&mut self, word: &str) -> anyhow::Result<f64> {
         let mut line = String::new();
-        writeln!(self.asked, "{word}")?;
-        self.said.read_line(&mut line)?;
+        writeln!(self.stdin, "{word}")?;
+        self.stdout.read_line(&mut line)?;
         ensure!(
             !line.is_empty(),
             "HDF5 with {} has ended at `{word}`; its output is above",

@@ -118,7 +118,7 @@ pub(crate) fn run(args: &IoArgs) -> anyhow::Result<IoReport> {
     for index in 0..args.files {
         let path = args.dir.join(format!("file-{index:06}"));
         let mut file = open(&path, args.role, &mut direct)?;
-        let said = || {
+        let context = || {
             format!(
                 "cannot {} {}",
                 if args.role == IoRole::Write {
@@ -132,18 +132,18 @@ pub(crate) fn run(args: &IoArgs) -> anyhow::Result<IoReport> {
         match args.role {
             IoRole::Write => {
                 write(&mut file, index, args, &content, &mut buffer, &mut pace)
-                    .with_context(said)?;
-                file.sync_all().with_context(said)?;
+                    .with_context(context)?;
+                file.sync_all().with_context(context)?;
                 if args.cache == PageCacheUse::Without && !direct {
-                    fadvise(&file, 0, None, Advice::DontNeed).with_context(said)?;
+                    fadvise(&file, 0, None, Advice::DontNeed).with_context(context)?;
                 }
             }
             IoRole::Read => {
                 if args.cache == PageCacheUse::Without && !direct {
-                    fadvise(&file, 0, None, Advice::DontNeed).with_context(said)?;
+                    fadvise(&file, 0, None, Advice::DontNeed).with_context(context)?;
                 }
                 read(&mut file, index, args, &content, &mut buffer, &mut pace)
-                    .with_context(said)?;
+                    .with_context(context)?;
             }
         }
     }
@@ -356,10 +356,10 @@ mod tests {
             (other, "byte 0"),
         ] {
             std::fs::write(&path, bytes).unwrap();
-            let said = format!("{:#}", run(&read).unwrap_err());
+            let text = format!("{:#}", run(&read).unwrap_err());
             assert!(
-                said.contains(what) && said.contains("file-000001"),
-                "{said}"
+                text.contains(what) && text.contains("file-000001"),
+                "{text}"
             );
         }
         std::fs::write(&path, good).unwrap();
@@ -388,8 +388,8 @@ mod tests {
             dir.path().display()
         );
         io_main(line.split(' ').map(OsString::from)).unwrap();
-        let said: IoReport = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
-        assert_eq!(said.method, "synced, cached");
+        let report: IoReport = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        assert_eq!(report.method, "synced, cached");
         let odd = "write --dir /nonexistent --files 1 --size 5 --seed 1 --cache with";
         assert!(io_main(odd.split(' ').map(OsString::from)).is_err());
     }

@@ -77,7 +77,7 @@ mod tests {
             std::fs::remove_file(waits).unwrap();
         }
         let all = ["echo one", "head -c 200000 /dev/zero"].map(|script| shell(script, dir.path()));
-        let said: Vec<usize> = outputs(all).unwrap().iter().map(Vec::len).collect();
-        assert_eq!(said, [4, 200_000]);
+        let lengths: Vec<usize> = outputs(all).unwrap().iter().map(Vec::len).collect();
+        assert_eq!(lengths, [4, 200_000]);
     }
 }

@@ -27,7 +27,7 @@ const TIMEOUT: f64 = 5.0;
 const ABOUT: Duration = Duration::from_secs(30);
 /// Bytes of a file to be drawn again.
 const MAX_FILE: u64 = 64 << 20;
-/// Where experiments lie, seen from a program's folder in a source tree: `target/release`, or a folder below it.
+/// Where experiments are, seen from a program's folder in a source tree: `target/release`, or a folder below it.
 const FOLDERS: [&str; 2] = [
     "../../research/experiments",
     "../../../research/experiments",
@@ -136,7 +136,7 @@ pub(crate) fn run(json: bool, args: &Args) -> CliResult {
     write(&results, page, &kept)?;
     for (number, name) in chosen.iter().enumerate() {
         say!("{}/{} {name}", number + 1, chosen.len());
-        let experiment = one(&folder, name, args, &signals)?;
+        let experiment = run_experiment(&folder, name, args, &signals)?;
         if let Some(why) = &experiment.not_run {
             say!("{name}: not run: {why}");
         }
@@ -199,7 +199,7 @@ fn render(json: bool, file: &Path, args: &Args) -> CliResult {
         false => Some(args.report.as_deref().unwrap_or(Path::new(PAGE))),
     };
     if let Some(page) = page {
-        put(page, drawn(&results, page, file).as_bytes(), "--report")?;
+        write_file(page, drawn(&results, page, file).as_bytes(), "--report")?;
     }
     match args.markdown {
         true => print::text(&evidence::markdown(&results))?,
@@ -321,7 +321,12 @@ fn list(json: bool, folder: &Path, names: &[String], signals: &Signals) -> CliRe
 }
 
 /// What one experiment found.
-fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<Experiment> {
+fn run_experiment(
+    folder: &Path,
+    name: &str,
+    args: &Args,
+    signals: &Signals,
+) -> CliResult<Experiment> {
     let began = Instant::now();
     let about = match about(folder, name, signals) {
         Ok(about) => about,
@@ -420,12 +425,12 @@ fn kept(page: &Path, named: Option<&Path>) -> CliResult<PathBuf> {
 fn write(results: &Results, page: &Path, kept: &Path) -> CliResult<()> {
     let text =
         serde_json::to_string_pretty(results).map_err(|e| CliError::new(Exit::Internal, e))?;
-    put(page, drawn(results, page, kept).as_bytes(), "--report")?;
-    put(kept, text.as_bytes(), "--results")
+    write_file(page, drawn(results, page, kept).as_bytes(), "--report")?;
+    write_file(kept, text.as_bytes(), "--results")
 }
 
 /// Writes a file whole: a reader never sees half of it. An option names another one.
-fn put(path: &Path, bytes: &[u8], option: &str) -> CliResult<()> {
+fn write_file(path: &Path, bytes: &[u8], option: &str) -> CliResult<()> {
     tarn_console::whole::replace(path, bytes, None)
         .with_context(|| {
             format!(

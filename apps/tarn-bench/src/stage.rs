@@ -92,7 +92,7 @@ impl StageCase {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When there is no room, no folder of the right kind, or a copy fails.
+/// When there is no space, no folder of the right kind, or a copy fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let cases: &[StageCase] = if args.cases.is_empty() {
         &ALL

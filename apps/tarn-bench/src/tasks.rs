@@ -353,7 +353,7 @@ fn do_tasks(client: &Client, tasks: &[TaskSpec]) -> anyhow::Result<()> {
 /// Clients that each do one task after the other.
 fn singles(socket: &Path, clients: usize, durable: bool) -> anyhow::Result<ClientTaskTimes> {
     let tasks = [task(durable)];
-    each(clients, || {
+    run_clients(clients, || {
         let client = Client::connect(socket, None)?;
         let tasks = &tasks;
         Ok(move || do_tasks(&client, tasks))
@@ -367,7 +367,7 @@ fn echoes(
     sizes: &[usize],
     tasks: u64,
 ) -> anyhow::Result<ClientTaskTimes> {
-    let mut took = each(clients, || {
+    let mut took = run_clients(clients, || {
         let fd = dial(socket)?;
         let mut buffer = vec![0; MAX_PACKET];
         Ok(move || {
@@ -384,7 +384,7 @@ fn echoes(
 }
 
 /// Runs what `make` makes in so many threads, again and again, for a round.
-fn each<F>(
+fn run_clients<F>(
     clients: usize,
     make: impl Fn() -> anyhow::Result<F> + Sync,
 ) -> anyhow::Result<ClientTaskTimes>

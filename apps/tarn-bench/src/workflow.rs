@@ -68,7 +68,7 @@ pub(crate) struct Args {
     memory: PathBuf,
 }
 
-/// Where the files of one case lie.
+/// Where the files of one case are.
 #[derive(Debug, Clone)]
 struct StorageTarget {
     name: String,
@@ -104,7 +104,7 @@ struct Timing {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When there is no room, a folder cannot be used, or a process fails.
+/// When there is no space, a folder cannot be used, or a process fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let mut all = Vec::new();
     if args.case != Some(WorkflowBenchPart::Noop) {
@@ -153,8 +153,8 @@ fn plan(args: &Args) -> anyhow::Result<Vec<PaperCase>> {
     let targets = targets(args)?;
     let mut cases = Vec::new();
     let only = args.files.as_ref().and_then(|n| n.parse::<u32>().ok());
-    let asked = |(files, _): &(u32, u64)| only.is_none_or(|n| n == *files);
-    for (files, bytes) in SHAPES.into_iter().filter(asked) {
+    let is_wanted = |(files, _): &(u32, u64)| only.is_none_or(|n| n == *files);
+    for (files, bytes) in SHAPES.into_iter().filter(is_wanted) {
         let files = if args.pairs > 1 { files / 10 } else { files };
         let pages = (bytes as f64 * args.scale / PAGE as f64).round().max(1.0) as u64;
         let size = pages * PAGE as u64;
@@ -297,7 +297,7 @@ fn direct(
             Ok(command)
         });
         let outputs = processes::outputs(commands).with_context(|| format!("{role} has failed"))?;
-        let reports = outputs.iter().map(|said| serde_json::from_slice(said));
+        let reports = outputs.iter().map(|output| serde_json::from_slice(output));
         let reports: Result<_, _> = reports.collect();
         reports.context("the output of a producer or consumer cannot be read")
     };
@@ -521,10 +521,10 @@ mod tests {
         };
         assert!(plan(&missing).is_err());
         let huge = args(1024, 100.0, None);
-        let said = check_space(&huge, &plan(&huge).unwrap())
+        let text = check_space(&huge, &plan(&huge).unwrap())
             .unwrap_err()
             .to_string();
-        assert!(said.contains("--scale"), "{said}");
+        assert!(text.contains("--scale"), "{text}");
     }
 
     #[test]

@@ -144,10 +144,13 @@ fn no_version(
             format!("there are {}", names.join(", "))
         }
     };
-    let asked = id.map_or("no version".into(), |id| {
+    let missing = id.map_or("no version".into(), |id| {
         format!("no version {}", named(id))
     });
-    CliError::new(Exit::NotFound, format!("`{run}` has {asked} here: {list}"))
+    CliError::new(
+        Exit::NotFound,
+        format!("`{run}` has {missing} here: {list}"),
+    )
 }
 
 fn word(level: PersistenceLevel) -> &'static str {

@@ -88,7 +88,7 @@ fn sockets(bind: BindArg) -> Vec<Socket> {
     })
 }
 
-/// The tiers of every node, which lie apart.
+/// The tiers of every node, in folders of their own.
 pub(crate) fn tiers(args: &MachineArgs) -> CliResult<Vec<machine::TierSpec>> {
     let tiers: Result<Vec<_>, _> = args.tiers.iter().map(|t| t.parse()).collect();
     let mut tiers: Vec<machine::TierSpec> = tiers.exit(Exit::Usage)?;

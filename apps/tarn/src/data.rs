@@ -183,11 +183,11 @@ fn place(at: &StoredAt) -> String {
     }
 }
 
-fn kept(asked: bool, until: Option<u64>) -> String {
+fn kept(is_kept: bool, until: Option<u64>) -> String {
     match until {
         // What a run left that did not end well: the next one uses or removes it.
-        None if !asked => "next run".into(),
-        Some(at) if !asked => format!("cache {}", left(at)),
+        None if !is_kept => "next run".into(),
+        Some(at) if !is_kept => format!("cache {}", left(at)),
         None => "forever".into(),
         Some(at) => left(at),
     }

@@ -144,7 +144,7 @@ fn shared_namespace_finding() -> CheckFinding {
 fn power_findings() -> Vec<CheckFinding> {
     let meter = cluster::meter();
     let sensors = meter.sensors();
-    let said = match sensors.source() {
+    let meter = match sensors.source() {
         Some(source) => finding("power", true, format!("measured by {source}")),
         None => finding(
             "power",
@@ -154,7 +154,7 @@ fn power_findings() -> Vec<CheckFinding> {
     };
     let closed = sensors.closed.iter();
     let closed = closed.map(|why| finding("power", false, why.clone()));
-    std::iter::once(said).chain(closed).collect()
+    std::iter::once(meter).chain(closed).collect()
 }
 
 fn tier_finding(tier: &tarn_types::cluster::Tier) -> CheckFinding {
@@ -191,14 +191,14 @@ fn images() -> CheckFinding {
     if let Err(why) = cluster::images(false) {
         return finding(WHAT, false, format!("{why}; no `restart = \"image\"`"));
     }
-    let said = "CRIU: steps may have `restart = \"image\"`";
+    let text = "CRIU: steps may have `restart = \"image\"`";
     match cluster::images(true) {
         Ok(()) => finding(
             WHAT,
             true,
-            format!("{said}, with or without `alone = true`"),
+            format!("{text}, with or without `alone = true`"),
         ),
-        Err(why) => finding(WHAT, true, format!("{said}, not `alone = true`: {why}")),
+        Err(why) => finding(WHAT, true, format!("{text}, not `alone = true`: {why}")),
     }
 }
 

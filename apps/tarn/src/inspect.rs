@@ -121,8 +121,8 @@ pub(crate) fn cancel(globals: &Globals, which: &WhichRun) -> CliResult {
             format!("{run} is not running; a newer run is"),
         ));
     }
-    let asked = holder.as_ref().map(Holder::terminate);
-    let by_file = !asked.transpose().exit(Exit::State)?.unwrap_or(false);
+    let signalled = holder.as_ref().map(Holder::terminate);
+    let by_file = !signalled.transpose().exit(Exit::State)?.unwrap_or(false);
     if by_file {
         ask_by_file(&dir, &run, holder.as_ref())?;
     }

@@ -55,13 +55,13 @@ pub(crate) fn key(globals: &Globals, command: &KeyCommand) -> CliResult {
                 // Written before anything is wrapped with it.
                 keys::write(&path, &all, true).exit(Exit::State)?;
             }
-            let anew = rewrap(&folders, &all)?;
+            let rewrapped = rewrap(&folders, &all)?;
             if *drop {
                 all.drop_old();
                 keys::write(&path, &all, true).exit(Exit::State)?;
             }
             say!(
-                "key {} is the newest in {}; {anew} keys of data were wrapped again",
+                "key {} is the newest in {}; {rewrapped} keys of data were wrapped again",
                 all.newest().id(),
                 path.display()
             );
@@ -95,10 +95,10 @@ fn folders(globals: &Globals, states: &[PathBuf], drop: bool) -> CliResult<Vec<S
     states.iter().map(folder).collect()
 }
 
-/// Wraps the keys of data in these state folders anew; how many. No run of them goes on meanwhile: it would wrap with the keys that it
-/// began with, and remove what is wrapped anew here.
+/// Wraps the keys of data in these state folders again; how many. No run of them is active meanwhile: it would wrap with the keys that
+/// it began with, and remove what is wrapped again here.
 fn rewrap(states: &[StateDir], keys: &KeyRing) -> CliResult<u64> {
-    let mut anew = 0;
+    let mut rewrapped = 0;
     for state in states {
         for workspace in workspaces(state).exit(Exit::State)? {
             // Its name, and a hash of where its state is.
@@ -108,10 +108,10 @@ fn rewrap(states: &[StateDir], keys: &KeyRing) -> CliResult<u64> {
             let _lock = RunLock::take(&state.lock(workflow)).exit(Exit::Busy)?;
             let wrapping = Wrapping::of_user(keys.clone(), &workspace).exit(Exit::Internal)?;
             let data = DataKeys::new(state, &workspace, wrapping);
-            anew += data.rewrap().exit(Exit::State)?;
+            rewrapped += data.rewrap().exit(Exit::State)?;
         }
     }
-    Ok(anew)
+    Ok(rewrapped)
 }
 
 /// What wraps the keys of a workspace's data, where the workflow has any that is encrypted.

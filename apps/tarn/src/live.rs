@@ -1,4 +1,4 @@
-//! What a run says of itself while it goes on, for `tarn status` in another shell or on another node; and how it hears from
+//! What an active run tells of itself, for `tarn status` in another shell or on another node; and how it learns from
 //! there that it is to stop.
 
 use crate::print::say;
@@ -32,19 +32,19 @@ impl StatusFile {
         // What a process has left that died.
         live::remove(&path);
         let (stop, stopped) = channel();
-        let (file, asked, begun) = (path.clone(), cancel.clone(), Instant::now());
+        let (file, cancelled, begun) = (path.clone(), cancel.clone(), Instant::now());
         let thread = std::thread::spawn(move || {
             for beat in 0.. {
                 if stopped.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
-                if std::fs::remove_file(&asked).is_ok() {
+                if std::fs::remove_file(&cancelled).is_ok() {
                     say!("somebody asks that the run stop (tarn cancel)");
                     let own = rustix::process::getpid();
                     let _ = rustix::process::kill_process(own, rustix::process::Signal::TERM);
                 }
                 let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                let mut said = LiveRunStatus {
+                let mut status = LiveRunStatus {
                     format: LIVE_FORMAT,
                     pid: std::process::id(),
                     beat,
@@ -52,10 +52,10 @@ impl StatusFile {
                     transfers: progress.transfers(),
                     steps: progress.steps(),
                 };
-                said.transfers.truncate(MAX_LIVE);
-                said.steps.truncate(MAX_LIVE);
-                // A run goes on where it cannot be watched, such as on a full disk.
-                let _ = live::write(&file, &said);
+                status.transfers.truncate(MAX_LIVE);
+                status.steps.truncate(MAX_LIVE);
+                // A run continues where it cannot be watched, such as on a full disk.
+                let _ = live::write(&file, &status);
             }
         });
         Self {

@@ -306,10 +306,10 @@ fn set(globals: &Globals, args: &ChangeArgs) -> CliResult {
             );
             CliError::new(Exit::WorkflowFailed, text)
         };
-        let said =
+        let answer =
             tool::run(change.program, &words, tool::CHANGE).map_err(|e| failed(e.to_string()))?;
-        if !said.success {
-            return Err(failed(said.complaint()));
+        if !answer.success {
+            return Err(failed(answer.complaint()));
         }
     }
     if plan.reboot {

@@ -23,7 +23,7 @@ struct TierRow {
     mode: String,
     tier: String,
     root: String,
-    /// The node in whose tier it lies, where it is borrowed.
+    /// The node that exports it, where it is borrowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     lender: Option<String>,
     capacity: u64,
@@ -78,7 +78,7 @@ struct NodeLinkRate {
 /// What there is, and how it is now.
 struct NodeSurvey {
     cluster: Cluster,
-    rooms: Vec<NodeTierUsage>,
+    usages: Vec<NodeTierUsage>,
     /// The links that were looked at.
     between: Vec<NodeLinkRate>,
     /// Whether the nodes are other machines than this one.
@@ -90,17 +90,17 @@ pub(crate) fn nodes(globals: &Globals, args: &MachineArgs) -> CliResult {
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
     let NodeSurvey {
         cluster: found,
-        rooms,
+        usages,
         between,
         elsewhere,
-    } = look(args, &state)?;
-    let nodes = found.nodes.iter().zip(&rooms);
+    } = survey_nodes(args, &state)?;
+    let nodes = found.nodes.iter().zip(&usages);
     let draw = |n: &Node| {
         let host = found.hosts.get(n.host as usize);
         host.map_or_else(Draw::default, |h| h.draw)
     };
     let rows: Vec<TierRow> = nodes
-        .flat_map(|(n, room)| rows(n, room, draw(n), &found.nodes))
+        .flat_map(|(n, usage)| rows(n, usage, draw(n), &found.nodes))
         .collect();
     if globals.json {
         let value = serde_json::json!({
@@ -205,7 +205,7 @@ fn ranges(numbers: &[u32]) -> String {
 }
 
 /// The nodes of the allocation that this process is in, each by its own account; or this machine.
-fn look(args: &MachineArgs, state: &StateDir) -> CliResult<NodeSurvey> {
+fn survey_nodes(args: &MachineArgs, state: &StateDir) -> CliResult<NodeSurvey> {
     let purpose = AllocationRequest {
         state,
         workflow: None,
@@ -213,7 +213,7 @@ fn look(args: &MachineArgs, state: &StateDir) -> CliResult<NodeSurvey> {
         log: None,
     };
     if let Some(reached) = ConnectedAllocation::here(args, &purpose)? {
-        let rooms = reached.rooms()?;
+        let usages = reached.tier_usage()?;
         let between = reached.between().iter().cloned();
         let between = between.map(|b| NodeLinkRate {
             to: b.to,
@@ -222,33 +222,33 @@ fn look(args: &MachineArgs, state: &StateDir) -> CliResult<NodeSurvey> {
         });
         return Ok(NodeSurvey {
             cluster: reached.cluster().clone(),
-            rooms,
+            usages,
             between: between.collect(),
             elsewhere: true,
         });
     }
     let found = cluster::discover(args, state)?;
     let roots = |n: &Node| n.tiers.iter().map(|t| t.root.clone()).collect::<Vec<_>>();
-    let rooms = found
+    let usages = found
         .nodes
         .iter()
         .map(|n| tarn_node::machine::held_space(&roots(n)));
-    let rooms = rooms.collect();
+    let usages = usages.collect();
     Ok(NodeSurvey {
         cluster: found,
-        rooms,
+        usages,
         between: Vec::new(),
         elsewhere: false,
     })
 }
 
-fn rows(node: &Node, room: &NodeTierUsage, draw: Draw, all: &[Node]) -> Vec<TierRow> {
-    let tiers = node.tiers.iter().zip(&room.held);
+fn rows(node: &Node, usage: &NodeTierUsage, draw: Draw, all: &[Node]) -> Vec<TierRow> {
+    let tiers = node.tiers.iter().zip(&usage.held);
     let row = |(tier, held): (&Tier, &u64)| TierRow {
         node: node.name.clone(),
         cores: node.cores,
         memory: node.memory,
-        mode: room.mode.clone(),
+        mode: usage.mode.clone(),
         tier: tier.name.clone(),
         root: tier.root.display().to_string(),
         lender: tier

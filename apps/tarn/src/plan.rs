@@ -43,7 +43,7 @@ mod entries;
 const ASSUMED_RUN_TIME: Nanos = SECOND;
 /// Size assumed for an output without a `size` that was never made.
 const ASSUMED_BYTES: u64 = 1 << 20;
-/// A plan that takes longer than this shows that it goes on.
+/// A plan that takes longer than this shows that it makes progress.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 /// Allocation unit of a tier.
 const BLOCK: u64 = 4096;
@@ -63,14 +63,14 @@ impl Journal for PlanJournal {
 /// Says now and then how far a long plan has come.
 struct SignOfLife {
     planned: u64,
-    said: Instant,
+    last_sign: Instant,
 }
 
 impl SignOfLife {
     fn new() -> Self {
         Self {
             planned: 0,
-            said: Instant::now(),
+            last_sign: Instant::now(),
         }
     }
 
@@ -79,10 +79,10 @@ impl SignOfLife {
         let runs = record.actions.iter();
         let runs = runs.filter(|a| matches!(a.what, Do::Run(_) | Do::Reuse { .. }));
         self.planned += runs.count() as u64;
-        if self.said.elapsed() < every {
+        if self.last_sign.elapsed() < every {
             return None;
         }
-        self.said = Instant::now();
+        self.last_sign = Instant::now();
         Some(format!(
             "planning: {} steps have their place so far",
             self.planned
@@ -183,7 +183,7 @@ pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
         crate::run::pinned::keep(&open_catalogue(&dir)?, &mut start)?;
     }
     crate::run::others::set_aside(&mut start.cluster, &mut start.prior_data);
-    let seen = seen(&dir, &start.workflow);
+    let seen = observe_newest_run(&dir, &start.workflow);
     let mut world = Simulation::new(&start, estimates(&start, seen, &looks));
     let (outcome, records) = simulate(&start, &mut world)?;
     show((globals, &dir), &start, &records, &world, &changes)?;
@@ -235,7 +235,7 @@ fn simulate(start: &Start, world: &mut Simulation) -> CliResult<(Outcome, Vec<Re
 }
 
 /// Run times and sizes from the newest run that has them.
-fn seen(dir: &StateDir, w: &Workflow) -> EarlierObservations {
+fn observe_newest_run(dir: &StateDir, w: &Workflow) -> EarlierObservations {
     let mut seen = EarlierObservations::default();
     let Ok(Some(run)) = tarn_journal::runs::newest(dir, Some(&w.name)) else {
         return seen;
@@ -530,8 +530,8 @@ mod tests {
             }],
         };
         assert_eq!(alive.see(&record, Duration::from_secs(3600)), None);
-        let said = alive.see(&record, Duration::ZERO);
-        assert!(said.is_some_and(|s| s.contains(" 2 steps")));
+        let sign = alive.see(&record, Duration::ZERO);
+        assert!(sign.is_some_and(|s| s.contains(" 2 steps")));
     }
 
     #[test]

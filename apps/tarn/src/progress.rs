@@ -1,4 +1,4 @@
-//! What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, events as JSON.
+//! What a person sees of a run that is active: bars on a terminal, plain lines elsewhere, events as JSON.
 
 use crate::print::{self, say};
 use crate::run::changes::StepChanges;
@@ -32,7 +32,7 @@ pub(crate) struct Watcher {
     changes: StepChanges,
     dropped: Dropped,
     /// Steps of which it was said why they run again.
-    told: BTreeSet<StepId>,
+    explained: BTreeSet<StepId>,
 }
 
 struct Bars {
@@ -52,7 +52,7 @@ impl Watcher {
             bars,
             changes: StepChanges::default(),
             dropped: Dropped::default(),
-            told: BTreeSet::new(),
+            explained: BTreeSet::new(),
         }
     }
 
@@ -84,13 +84,13 @@ impl Watcher {
             self.print_line(record.now, &line);
         }
         let again = self.report_reruns(record);
-        let told = failure_of(&record.event);
+        let failure = failure_of(&record.event);
         for action in &record.actions {
             if is_of_those(&action.what, &again) {
                 continue;
             }
             if matches!(&action.why, Reason::Failed { message } | Reason::GaveUp { message }
-                if told.is_some_and(|t| message.contains(t)))
+                if failure.is_some_and(|t| message.contains(t)))
             {
                 continue;
             }
@@ -131,7 +131,7 @@ impl Watcher {
         for action in &record.actions {
             let Do::Run(run) = &action.what else { continue };
             let id = run.instance.step;
-            if self.told.insert(id) {
+            if self.explained.insert(id) {
                 let name = &w.step(id).name;
                 let why = self.changes.of(name);
                 lines.extend(why.map(|why| format!("{name} runs again: {why}")));
@@ -144,7 +144,7 @@ impl Watcher {
     }
 
     /// Names the outputs to which an instance wrote nothing.
-    fn barren(&self, outputs: &[Output]) -> String {
+    fn name_empty_outputs(&self, outputs: &[Output]) -> String {
         let Some(start) = &self.history.start else {
             return String::new();
         };
@@ -173,7 +173,7 @@ impl Watcher {
             Event::NodeLost { node, why } => {
                 let mut text = format!("{} is lost ({why})", self.history.node_name(*node));
                 if let Some(lost) = self.history.losses.last() {
-                    text += &self.had(lost);
+                    text += &self.name_lost_data(lost);
                 }
                 Some(text)
             }
@@ -198,7 +198,11 @@ impl Watcher {
                 undeclared,
                 outputs,
             } => {
-                let mut text = format!("{name} done in {}{}", Elapsed(wall), self.barren(outputs));
+                let mut text = format!(
+                    "{name} done in {}{}",
+                    Elapsed(wall),
+                    self.name_empty_outputs(outputs)
+                );
                 if undeclared.files > 0 {
                     text += &format!(
                         "; removed {} undeclared file(s), {}: {}",
@@ -241,7 +245,7 @@ impl Watcher {
     }
 
     /// What a lost node had: by name what was nowhere else, and can be made again.
-    fn had(&self, lost: &NodeLoss) -> String {
+    fn name_lost_data(&self, lost: &NodeLoss) -> String {
         /// So many names, then how many more.
         const NAMED: usize = 5;
         let start = self.history.start.iter();

@@ -173,15 +173,15 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
                 job: *job,
                 stage: Stage::PostRun { ok },
             });
-            let said = controller().ask(&ask, TIMEOUT)?;
-            if let ControllerReply::Advices(advices) = &said {
+            let reply = controller().ask(&ask, TIMEOUT)?;
+            if let ControllerReply::Advices(advices) = &reply {
                 for (reader, advice) in advices {
                     // It may run already: then it is where it is.
                     let _ = job::advise(*reader, advice);
                 }
                 return Ok(Exit::Success);
             }
-            reason::shown(*job, done(Ok(said)))
+            reason::shown(*job, done(Ok(reply)))
         }
         SlurmCommand::DataOut { job } => reason::shown(*job, stage(*job, Stage::DataOut)),
         SlurmCommand::Teardown { job, hurry } => stage(*job, Stage::Teardown { hurry: *hurry }),
@@ -274,12 +274,12 @@ fn set_up(controller: &ControllerClient, job: SlurmJobId, submitted: JobSubmissi
     let ask = ControllerRequest::Stage(Staging { job, stage });
     match controller.ask(&ask, TIMEOUT)? {
         ControllerReply::Advice(advice) => job::advise(job, &advice).map(|()| Exit::Success),
-        said => done(Ok(said)),
+        reply => done(Ok(reply)),
     }
 }
 
-pub(crate) fn done(said: CliResult<ControllerReply>) -> CliResult {
-    match said? {
+pub(crate) fn done(reply: CliResult<ControllerReply>) -> CliResult {
+    match reply? {
         ControllerReply::Done => Ok(Exit::Success),
         ControllerReply::Refused(why) => Err(refused(&why)),
         other => Err(unexpected(&other)),
@@ -298,10 +298,10 @@ pub(crate) fn refused(why: &RequestError) -> CliError {
     CliError::new(exit, &why.text)
 }
 
-pub(crate) fn unexpected(said: &ControllerReply) -> CliError {
+pub(crate) fn unexpected(reply: &ControllerReply) -> CliError {
     CliError::new(
         Exit::Internal,
-        format!("the controller sent an unexpected reply: {said:?}"),
+        format!("the controller sent an unexpected reply: {reply:?}"),
     )
 }
 

@@ -32,14 +32,14 @@ pub(crate) fn beside(globals: &Globals, folder: &Path) -> CliResult<StateDir> {
 
 /// The state folder for looking at runs: `--state`, or `.tarn` here.
 pub(crate) fn here(globals: &Globals) -> CliResult<StateDir> {
-    let asked = globals.state.as_ref().map(|dir| dir.as_os_str());
+    let given = globals.state.as_ref().map(|dir| dir.as_os_str());
     let dir = absolute(globals.state.clone().unwrap_or_else(|| ".tarn".into()))?;
     if dir.0.is_dir() {
         be_owner(&dir)?;
         return Ok(dir);
     }
     let of_environment = std::env::var_os("TARN_STATE");
-    let remedy = match of_environment.is_some() && of_environment.as_deref() == asked {
+    let remedy = match of_environment.is_some() && of_environment.as_deref() == given {
         true => "`$TARN_STATE` names it: unset that, or set it to the right one",
         false => "go to the workflow's folder or name it with --state DIR",
     };

@@ -18,7 +18,7 @@ use tarn_types::units::{SECOND, Time};
 
 /// How often a watched run is looked at.
 const REFRESH: Duration = Duration::from_secs(1);
-/// Lines of a table in a picture, as many as there is room for all: the most, and the least.
+/// Lines of a table in a picture, as many as there is space for all: the most, and the least.
 const TABLE_LINES: (usize, usize) = (20, 2);
 
 pub(crate) fn status(globals: &Globals, args: &StatusArgs) -> CliResult {
@@ -57,7 +57,7 @@ struct WatchedRun {
     live: LiveReader,
     live_status: LiveStatus,
     /// The run's time as it has said it last, and when.
-    said: Option<(Time, Instant)>,
+    last_status: Option<(Time, Instant)>,
 }
 
 impl WatchedRun {
@@ -69,7 +69,7 @@ impl WatchedRun {
             log: LogFollower::new(&dir.log(&run)),
             live: LiveReader::new(dir.live(&run)),
             live_status: LiveStatus::default(),
-            said: None,
+            last_status: None,
             dir,
             run,
         })
@@ -84,7 +84,7 @@ impl WatchedRun {
         // The lock may be that of a newer run of the workflow.
         let alive = live.is_some() || (holder.is_some() && self.is_newest()?);
         if let Some((live, since)) = &live {
-            self.said = Some((live.now, *since));
+            self.last_status = Some((live.now, *since));
         }
         if self.log.was_cut().exit(Exit::State)? {
             self.live_status = LiveStatus::default();
@@ -108,7 +108,7 @@ impl WatchedRun {
 
     /// The run's time now: as it has said, else by the clocks of its node and this one.
     fn now(&self) -> Time {
-        match self.said {
+        match self.last_status {
             Some((now, since)) => {
                 let more = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 now.saturating_add(more)
@@ -137,7 +137,7 @@ impl Screen {
         let mut pictures = (least..=most).rev().map(|lines| status.text(lines));
         let text = pictures.find(|text| text.lines().count() < rows);
         let text = text.unwrap_or_else(|| status.text(least));
-        // The cursor stands below the last line, and no line goes on in the next.
+        // The cursor stands below the last line, and no line continues in the next.
         let cut = |line: &str| line.chars().take(columns - 1).collect();
         let mut lines: Vec<String> = print::plain(&text).lines().map(cut).collect();
         lines.truncate(rows - 1);

@@ -82,7 +82,7 @@ pub struct Experiment {
     /// Why it has no results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_run: Option<String>,
-    /// What is played, at which rates.
+    /// What is emulated, at which rates.
     #[serde(default)]
     pub emulated: Vec<String>,
     /// How its figures came about, where that is not by measuring what `emulated` tells of.
@@ -114,7 +114,7 @@ pub struct Experiment {
 pub enum FigureMethod {
     /// By a simulator, in its own time.
     Simulated,
-    /// Measured on something that is played.
+    /// Measured on something that is emulated.
     Emulated,
     /// Computed from a formula.
     Modelled,
@@ -334,7 +334,7 @@ impl ClaimVerdict {
 }
 
 impl Results {
-    /// Reads the file that lies beside a page.
+    /// Reads the file beside a page.
     ///
     /// # Errors
     /// When it has another shape or version, or breaks a rule.

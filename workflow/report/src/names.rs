@@ -13,12 +13,12 @@ use tarn_types::units::Bytes;
 pub fn partition_texts(start: &Start, all: &[PartitionAssignment]) -> Vec<String> {
     let history = History::new();
     let names = RunNames::new(start, &history);
-    let one = |lent: &PartitionAssignment| {
-        let about = start.workflow.partitions.get(lent.partition.at());
-        let bytes = about.map_or(0, |p| p.on_each(lent.spots.len()));
-        let tiers: Vec<String> = lent.spots.iter().map(|s| names.spot(*s)).collect();
+    let one = |partition: &PartitionAssignment| {
+        let about = start.workflow.partitions.get(partition.partition.at());
+        let bytes = about.map_or(0, |p| p.on_each(partition.spots.len()));
+        let tiers: Vec<String> = partition.spots.iter().map(|s| names.spot(*s)).collect();
         let each = if tiers.len() > 1 { "each " } else { "" };
-        let (name, tiers) = (names.partition(lent.partition), tiers.join(", "));
+        let (name, tiers) = (names.partition(partition.partition), tiers.join(", "));
         format!("{name} {} {each}on {tiers}", Bytes(bytes))
     };
     all.iter().map(one).collect()

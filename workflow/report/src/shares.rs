@@ -23,7 +23,7 @@ pub(crate) fn shares(trace: &RunTrace, steps: usize) -> Vec<AttemptTimeShares> {
     let mut all = vec![AttemptTimeShares::default(); steps];
     for ((id, _), attempt) in trace.attempts() {
         if let Some(sum) = all.get_mut(id.step.at()) {
-            let one = of(&attempt.usage);
+            let one = shares_of(&attempt.usage);
             sum.user = sum.user.saturating_add(one.user);
             sum.system = sum.system.saturating_add(one.system);
             sum.off = sum.off.saturating_add(one.off);
@@ -33,7 +33,7 @@ pub(crate) fn shares(trace: &RunTrace, steps: usize) -> Vec<AttemptTimeShares> {
     all
 }
 
-fn of(usage: &Usage) -> AttemptTimeShares {
+fn shares_of(usage: &Usage) -> AttemptTimeShares {
     let cores = cores_used(usage);
     let user = (usage.user / cores).min(usage.wall);
     let system = (usage.system / cores).min(usage.wall - user);
@@ -54,7 +54,7 @@ mod tests {
         #[test]
         fn the_parts_add_up(wall: u64, user: u64, system: u64, prepare in 0u64..1 << 40, commit in 0u64..1 << 40) {
             let usage = Usage { wall: wall >> 8, user, system, prepare, commit, ..Usage::default() };
-            let s = of(&usage);
+            let s = shares_of(&usage);
             prop_assert_eq!(s.user + s.system + s.off + s.own, usage.wall + prepare + commit);
         }
     }
@@ -75,6 +75,6 @@ mod tests {
             off: 5 * second,
             own: second,
         };
-        assert_eq!(of(&usage), expected);
+        assert_eq!(shares_of(&usage), expected);
     }
 }

@@ -54,7 +54,7 @@ pub struct RunStatus {
     /// The nodes.
     #[serde(default)]
     pub nodes: Vec<NodeNow>,
-    /// What lies where.
+    /// What is stored where.
     pub tiers: Vec<TierFillStatus>,
     /// What has moved so far, by kind.
     #[serde(default)]
@@ -98,7 +98,7 @@ pub struct RunningAttemptStatus {
     pub phase: Option<String>,
     /// Since it was started.
     pub elapsed_ns: Nanos,
-    /// Of a step that goes on from its checkpoints: from which.
+    /// Of a step that continues from its checkpoints: from which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<String>,
     /// Its partitions: what each takes of which tier.

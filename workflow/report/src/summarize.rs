@@ -160,7 +160,7 @@ pub(crate) fn not_run(trace: &RunTrace) -> Vec<SkippedStep> {
 pub(crate) fn not_rescued(trace: &RunTrace) -> Vec<NotRescued> {
     let names = RunNames::new(&trace.start, &trace.history);
     let all = trace.history.not_rescued.iter();
-    let told = all.filter_map(|(data, why)| {
+    let datasets = all.filter_map(|(data, why)| {
         let (why, in_part) = match why {
             Reason::NotRescued { message } => (message, false),
             Reason::RescuedInPart { message } => (message, true),
@@ -172,7 +172,7 @@ pub(crate) fn not_rescued(trace: &RunTrace) -> Vec<NotRescued> {
             in_part,
         })
     });
-    told.collect()
+    datasets.collect()
 }
 
 pub(crate) fn lost_nodes(trace: &RunTrace) -> Vec<LostNode> {

@@ -11,7 +11,7 @@ use tarn_types::units::Nanos;
 /// The version of this shape.
 pub const SCHEMA: u32 = 1;
 
-/// Points of one tier's fill curve: some for each pixel of a wide screen; what lies between keeps its maximum.
+/// Points of one tier's fill curve: some for each pixel of a wide screen; what is between keeps its maximum.
 pub const MAX_FILL_POINTS: usize = 1000;
 
 /// Steps of [`Summary::not_run`] that the text names.
@@ -282,7 +282,7 @@ pub struct StepSummary {
     pub memory: u64,
     /// Bytes in the views of committed instances.
     pub input: u64,
-    /// Of these, bytes that lay where they were needed.
+    /// Of these, bytes that were stored where they were needed.
     pub retained: u64,
     /// Bytes that committed instances made.
     pub output: u64,

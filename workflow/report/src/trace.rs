@@ -21,7 +21,7 @@ pub(crate) struct Inputs {
     pub(crate) there: Time,
     /// Bytes of all replicas in its views: what it would read from the external store if every step did.
     pub(crate) read: u64,
-    /// Of these, bytes that lay there already. Known once it has committed; 0 for what did not.
+    /// Of these, bytes that were stored there already. Known once it has committed; 0 for what did not.
     pub(crate) retained: u64,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct RunTrace {
     alive_until: BTreeMap<Time, Time>,
     /// Of each open attempt, what of its views a transfer had brought: (arrival, bytes).
     open: BTreeMap<InstanceId, Vec<(u64, u64)>>,
-    /// Replicas that lie where a transfer brought them, with the number of that arrival.
+    /// Replicas that are where a transfer brought them, with the number of that arrival.
     arrivals: BTreeMap<(PartRef, TierRef), u64>,
     /// Arrivals that no committed attempt has read yet: the first that does bears the movement.
     unread: BTreeSet<u64>,

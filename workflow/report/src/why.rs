@@ -85,7 +85,7 @@ pub fn why(records: &[Record], query: &str) -> Result<Vec<LoggedReason>, WhyErro
     Ok(teller.finish())
 }
 
-/// The decisions that a reader of the report would ask about: what waited, was retried, made room, was given up.
+/// The decisions that a reader of the report would ask about: what waited, was retried, made space, was given up.
 pub(crate) fn notes(
     trace: &RunTrace,
     names: &RunNames<'_>,

@@ -245,8 +245,8 @@ impl BuddyBench<'_> {
             role.command((rank != LOST).then(|| peer.process()))
         };
         let outputs = processes::outputs((0..does.ranks).map(command))?;
-        let said = outputs.get(LOST as usize).context("no such rank")?;
-        Ok(serde_json::from_slice(said)?)
+        let output = outputs.get(LOST as usize).context("no such rank")?;
+        Ok(serde_json::from_slice(output)?)
     }
 
     /// GB/s of writes and reads with nothing around them.

@@ -89,8 +89,8 @@ impl<'a> Proxy<'a> {
             scale: (args.mib as f64 * MIB as f64 / GTC.0 as f64).min(1.0),
             work: 0,
         };
-        let said = proxy.start(NONE, 0, &[("RATE", proxy.rate().to_string())])?;
-        proxy.work = value(&said, "work")?;
+        let output = proxy.start(NONE, 0, &[("RATE", proxy.rate().to_string())])?;
+        proxy.work = value(&output, "work")?;
         Ok(proxy)
     }
 
@@ -157,8 +157,8 @@ impl<'a> Proxy<'a> {
         } else {
             0
         };
-        let said = self.start(checkpoints, WARM + learn + CYCLES, &[])?;
-        let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("cycle=")).collect();
+        let output = self.start(checkpoints, WARM + learn + CYCLES, &[])?;
+        let lines: Vec<&str> = output.lines().filter(|l| l.starts_with("cycle=")).collect();
         let mean = |key| -> anyhow::Result<f64> {
             let last = lines.iter().rev().take(CYCLES as usize);
             let all = last.map(|line| value::<f64>(&line.replace(' ', "\n"), key));
@@ -222,7 +222,7 @@ fn medians(all: &[CycleTimes], of: fn(&CycleTimes) -> f64) -> f64 {
     median(&all.iter().map(of).collect::<Vec<_>>())
 }
 
-/// What computing of CM1's pattern loses to what goes on beside it.
+/// What computing of CM1's pattern loses to what runs beside it.
 pub(super) fn slowdown(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let proxy = Proxy::new(args, "cm1")?;
     let rounds = proxy.rounds()?;
@@ -241,7 +241,7 @@ pub(super) fn slowdown(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
 }
 
 /// Cycles of GTC's pattern with their checkpoints, beside computing alone and the copies that nobody can avoid: of what is written late.
-pub(super) fn whole(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
+pub(super) fn run_whole(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let proxy = Proxy::new(args, "gtc")?;
     let arrays = proxy.parameter("arrays_2d")? + proxy.parameter("arrays_3d")?;
     let late = 1.0 - proxy.parameter("early_arrays")? / arrays;

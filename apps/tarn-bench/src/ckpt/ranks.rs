@@ -383,7 +383,7 @@ fn run(args: &Args, does: &BenchRankSpec) -> anyhow::Result<RankTimes> {
         };
         RankRole::Commits(does).command(None)
     }))?;
-    let all = outputs.iter().map(|said| serde_json::from_slice(said));
+    let all = outputs.iter().map(|output| serde_json::from_slice(output));
     let all: Vec<RankTimes> = all.collect::<Result<_, _>>()?;
     let slowest = |of: fn(&RankTimes) -> &Vec<f64>| -> Vec<f64> {
         let rounds = all.iter().map(|t| of(t).len()).min().unwrap_or(0);

@@ -19,7 +19,7 @@ use tarn_mover::Trees;
 use tarn_ports::{Mover, Ranks};
 use tarn_types::units::Bytes;
 
-/// MiB of a rank, at most: two nodes with their arenas and copies lie in one memory.
+/// MiB of a rank, at most: two nodes with their arenas and copies are in one memory.
 pub(super) const MOST: u64 = 512;
 /// Where rank 0 listens: nobody else does in its namespace.
 pub(super) const PORT: u16 = 7111;
@@ -239,7 +239,9 @@ impl RecoveryBench<'_> {
             role.command(network)
         };
         let outputs = processes::outputs((0..does.ranks).map(command))?;
-        let said = outputs.get(LOST as usize).filter(|_| restarts);
-        Ok(said.map(|said| serde_json::from_slice(said)).transpose()?)
+        let output = outputs.get(LOST as usize).filter(|_| restarts);
+        Ok(output
+            .map(|output| serde_json::from_slice(output))
+            .transpose()?)
     }
 }

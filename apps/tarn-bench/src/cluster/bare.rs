@@ -20,9 +20,9 @@ pub(super) fn send_all(listener: &TcpListener) {
 }
 
 fn send(mut stream: TcpStream) -> std::io::Result<()> {
-    let mut asked = [0; 8];
-    stream.read_exact(&mut asked)?;
-    let mut left = u64::from_le_bytes(asked);
+    let mut request = [0; 8];
+    stream.read_exact(&mut request)?;
+    let mut left = u64::from_le_bytes(request);
     let block = vec![0x5a; BLOCK];
     while left > 0 {
         let n = left.min(BLOCK as u64) as usize;

@@ -105,7 +105,7 @@ fn beside<T>(
 /// Measures.
 ///
 /// # Errors
-/// When there is no room, or a transfer fails.
+/// When there is no space, or a transfer fails.
 pub(super) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let bench = TransferBench::new(TreeShape::Large, args)?;
     let (_, free) = beside(&bench, 0, || std::thread::sleep(SPELL))?;

@@ -67,7 +67,7 @@ pub(crate) struct PeerProcess {
     client: Arc<DataClient>,
     /// Where its bare sender listens.
     pub(crate) bare: SocketAddr,
-    /// What lies between, for people.
+    /// What is between, for people.
     pub(crate) link: String,
 }
 

@@ -41,7 +41,7 @@ struct TransferTimes {
 /// Measures one shape.
 ///
 /// # Errors
-/// When there is no room, the link cannot be limited, or a transfer fails.
+/// When there is no space, the link cannot be limited, or a transfer fails.
 pub(super) fn run(of: TreeShape, args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     TransferBench::new(of, args)?.measure(args.rounds)
 }

@@ -10,7 +10,7 @@ use tarn_partitions::Op;
 const MORE: u64 = 4;
 
 /// # Errors
-/// When there is no room, or fio fails.
+/// When there is no space, or fio fails.
 pub(super) fn measure(
     args: &Args,
     case: DsaCase,

@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Measures a case of a disk.
 ///
 /// # Errors
-/// When there is no room, or a request fails.
+/// When there is no space, or a request fails.
 pub(super) fn measure(args: &Args, case: DsaCase, folder: &Path) -> anyhow::Result<BenchFigure> {
     let scratch = ScratchFolder::new(folder)?;
     let path = scratch.path().join("disk");

@@ -162,7 +162,7 @@ impl DsaPhase {
 }
 
 /// # Errors
-/// When there is no room, a request fails, or what is read is not what was written.
+/// When there is no space, a request fails, or what is read is not what was written.
 pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<BenchFigure>> {
     let options = &args.phases;
     let given = match &options.partitions[..] {
@@ -402,11 +402,11 @@ impl<'a> PhaseWorker<'a> {
         let base = self.cells.as_ptr().addr() as u64;
         let (mut signalled, last) = (0, group.len() as u64 - 1);
         for (number, place) in (0..).zip(group) {
-            let told = (number + 1) % self.signal == 0 || number == last;
-            signalled += u64::from(told);
+            let is_signalled = (number + 1) % self.signal == 0 || number == last;
+            signalled += u64::from(is_signalled);
             let prepared = self.queue.prepare(Sqe {
                 op: self.phase.op(number) as u8,
-                flags: if told { 0 } else { Flags::UNSIGNALLED },
+                flags: if is_signalled { 0 } else { Flags::UNSIGNALLED },
                 level: self.phase.level as u8,
                 memory: self.memory,
                 storage: self.storage,

@@ -24,7 +24,7 @@ const MIB_THERE: u64 = 256;
 /// Measures a case: reads and writes, several at the same time and one after the other.
 ///
 /// # Errors
-/// When there is no peer, no room, or a request fails.
+/// When there is no peer, no space, or a request fails.
 pub(super) fn measure(args: &Args, case: DsaCase) -> anyhow::Result<Vec<BenchFigure>> {
     let provider = match case {
         DsaCase::RemoteShm => "shm",

@@ -8,7 +8,7 @@ use tarn_types::units::Bytes;
 const BLOCK: u64 = MIB;
 
 /// # Errors
-/// When there is no room.
+/// When there is no space.
 pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<BenchFigure>> {
     let mut figures = Vec::new();
     let shape = DsaCase::Scaling.shape(args);

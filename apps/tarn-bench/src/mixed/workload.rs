@@ -11,7 +11,7 @@ use tarn_types::codes::Exit;
 use tarn_types::site::{Machine, Submit};
 use tarn_types::units::Nanos;
 
-/// Where the workload file would lie.
+/// Where the workload file would be.
 const FILE: &str = "mixed.toml";
 
 /// How long the trace lasts: from its first submission to its last.

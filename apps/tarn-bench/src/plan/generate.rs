@@ -15,7 +15,7 @@ const LOAD: f64 = 0.9;
 const SHORTEST: f64 = 60.0;
 const LONGEST: f64 = 12.0 * 3600.0;
 /// Users ask for up to so many times what they need.
-const MOST_ASKED: f64 = 5.0;
+const MOST_REQUESTED: f64 = 5.0;
 /// A job of whole nodes takes at most one of so many parts of the machine.
 const LARGEST_PART: u32 = 16;
 /// Cores of a node, of which a job that takes a part of one has at most [`MOST_CORES`], and memory for each core.
@@ -197,7 +197,7 @@ impl WorkloadGenerator {
         writes: Vec<ItemId>,
     ) {
         let run = log_uniform(&mut self.random, SHORTEST, LONGEST);
-        let asked = 1.0 + self.random.unit() * (MOST_ASKED - 1.0);
+        let factor = 1.0 + self.random.unit() * (MOST_REQUESTED - 1.0);
         // The time to read and write is part of what a user asks for.
         let moving = if reads.is_empty() { 0.0 } else { 2.0 * MOST_IO };
         let reads = reads.iter().map(|item| Input {
@@ -215,8 +215,8 @@ impl WorkloadGenerator {
             memory: u64::from(cores) * CORE_MEMORY,
             gpus: 0,
             mode: None,
-            limit: seconds(run * asked + moving),
-            expect: seconds(run * asked),
+            limit: seconds(run * factor + moving),
+            expect: seconds(run * factor),
             after: Vec::<JobId>::new(),
             continues: None,
             reads: reads.collect(),

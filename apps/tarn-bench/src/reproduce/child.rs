@@ -103,18 +103,18 @@ impl Child {
     /// Waits for its end, for at most so long.
     pub(super) fn wait(mut self, timeout: Duration, signals: &Signals) -> ChildOutcome {
         let began = Instant::now();
-        let mut told = None;
+        let mut terminated = None;
         let status = loop {
             match self.process.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) => {}
                 Err(e) => return ChildOutcome::Failed(format!("its end cannot be known: {e}")),
             }
-            let asked = signals.exit().is_some();
-            match told {
-                None if asked || began.elapsed() > timeout => {
+            let interrupted = signals.exit().is_some();
+            match terminated {
+                None if interrupted || began.elapsed() > timeout => {
                     self.send(Signal::TERM);
-                    told = Some(Instant::now());
+                    terminated = Some(Instant::now());
                 }
                 Some(at) if Instant::now().duration_since(at) > GRACE => self.send(Signal::KILL),
                 _ => {}
@@ -128,7 +128,7 @@ impl Child {
         if signals.exit().is_some() {
             return ChildOutcome::Interrupted;
         }
-        if told.is_some() {
+        if terminated.is_some() {
             return ChildOutcome::Failed(format!(
                 "it did not end within {:.0} minutes",
                 timeout.as_secs_f64() / 60.0

@@ -14,9 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_checkpoint_core::arena::Version;
 use tarn_checkpoint_core::flush::{self, Exact, Flushed};
-use tarn_checkpoint_core::{
-    CheckpointError, CheckpointErrorCode, PieceLocation as Lies, VersionId,
-};
+use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode, PieceLocation, VersionId};
 use tarn_media::ExternalFolder;
 use tarn_ports::ReadableMedium;
 use tarn_types::codes::Exit;
@@ -44,7 +42,7 @@ pub(crate) struct DrainArgs {
 }
 
 /// A version as this node has it: its ranks' arenas.
-struct Here<'a> {
+struct LocalVersion<'a> {
     ranks: u32,
     parts: BTreeMap<u32, (&'a ReadableArena, &'a Version)>,
 }
@@ -56,10 +54,10 @@ pub(super) fn drain(globals: &Globals, args: &DrainArgs) -> CliResult {
     let there = ExternalFolder::there(&args.to, Path::new(run.name));
     let before = flush::list(&there).map_err(failed)?;
     let latest = flush::latest(&there).map_err(failed)?;
-    let mut here = here(&arenas);
-    let asked = |exact: &Exact| args.version.is_none_or(|id| exact.id == id);
+    let mut here = local_versions(&arenas);
+    let is_wanted = |exact: &Exact| args.version.is_none_or(|id| exact.id == id);
     let all: BTreeMap<Exact, usize> = here.iter().map(|(v, h)| (*v, h.parts.len())).collect();
-    here.retain(|exact, _| asked(exact));
+    here.retain(|exact, _| is_wanted(exact));
     let is_there = |id| move |v: &&Flushed| v.is_complete() && v.version.id == id;
     let there_already = args
         .version
@@ -71,7 +69,7 @@ pub(super) fn drain(globals: &Globals, args: &DrainArgs) -> CliResult {
     here.retain(|exact, _| Some(*exact) > latest);
     let Some((exact, chosen)) = choose(&here, &before) else {
         let of_latest = || before.iter().find(|v| Some(v.version) == latest);
-        return nothing(
+        return report_nothing_to_drain(
             globals,
             args,
             &run,
@@ -97,7 +95,13 @@ pub(super) fn drain(globals: &Globals, args: &DrainArgs) -> CliResult {
         parts,
     };
     if globals.json {
-        print::json(&row(&run, &there, chosen.parts.len(), bytes, latest))?;
+        print::json(&version_json(
+            &run,
+            &there,
+            chosen.parts.len(),
+            bytes,
+            latest,
+        ))?;
         return Ok(Exit::Success);
     }
     print_drained(args, &run, &there, bytes)?;
@@ -148,7 +152,7 @@ fn print_drained(
 }
 
 /// What `--json` says of a version that is on the store now.
-fn row(
+fn version_json(
     run: &RunCheckpoints<'_>,
     there: &Flushed,
     here: usize,
@@ -169,7 +173,7 @@ fn row(
 }
 
 /// The store has what is asked for, or what is newer.
-fn nothing(
+fn report_nothing_to_drain(
     globals: &Globals,
     args: &DrainArgs,
     run: &RunCheckpoints<'_>,
@@ -179,7 +183,7 @@ fn nothing(
 ) -> CliResult {
     if let (true, Some(there)) = (globals.json, there) {
         let here = here.get(&there.version).copied().unwrap_or(0);
-        print::json(&row(run, there, here, 0, latest))?;
+        print::json(&version_json(run, there, here, 0, latest))?;
         return Ok(Exit::Success);
     }
     say!(
@@ -191,8 +195,8 @@ fn nothing(
 }
 
 /// The versions that are here, oldest first.
-fn here(arenas: &[ReadableArena]) -> BTreeMap<Exact, Here<'_>> {
-    let mut all: BTreeMap<Exact, Here<'_>> = BTreeMap::new();
+fn local_versions(arenas: &[ReadableArena]) -> BTreeMap<Exact, LocalVersion<'_>> {
+    let mut all: BTreeMap<Exact, LocalVersion<'_>> = BTreeMap::new();
     for held in arenas {
         let header = held.arena.header();
         for version in held.arena.versions() {
@@ -200,7 +204,7 @@ fn here(arenas: &[ReadableArena]) -> BTreeMap<Exact, Here<'_>> {
                 id: version.id,
                 start: version.start,
             };
-            let here = all.entry(exact).or_insert_with(|| Here {
+            let here = all.entry(exact).or_insert_with(|| LocalVersion {
                 ranks: header.ranks,
                 parts: BTreeMap::new(),
             });
@@ -222,10 +226,10 @@ fn here(arenas: &[ReadableArena]) -> BTreeMap<Exact, Here<'_>> {
 /// The newest version that is complete there with what is here, so that nodes which have ended with other versions come to one that all
 /// have; else the newest.
 fn choose<'a, 'h>(
-    here: &'a BTreeMap<Exact, Here<'h>>,
+    here: &'a BTreeMap<Exact, LocalVersion<'h>>,
     there: &[Flushed],
-) -> Option<(Exact, &'a Here<'h>)> {
-    let completes = |exact: &Exact, here: &Here<'_>| {
+) -> Option<(Exact, &'a LocalVersion<'h>)> {
+    let completes = |exact: &Exact, here: &LocalVersion<'_>| {
         let done = there.iter().find(|v| v.version == *exact);
         let has = |rank: u32| {
             here.parts.contains_key(&rank) || done.is_some_and(|v| v.parts.contains(&rank))
@@ -260,8 +264,8 @@ fn write(
     let mut read = |place, into: &mut [u8], sum| {
         let mut has = |seen: &dyn ReadableMedium, at| seen.read(at, into).is_ok_and(|is| is == sum);
         Ok(match place {
-            Lies::Arena(at) => has(&held.seen, at),
-            Lies::Staged(at) => staged.iter().any(|s| has(&s.seen, at)),
+            PieceLocation::Arena(at) => has(&held.seen, at),
+            PieceLocation::Staged(at) => staged.iter().any(|s| has(&s.seen, at)),
         })
     };
     let (begun, mut moved) = (Instant::now(), 0);

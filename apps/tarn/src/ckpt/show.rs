@@ -8,7 +8,7 @@ use crate::print::{self, out, say};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use tarn_checkpoint_core::{Object, ObjectPiece, PieceLocation as Lies, Shape, VersionId};
+use tarn_checkpoint_core::{Object, ObjectPiece, PieceLocation, Shape, VersionId};
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
@@ -16,7 +16,7 @@ pub(super) fn show(
     globals: &Globals,
     place: &CheckpointLocation,
     run: &OsStr,
-    asked: Option<VersionId>,
+    wanted: Option<VersionId>,
 ) -> CliResult {
     let version_catalog = TierVersionCatalog::open(place)?;
     let run = version_catalog.run(run)?;
@@ -31,9 +31,9 @@ pub(super) fn show(
         let versions = arenas.iter().flat_map(|held| held.arena.versions());
         versions.map(|v| v.id)
     };
-    let found = asked.or(all().max()).filter(|id| all().any(|v| v == *id));
+    let found = wanted.or(all().max()).filter(|id| all().any(|v| v == *id));
     let Some(id) = found else {
-        return Err(no_version(&run.printable(), asked, all()));
+        return Err(no_version(&run.printable(), wanted, all()));
     };
     if !globals.json {
         out!("version {} of {}", named(id), run.printable())?;
@@ -79,14 +79,14 @@ pub(super) fn show(
 }
 
 fn is_here(piece: &ObjectPiece, staged: &[StagedFile]) -> bool {
-    matches!(piece.place, Lies::Arena(_)) || !copies(piece, staged).is_empty()
+    matches!(piece.place, PieceLocation::Arena(_)) || !copies(piece, staged).is_empty()
 }
 
 /// The files in memory that have a piece.
 fn copies<'s>(piece: &ObjectPiece, staged: &'s [StagedFile]) -> Vec<&'s StagedFile> {
     match piece.place {
-        Lies::Arena(_) => Vec::new(),
-        Lies::Staged(at) => {
+        PieceLocation::Arena(_) => Vec::new(),
+        PieceLocation::Staged(at) => {
             let range = at..at.saturating_add(piece.length);
             staged.iter().filter(|s| s.has(&range)).collect()
         }
@@ -98,9 +98,11 @@ fn places(object: &Object, staged: &[StagedFile]) -> String {
     for piece in &object.pieces {
         let copies = copies(piece, staged);
         match piece.place {
-            Lies::Arena(_) => drop(places.insert("arena")),
-            Lies::Staged(_) if copies.is_empty() => drop(places.insert("staging (not here)")),
-            Lies::Staged(_) => places.extend(copies.iter().map(|s| s.what)),
+            PieceLocation::Arena(_) => drop(places.insert("arena")),
+            PieceLocation::Staged(_) if copies.is_empty() => {
+                places.insert("staging (not here)");
+            }
+            PieceLocation::Staged(_) => places.extend(copies.iter().map(|s| s.what)),
         }
     }
     places.into_iter().collect::<Vec<_>>().join(", ")
@@ -141,15 +143,17 @@ fn line(
     };
     let piece = |piece: &ObjectPiece| {
         let here: Vec<Value> = match piece.place {
-            Lies::Arena(_) => vec![json!({"in": "arena", "path": held.path.to_string_lossy()})],
-            Lies::Staged(_) => copies(piece, staged)
+            PieceLocation::Arena(_) => {
+                vec![json!({"in": "arena", "path": held.path.to_string_lossy()})]
+            }
+            PieceLocation::Staged(_) => copies(piece, staged)
                 .iter()
                 .map(|s| json!({"in": s.what, "path": s.path.to_string_lossy()}))
                 .collect(),
         };
         let (place, at) = match piece.place {
-            Lies::Arena(at) => ("arena", at),
-            Lies::Staged(at) => ("staging", at),
+            PieceLocation::Arena(at) => ("arena", at),
+            PieceLocation::Staged(at) => ("staging", at),
         };
         json!({"place": place, "at": at, "bytes": piece.length, "here": here})
     };

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use tarn_checkpoint::version_catalog::Unreadable;
 use tarn_checkpoint_core::arena::Version;
 use tarn_checkpoint_core::manifest::CHUNK;
-use tarn_checkpoint_core::{ObjectPiece, PersistenceLevel, PieceLocation as Lies, VersionId};
+use tarn_checkpoint_core::{ObjectPiece, PersistenceLevel, PieceLocation, VersionId};
 use tarn_media::Reader;
 use tarn_ports::ReadableMedium;
 use tarn_types::codes::Exit;
@@ -110,7 +110,7 @@ pub(super) fn verify(
     globals: &Globals,
     place: &CheckpointLocation,
     name: &OsStr,
-    asked: Option<VersionId>,
+    wanted: Option<VersionId>,
 ) -> CliResult {
     let version_catalog = TierVersionCatalog::open(place)?;
     let run = version_catalog.run(name)?;
@@ -127,7 +127,7 @@ pub(super) fn verify(
             }
         };
         for version in held.arena.versions() {
-            if asked.is_some_and(|id| id != version.id) {
+            if wanted.is_some_and(|id| id != version.id) {
                 others.insert(version.id);
                 continue;
             }
@@ -154,8 +154,8 @@ pub(super) fn verify(
             sum.lost += found.lost;
         }
     }
-    if asked.is_some() && sums.is_empty() && whole {
-        return Err(no_version(&run.printable(), asked, others.into_iter()));
+    if wanted.is_some() && sums.is_empty() && whole {
+        return Err(no_version(&run.printable(), wanted, others.into_iter()));
     }
     if sums.is_empty() {
         say!("{}", super::none_here(&run, whole));
@@ -251,11 +251,11 @@ impl RankVerification {
         // The first is where the manifest says that it is; none: it is not there.
         let mut copies: Vec<Option<(&'static str, &Path, &Reader)>> = Vec::new();
         let at = match piece.place {
-            Lies::Arena(at) => {
+            PieceLocation::Arena(at) => {
                 copies.push(Some(("arena", &held.path, &held.seen)));
                 at
             }
-            Lies::Staged(at) => {
+            PieceLocation::Staged(at) => {
                 if staged.first().is_none_or(|s| s.what != "staging") {
                     copies.push(None);
                 }

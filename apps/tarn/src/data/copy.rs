@@ -26,8 +26,8 @@ fn usage(text: String) -> CliError {
     CliError::new(Exit::Usage, text)
 }
 
-/// What lies at a path, links not followed; none for nothing.
-fn look(path: &Path) -> CliResult<Option<Metadata>> {
+/// The metadata of what is at a path, links not followed; none for nothing.
+fn read_metadata(path: &Path) -> CliResult<Option<Metadata>> {
     match path.symlink_metadata() {
         Ok(about) => Ok(Some(about)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -72,7 +72,8 @@ pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
         return outside::copy(from, to, replace);
     }
     let from = std::path::absolute(from).exit(Exit::Usage)?;
-    let source = look(&from)?.ok_or_else(|| usage(format!("{} is not there", from.display())))?;
+    let source =
+        read_metadata(&from)?.ok_or_else(|| usage(format!("{} is not there", from.display())))?;
     let to = std::path::absolute(to).exit(Exit::Usage)?;
     let to = destination(&from, &to, source.is_dir())?;
     if to.starts_with(&from) || from.starts_with(&to) {
@@ -88,7 +89,7 @@ pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
 
 /// Copies a file or a folder, of this machine or of an object store, to a place where nothing is, or what is exchanged.
 fn appear(from: &Path, is_folder: bool, to: &Path, replace: bool) -> CliResult {
-    match look(to)? {
+    match read_metadata(to)? {
         Some(_) if !replace => {
             let text = format!(
                 "{} exists already: choose another place, or exchange it by `--replace`",

@@ -1,4 +1,4 @@
-//! A dataset that lies on the nodes, and its way out.
+//! A dataset that is stored on the nodes, and its way out.
 
 mod parts;
 mod stored;
@@ -189,8 +189,8 @@ impl LockedVersion {
     }
 
     /// The parts of the whole version.
-    fn complete(&self, asked: Option<&str>) -> CliResult<VersionParts> {
-        match self.made(&self.rows, asked)? {
+    fn complete(&self, wanted_run: Option<&str>) -> CliResult<VersionParts> {
+        match self.made(&self.rows, wanted_run)? {
             (parts, None) => Ok(parts),
             (_, Some(IncompleteVersion { why, remedy, .. })) => Err(CliError::new(
                 Exit::WorkflowFailed,
@@ -207,14 +207,14 @@ impl LockedVersion {
     fn made(
         &self,
         rows: &[ReplicaRow],
-        asked: Option<&str>,
+        wanted_run: Option<&str>,
     ) -> CliResult<(VersionParts, Option<IncompleteVersion>)> {
         let of: BTreeSet<&str> = rows.iter().map(|r| r.run.as_str()).collect();
-        let meant = |run: &str| asked.map_or(of.contains(run), |asked| asked == run);
+        let meant = |run: &str| wanted_run.map_or(of.contains(run), |wanted_run| wanted_run == run);
         let listed = runs::list(&self.state).exit(Exit::State)?;
         let mut newest_first = listed.iter().rev().filter(|r| meant(&r.name));
         let Some(newest) = newest_first.next() else {
-            let name = asked.unwrap_or("the run that has made it");
+            let name = wanted_run.unwrap_or("the run that has made it");
             return Err(CliError::new(
                 Exit::NotFound,
                 format!("{name} is not there (any more); `tarn data where` names the runs"),
@@ -402,7 +402,7 @@ impl LockedVersion {
         Ok(CopiedParts { parts, lacks })
     }
 
-    /// The same to a tree of an object store, where an interrupted call has left what the next one goes on with.
+    /// The same to a tree of an object store, where an interrupted call has left what the next one continues with.
     fn put_to(&self, dest: ObjectUrl, run: Option<&str>, frees: bool) -> CliResult<CopiedParts> {
         let copied = self.to_copy(run, frees)?;
         let owner = self.rows.first().map_or(String::new(), |row| {
@@ -489,7 +489,7 @@ impl LockedVersion {
         self
     }
 
-    /// What lies here is on its devices, with what describes it.
+    /// Makes durable what is stored here, with what describes it.
     pub(super) fn sync(&self) -> CliResult<()> {
         let here = self.rows.iter().filter(|r| is_here(&r.at));
         let paths: Vec<PathBuf> = here.map(ReplicaRow::path).collect();
@@ -498,7 +498,7 @@ impl LockedVersion {
         sync(folders.map(PathBuf::as_path).chain([state]))
     }
 
-    /// Its replicas on tiers of this machine are cache no more, if they were: nobody removes them for room. Refused when one of them is
+    /// Its replicas on tiers of this machine are cache no more, if they were: nobody removes them for space. Refused when one of them is
     /// gone already.
     pub(super) fn uncache(&self) -> CliResult<()> {
         uncache(self.rows.iter().filter(|r| is_here(&r.at)))?;
@@ -526,7 +526,7 @@ impl LockedVersion {
 
     pub(super) fn remove(&mut self) -> CliResult {
         let bytes = remove_replicas(&mut self.catalogue, &self.rows, &trees())?;
-        // Of what lies on nodes that are not seen from here, all has been said: nothing of it is removed yet.
+        // A message was printed of what is stored on nodes that are not seen from here: nothing of it is removed yet.
         let all = self.rows.len();
         self.rows.retain(|r| is_here(&r.at));
         let ours = |r: &ReplicaRow| !matches!(r.at, StoredAt::External(_));
@@ -542,7 +542,7 @@ fn is_on_tier(row: &ReplicaRow) -> bool {
     matches!(row.at, StoredAt::Node { .. }) && is_here(&row.at)
 }
 
-/// Takes away what lets others remove these replicas for room. Only for who holds the lock of their workflows, or shares it.
+/// Takes away what lets others remove these replicas for space. Only for who holds the lock of their workflows, or shares it.
 pub(crate) fn uncache<'a>(rows: impl Iterator<Item = &'a ReplicaRow>) -> CliResult<()> {
     let mut all: BTreeMap<(&Path, &str), BTreeSet<PathBuf>> = BTreeMap::new();
     for row in rows {
@@ -680,7 +680,7 @@ impl PartSources<'_> {
             peer: None,
             as_entry: None,
             manifest: Some(self.manifest.clone()),
-            // There the other parts of the version lie as well.
+            // The other parts of the version are stored there as well.
             only: matches!(row.at, StoredAt::External(_)).then(|| paths().collect()),
             sealed: match row.at {
                 StoredAt::External(_) => None,
@@ -702,7 +702,7 @@ impl PartSources<'_> {
                 let found = mover.digest_sealed(&path, &key, &control)?;
                 same(found.hash() == self.manifest.hash())
             }
-            // There the other parts of the version lie as well.
+            // The other parts of the version are stored there as well.
             (None, StoredAt::External(_)) => {
                 let found = mover.digest(&path, &control)?;
                 let mut all = self.manifest.entries.iter();

@@ -87,7 +87,7 @@ fn stays(info: &DatasetInfo, now: Time) -> String {
     }
 }
 
-/// The nodes that it lies on; of those whose stores have names, with these, fast to slow: `n1:pmem+nvme`.
+/// The nodes that it is stored on; of those whose stores have names, with these, fast to slow: `n1:pmem+nvme`.
 fn places(info: &DatasetInfo, between: &str) -> String {
     let place = |node: &String| match info.stores.get(node) {
         Some(stores) => format!("{node}:{}", stores.join("+")),
@@ -209,14 +209,14 @@ pub(super) fn show(globals: &Globals, dataset: &NamedDataset) -> CliResult {
 
 pub(super) fn grant(dataset: &NamedDataset, who: &Whose, may: bool) -> CliResult {
     let place = SiteDataset::of(dataset)?;
-    let asked = ControllerRequest::Grant {
+    let request = ControllerRequest::Grant {
         owner: place.owner,
         workflow: place.workflow,
         dataset: place.dataset,
         to: number(who)?,
         may,
     };
-    done(ask(&asked))
+    done(ask(&request))
 }
 
 pub(super) fn keep(dataset: &NamedDataset, time: &str) -> CliResult {
@@ -228,36 +228,36 @@ pub(super) fn keep(dataset: &NamedDataset, time: &str) -> CliResult {
         }
     };
     let place = SiteDataset::of(dataset)?;
-    let asked = ControllerRequest::Keep {
+    let request = ControllerRequest::Keep {
         owner: place.owner,
         workflow: place.workflow,
         dataset: place.dataset,
         until,
     };
-    done(ask(&asked))
+    done(ask(&request))
 }
 
 pub(super) fn release(dataset: &NamedDataset) -> CliResult {
     let place = SiteDataset::of(dataset)?;
-    let asked = ControllerRequest::Release {
+    let request = ControllerRequest::Release {
         owner: place.owner,
         workflow: place.workflow,
         dataset: place.dataset,
     };
-    done(ask(&asked))
+    done(ask(&request))
 }
 
 /// Has the nodes read all replicas again, and shows what they found.
 pub(super) fn verify(globals: &Globals, dataset: &NamedDataset, version: Option<u64>) -> CliResult {
     let version = version.map(u32::try_from).transpose().exit(Exit::Usage)?;
     let place = SiteDataset::of(dataset)?;
-    let asked = ControllerRequest::Verify {
+    let request = ControllerRequest::Verify {
         owner: place.owner,
         workflow: place.workflow,
         dataset: place.dataset,
         version,
     };
-    let found = match ControllerClient::of_environment().ask_once(&asked, READING)? {
+    let found = match ControllerClient::of_environment().ask_once(&request, READING)? {
         ControllerReply::Replicas(found) => found,
         ControllerReply::Refused(why) => return Err(refused(&why)),
         other => return Err(unexpected(&other)),
@@ -321,23 +321,23 @@ fn show_replica(globals: &Globals, dataset: &NamedDataset, replica: &ReplicaInfo
 pub(super) fn remove(dataset: &NamedDataset, version: Option<u64>) -> CliResult {
     let version = version.map(u32::try_from).transpose().exit(Exit::Usage)?;
     let place = SiteDataset::of(dataset)?;
-    let asked = ControllerRequest::Remove {
+    let request = ControllerRequest::Remove {
         owner: place.owner,
         workflow: place.workflow,
         dataset: Some(place.dataset),
         version,
     };
-    done(ask(&asked))
+    done(ask(&request))
 }
 
 /// Shows the orphans, or removes them and shows which.
 pub(super) fn orphans(globals: &Globals, remove: bool) -> CliResult {
-    let asked = if remove {
+    let request = if remove {
         ControllerRequest::RemoveOrphans
     } else {
         ControllerRequest::Orphans
     };
-    let all = match ask(&asked)? {
+    let all = match ask(&request)? {
         ControllerReply::Orphans(all) => all,
         ControllerReply::Refused(why) => return Err(refused(&why)),
         other => return Err(unexpected(&other)),

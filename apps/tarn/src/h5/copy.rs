@@ -66,7 +66,7 @@ fn with_hint(why: CliError, partitions: &[PathBuf]) -> CliError {
 /// Copies an ordinary file into partitions of its own.
 ///
 /// # Errors
-/// When it is none of HDF5, the partitions are there already, or there is no room.
+/// When it is none of HDF5, the partitions are there already, or there is no space.
 pub(super) fn import(
     globals: &Globals,
     file: &Path,

@@ -180,9 +180,9 @@ fn check_python(program: &OsStr) -> CliResult<()> {
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
-    let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    let said = said.unwrap_or_default();
-    let Some((module, hdf5)) = said.trim().split_once(' ') else {
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let text = text.unwrap_or_default();
+    let Some((module, hdf5)) = text.trim().split_once(' ') else {
         return Ok(());
     };
     let mut numbers = hdf5.split('.').map_while(|number| number.parse().ok());

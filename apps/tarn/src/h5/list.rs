@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// # Errors
 /// When it cannot be read.
 pub(super) fn ls(globals: &Globals, folder: &Path) -> CliResult {
-    let (mut files, room) = (Vec::new(), allocate_page_buffer());
+    let (mut files, buffer) = (Vec::new(), allocate_page_buffer());
     for below in folders(folder) {
         let inner = folder.join(&below);
         let found = match Partition::list(&inner) {
@@ -32,7 +32,7 @@ pub(super) fn ls(globals: &Globals, folder: &Path) -> CliResult {
             found => found.map_err(refused)?,
         };
         for mut info in found {
-            let opened = Hdf5PartitionIo::open(&[inner.join(&info.name)], 0, false, room);
+            let opened = Hdf5PartitionIo::open(&[inner.join(&info.name)], 0, false, buffer);
             let Ok(page) = opened.and_then(|mut store| store.page()) else {
                 continue;
             };
@@ -56,21 +56,21 @@ pub(super) fn ls(globals: &Globals, folder: &Path) -> CliResult {
         return Ok(Exit::Success);
     }
     for (info, header, changes) in &files {
-        let room = Bytes(info.size);
+        let size = Bytes(info.size);
         match (header.count, header.index) {
             (1, _) => out!(
-                "{}  {} of {room}  changed {}",
+                "{}  {} of {size}  changed {}",
                 info.name,
                 Bytes(header.eof),
                 times(*changes)
             )?,
             (count, 0) => out!(
-                "{}  {} over {count} partitions, 1 of {count}, {room}  changed {}",
+                "{}  {} over {count} partitions, 1 of {count}, {size}  changed {}",
                 info.name,
                 Bytes(header.eof),
                 times(*changes)
             )?,
-            (count, index) => out!("{}  {} of {count}, {room}", info.name, index + 1)?,
+            (count, index) => out!("{}  {} of {count}, {size}", info.name, index + 1)?,
         }
     }
     Ok(Exit::Success)
@@ -112,10 +112,10 @@ pub(super) fn wait(
     patience: Duration,
 ) -> CliResult {
     let until = Instant::now() + patience;
-    let (mut seen, mut store, room) = (newer_than, None, allocate_page_buffer());
+    let (mut seen, mut store, buffer) = (newer_than, None, allocate_page_buffer());
     loop {
         if store.is_none() {
-            store = there(partition, room)?;
+            store = there(partition, buffer)?;
         }
         let now = match &mut store {
             Some(store) => Some(changes(&store.page().map_err(refused)?)),
@@ -148,8 +148,8 @@ pub(super) fn wait(
 }
 
 /// The partition, if it is there.
-fn there(partition: &PathBuf, room: Hdf5CopyBuffer) -> CliResult<Option<Hdf5PartitionIo>> {
-    match Hdf5PartitionIo::open(std::slice::from_ref(partition), 0, false, room) {
+fn there(partition: &PathBuf, buffer: Hdf5CopyBuffer) -> CliResult<Option<Hdf5PartitionIo>> {
+    match Hdf5PartitionIo::open(std::slice::from_ref(partition), 0, false, buffer) {
         Ok(store) => Ok(Some(store)),
         Err(why) if why.code == Code::NotFound => Ok(None),
         Err(why) => Err(refused(why)),

@@ -1,4 +1,4 @@
-//! An HDF5 file in a partition, or in several. `plugins/hdf5` reads and writes the same; docs/reference/formats.md says what lies where.
+//! An HDF5 file in a partition, or in several. `plugins/hdf5` reads and writes the same; docs/reference/formats.md says what is stored where.
 
 use crate::error::{CliError, CliResult};
 use crate::partition::refused;
@@ -86,7 +86,7 @@ pub(super) fn changes(page: &[u8]) -> u64 {
 /// Memory that copies go through. As long as the program, which does one of these commands.
 pub(super) type Hdf5CopyBuffer = &'static [Cell<u8>];
 
-/// Room for what stands before a file.
+/// Bytes for what is stored before a file.
 pub(super) fn allocate_page_buffer() -> Hdf5CopyBuffer {
     Box::leak(vec![Cell::new(0); PAGE as usize].into())
 }
@@ -199,7 +199,7 @@ pub(super) fn start(count: usize, block: u64) -> u64 {
     }
 }
 
-/// The file that lies in partitions; no writer has it meanwhile.
+/// The file that is stored in partitions; no writer has it meanwhile.
 pub(super) struct Hdf5FileReader {
     store: Hdf5PartitionIo,
     start: u64,
@@ -212,8 +212,8 @@ impl Hdf5FileReader {
     /// When there is none, it is written to, or these are not its partitions.
     pub(super) fn open(partitions: &[PathBuf]) -> CliResult<Self> {
         let first = partitions.first().cloned().unwrap_or_default();
-        let room = allocate_chunk_buffer();
-        let header = header(&first, room)?;
+        let buffer = allocate_chunk_buffer();
+        let header = header(&first, buffer)?;
         let count = u32::try_from(partitions.len()).unwrap_or(u32::MAX);
         if (header.count, header.index) != (count, 0) {
             let text = format!(
@@ -225,14 +225,14 @@ impl Hdf5FileReader {
             return Err(CliError::new(Exit::Usage, text));
         }
         for (index, path) in (0..).zip(partitions) {
-            let other = self::header(path, room)?;
+            let other = self::header(path, buffer)?;
             if (other.identity, other.index) != (header.identity, index) {
                 let text = format!("{} is not number {} of them", path.display(), index + 1);
                 return Err(CliError::new(Exit::Usage, text));
             }
         }
         let mut store =
-            Hdf5PartitionIo::open(partitions, header.block, false, room).map_err(refused)?;
+            Hdf5PartitionIo::open(partitions, header.block, false, buffer).map_err(refused)?;
         store.share().map_err(refused)?;
         // It may have been changed before it was locked.
         let page = store.page().map_err(refused)?;
@@ -256,9 +256,9 @@ impl Hdf5FileReader {
 ///
 /// # Errors
 /// When there is none.
-fn header(path: &PathBuf, room: Hdf5CopyBuffer) -> CliResult<Hdf5PartitionHeader> {
+fn header(path: &PathBuf, buffer: Hdf5CopyBuffer) -> CliResult<Hdf5PartitionHeader> {
     let mut store =
-        Hdf5PartitionIo::open(std::slice::from_ref(path), PAGE, false, room).map_err(refused)?;
+        Hdf5PartitionIo::open(std::slice::from_ref(path), PAGE, false, buffer).map_err(refused)?;
     let page = store.page().map_err(refused)?;
     Hdf5PartitionHeader::of(&page).ok_or_else(|| {
         let text = format!(

@@ -31,7 +31,7 @@ pub(super) struct Hdf5FileWriter {
 
 impl Hdf5FileWriter {
     /// # Errors
-    /// When they are there already, or have no room.
+    /// When they are there already, or have no space.
     pub(super) fn create(partitions: &[PathBuf], block: u64, size: u64) -> CliResult<Self> {
         let mut identity = [0; 16];
         let random = rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty());
@@ -224,9 +224,9 @@ mod tests {
     fn what_an_import_has_begun_is_known_by_its_identity() {
         let mut page = vec![0; PAGE as usize];
         assert_eq!(begun_by(&page), None);
-        let said = begun(1 << 100 | 7);
-        assert_eq!(said.len(), LENGTH);
-        page[BEGUN..BEGUN + LENGTH].copy_from_slice(&said);
+        let encoded = begun(1 << 100 | 7);
+        assert_eq!(encoded.len(), LENGTH);
+        page[BEGUN..BEGUN + LENGTH].copy_from_slice(&encoded);
         assert_eq!(begun_by(&page), Some(1 << 100 | 7));
         page[BEGUN + 9] ^= 1;
         assert_eq!(begun_by(&page), None);

@@ -52,22 +52,22 @@ fn question<T>(
     args: &[&str],
     meaning: impl Fn(&str) -> Result<T, Garbled>,
 ) -> Result<T, ToolState> {
-    let said = tool::run(program, args, QUESTION).map_err(|e| match e {
+    let output = tool::run(program, args, QUESTION).map_err(|e| match e {
         ToolError::Missing => ToolState::Missing,
         other => failed(other),
     })?;
-    let quiet = said.out.trim().is_empty();
-    if !said.success && quiet && said.err.trim().is_empty() {
+    let quiet = output.out.trim().is_empty();
+    if !output.success && quiet && output.err.trim().is_empty() {
         return Err(failed("it fails without a reason"));
     }
-    let text = if quiet && !said.success {
-        &said.err
+    let text = if quiet && !output.success {
+        &output.err
     } else {
-        &said.out
+        &output.out
     };
-    meaning(text).map_err(|e| match said.success {
+    meaning(text).map_err(|e| match output.success {
         true => failed(e),
-        false => failed(format!("{e}: {}", said.complaint())),
+        false => failed(format!("{e}: {}", output.complaint())),
     })
 }
 

@@ -75,10 +75,10 @@ pub(super) fn run(
     let out = drain(child.stdout.take());
     let err = drain(child.stderr.take());
     let left = || until.saturating_duration_since(Instant::now());
-    let said = out
+    let output = out
         .recv_timeout(left())
         .and_then(|out| Ok((out, err.recv_timeout(left())?)));
-    let status = said.as_ref().ok().and_then(|_| {
+    let status = output.as_ref().ok().and_then(|_| {
         loop {
             match child.try_wait() {
                 Ok(None) if !left().is_zero() => std::thread::sleep(Duration::from_millis(5)),
@@ -93,7 +93,7 @@ pub(super) fn run(
         }
         let _ = child.wait();
     }
-    let (Ok((out, err)), Some(status)) = (said, status) else {
+    let (Ok((out, err)), Some(status)) = (output, status) else {
         return Err(ToolError::Slow(timeout));
     };
     if out.len() > tarn_memory_modes::MAX_OUTPUT || err.len() > tarn_memory_modes::MAX_OUTPUT {

@@ -57,7 +57,7 @@ pub(crate) struct ConnectedAllocation {
 /// What Slurm knows of the energy of a run.
 pub(crate) struct SlurmEnergy {
     /// Until a world takes it.
-    pub(crate) asked: Option<SlurmPowerMonitor>,
+    pub(crate) monitor: Option<SlurmPowerMonitor>,
     fleet: Arc<Fleet>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct AllocationRequest<'a> {
     pub(crate) log: Option<Logged>,
 }
 
-/// Where a run can go on.
+/// Where a run can continue.
 pub(crate) enum ResumeLocation {
     /// On the nodes that it began on: this machine, or those of an allocation.
     Same(Option<Box<ConnectedAllocation>>),
@@ -167,7 +167,7 @@ impl ConnectedAllocation {
         };
         let began = Instant::now();
         refuse_sealed_borrowing(args)?;
-        let specs: Vec<String> = tiers.iter().map(spec).collect();
+        let specs: Vec<String> = tiers.iter().map(tier_option).collect();
         let folder = &purpose.state.0;
         let borrow = (args.without_tier == WithoutTier::Borrow).then(|| Borrow {
             tiers: specs.clone(),
@@ -213,7 +213,7 @@ impl ConnectedAllocation {
                 n => format!("{n} nodes"),
             },
             took.as_secs_f64(),
-            some(&self.allocation.nodes)
+            name_first(&self.allocation.nodes)
         );
         print_remote_tiers(&self.cluster, attached);
         let unknown = || self.between.iter().filter(|b| b.rate.is_err());
@@ -244,7 +244,7 @@ impl ConnectedAllocation {
     }
 
     /// What of its tiers is taken now, node by node.
-    pub(crate) fn rooms(&self) -> CliResult<Vec<NodeTierUsage>> {
+    pub(crate) fn tier_usage(&self) -> CliResult<Vec<NodeTierUsage>> {
         let roots = self.cluster.nodes.iter();
         let roots: Vec<Vec<_>> = roots
             .map(|n| n.tiers.iter().map(|t| t.root.clone()).collect())
@@ -254,13 +254,13 @@ impl ConnectedAllocation {
 
     /// What Slurm says its nodes draw from now on, and at the end what it has counted; where it measures that.
     pub(crate) fn energy(&self) -> Option<SlurmEnergy> {
-        let asked = self
+        let monitor = self
             .measured
             .then(|| SlurmPowerMonitor::begin(&self.cluster));
         let fleet = Arc::clone(&self.fleet);
         Some(SlurmEnergy {
             // Without the thread that asks, steps are without figures.
-            asked: asked?.ok(),
+            monitor: monitor?.ok(),
             fleet,
         })
     }
@@ -393,11 +393,11 @@ fn print_remote_tiers(cluster: &Cluster, attached: &[RemoteTierAttachment]) {
 }
 
 /// Names, or the first and how many more there are.
-fn some(names: &[String]) -> String {
+fn name_first(names: &[String]) -> String {
     tarn_types::text::first_of(names, 8)
 }
 
-fn spec(tier: &machine::TierSpec) -> String {
+fn tier_option(tier: &machine::TierSpec) -> String {
     let size = tier.size.map_or_else(String::new, |s| format!(":{s}B"));
     format!("{}={}{size}", tier.name, tier.root.display())
 }
@@ -416,15 +416,17 @@ fn machine_args(begun: &Start) -> MachineArgs {
                 .filter_map(|(n, node)| Some((n, node.tiers.get(at)?)));
             all.filter(|(_, t)| !t.stands_in() && t.lender.is_none())
         };
-        // What it has lent is its own.
-        let lent = |by: NodeId| {
+        // What it exports is its own.
+        let exported = |by: NodeId| {
             let all = nodes.iter().filter_map(|n| n.tiers.get(at));
             let by = all.filter(|t| t.lender == Some(by));
             by.map(|t| t.capacity).sum::<u64>()
         };
-        let least = of().map(|(n, t)| t.capacity.saturating_add(lent(n))).min();
+        let least = of()
+            .map(|(n, t)| t.capacity.saturating_add(exported(n)))
+            .min();
         let (_, tier) = of().next()?;
-        Some(spec(&machine::TierSpec {
+        Some(tier_option(&machine::TierSpec {
             name: tier.name.clone(),
             root: tier.root.clone(),
             // What is free of memory changes.
@@ -534,16 +536,16 @@ fn watch_end(
 ) -> CliResult<()> {
     let job = allocation.job.clone();
     let watch = move || {
-        let mut asked = Instant::now();
+        let mut checked = Instant::now();
         loop {
             let wanted = margin.least().saturating_add(margin.saving());
             let left = end.saturating_duration_since(Instant::now());
             let rest = left.saturating_sub(wanted);
-            if !rest.is_zero() && asked.elapsed() < ASK {
+            if !rest.is_zero() && checked.elapsed() < ASK {
                 std::thread::sleep(rest.min(LOOK));
                 continue;
             }
-            asked = Instant::now();
+            checked = Instant::now();
             // It may have been moved. Where Slurm does not answer, what it said last holds.
             match allocation.time_left() {
                 Ok(Some(left)) => end = Instant::now() + left,

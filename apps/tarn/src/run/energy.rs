@@ -29,8 +29,8 @@ pub(super) fn fill(cluster: &mut Cluster) -> bool {
     let drawn = tarn_slurm::drawn(&names).unwrap_or_default();
     let source = Source::Slurm;
     for host in &mut cluster.hosts {
-        let said = drawn.get(&host.name).copied();
-        let power = said.map(|milliwatts| Power { milliwatts, source });
+        let draw = drawn.get(&host.name).copied();
+        let power = draw.map(|milliwatts| Power { milliwatts, source });
         host.draw.power = host.draw.power.or(power);
     }
     true
@@ -52,7 +52,7 @@ impl NodePowerDraw {
     }
 }
 
-/// What Slurm says of the nodes of a run while it goes on.
+/// What Slurm says of the nodes of an active run.
 pub(crate) struct SlurmPowerMonitor {
     nodes: Arc<Mutex<Vec<NodePowerDraw>>>,
     /// Dropped, it asks no more.
@@ -114,7 +114,7 @@ fn record_power_draw(
 /// A world whose steps have their energy from Slurm where their nodes have not measured it.
 pub(crate) struct SlurmMeteredWorld<W> {
     inner: W,
-    asked: Option<SlurmPowerMonitor>,
+    monitor: Option<SlurmPowerMonitor>,
     /// Cores of each step.
     cores: Vec<u32>,
     /// What runs: its share of each of its nodes.
@@ -122,10 +122,10 @@ pub(crate) struct SlurmMeteredWorld<W> {
 }
 
 impl<W> SlurmMeteredWorld<W> {
-    pub(crate) fn new(inner: W, asked: Option<SlurmPowerMonitor>, workflow: &Workflow) -> Self {
+    pub(crate) fn new(inner: W, monitor: Option<SlurmPowerMonitor>, workflow: &Workflow) -> Self {
         Self {
             inner,
-            asked,
+            monitor,
             cores: workflow.steps.iter().map(|s| s.cores).collect(),
             running: BTreeMap::new(),
         }
@@ -136,9 +136,9 @@ impl<W> SlurmMeteredWorld<W> {
     }
 
     fn begins(&mut self, run: &AttemptSpec) {
-        let Some(asked) = &self.asked else { return };
+        let Some(monitor) = &self.monitor else { return };
         let cores = self.cores.get(run.instance.step.at()).copied().unwrap_or(1);
-        let mut all = asked.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = monitor.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let begins = |node: NodeId| {
             let drawing = all.get_mut(node.at())?;
@@ -166,8 +166,8 @@ impl<W> SlurmMeteredWorld<W> {
     }
 
     fn energy(&self, shares: Vec<(NodeId, u64)>) -> Option<Energy> {
-        let asked = self.asked.as_ref()?;
-        let mut all = asked.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let monitor = self.monitor.as_ref()?;
+        let mut all = monitor.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let mut microjoules = Some(0u64);
         // All of them end, whether their shares are known or not.

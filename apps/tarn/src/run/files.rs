@@ -138,7 +138,7 @@ impl RunFiles {
         files.unwrap_or_default()
     }
 
-    /// A resumed run goes on with the workflow as it was: it says so where the file is another by now, and refuses where
+    /// A resumed run continues with the workflow as it was: it says so where the file is another by now, and refuses where
     /// a script is that it still has to run.
     pub(super) fn check_for_resume(
         &self,

@@ -134,7 +134,7 @@ struct PrintedSummary<'a> {
 
 /// Says where a run that has not ended well has put what was to be saved since it was last resumed, and whether that is all of it.
 fn print_rescued(start: &Start, history: &History) {
-    let mut said = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let since = history.resumptions.last().copied().unwrap_or(0);
     for transfer in history.transfers.values().rev() {
         let (order, Place::External(folder)) = (&transfer.order, &transfer.order.to) else {
@@ -143,7 +143,7 @@ fn print_rescued(start: &Start, history: &History) {
         let is_rescue = transfer.why == Reason::Rescue;
         let is_done = matches!(transfer.ended, Some((_, TransferEnd::Done { .. })));
         let is_new = transfer.ordered >= since;
-        if !is_rescue || !is_done || !is_new || !said.insert(order.data) {
+        if !is_rescue || !is_done || !is_new || !reported.insert(order.data) {
             continue;
         }
         let dataset = start.workflow.dataset(order.data);

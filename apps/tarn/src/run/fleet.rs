@@ -96,8 +96,8 @@ impl Fleet {
         let name = &started.node;
         let address = address(name, started.control)?;
         let timeout = SessionTimeouts::default();
-        let news = self.event_queue.of(node, number);
-        let session = NodeSession::open(address, &self.keys, timeout, &self.label, name, news);
+        let events = self.event_queue.of(node, number);
+        let session = NodeSession::open(address, &self.keys, timeout, &self.label, name, events);
         let session = session.map_err(|e| CliError::new(Exit::State, e))?;
         let log = Arc::clone(&self.log);
         Ok(ReachableNode {
@@ -145,16 +145,16 @@ impl Fleet {
     fn unreachable(&self, node: NodeId, why: &CliError) -> CliError {
         let name = self.started.get(node.at()).map_or("?", |s| &s.node);
         let slurm = self.slurm.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = slurm.stderr_tail();
-        let said = match said.is_empty() {
+        let messages = slurm.stderr_tail();
+        let messages = match messages.is_empty() {
             true => String::new(),
-            false => format!("; messages of the nodes:\n{said}"),
+            false => format!("; messages of the nodes:\n{messages}"),
         };
         CliError::new(
             Exit::State,
             format!(
                 "tarnd runs on {name}, but cannot be reached from here ({why}); nodes of an allocation must be able to connect to each \
-                 other and to where tarn runs{said}"
+                 other and to where tarn runs{messages}"
             ),
         )
     }

@@ -43,7 +43,7 @@ impl LeftReplicas {
         self.rows.iter().filter(|r| r.is_kept(self.wall))
     }
 
-    /// All rows: what lies elsewhere may be seen here too, where nodes share the folder of a tier, and a lost node may come back.
+    /// All rows: what is stored elsewhere may be seen here too, where nodes share the folder of a tier, and a lost node may come back.
     fn all(&self) -> impl Iterator<Item = &ReplicaRow> {
         self.rows.iter().chain(&self.elsewhere)
     }
@@ -54,7 +54,7 @@ impl LeftReplicas {
         kept.map(ReplicaRow::path).collect()
     }
 
-    /// The parts that the user has pinned. What lies in a `dest` is the user's in any case.
+    /// The parts that the user has pinned. What is in a `dest` is the user's in any case.
     pub(super) fn pinned(&self) -> BTreeSet<StoreKey> {
         let is_ours = |r: &&ReplicaRow| !matches!(r.at, StoredAt::External(_));
         let pinned = self.all().filter(|r| r.is_pinned()).filter(is_ours);
@@ -69,7 +69,7 @@ impl LeftReplicas {
         wanted.map(ReplicaRow::path).collect()
     }
 
-    /// How many of these folders, by what the catalogue says, are to be kept, and how many only wait for a run that goes on.
+    /// How many of these folders, by what the catalogue says, are to be kept, and how many only wait for a run that continues.
     pub(super) fn staying(&self, folders: &[PathBuf]) -> (usize, usize) {
         let folders: BTreeSet<&PathBuf> = folders.iter().collect();
         let there = self.all().filter(|r| folders.contains(&r.path()));
@@ -155,7 +155,7 @@ impl LeftReplicas {
     }
 }
 
-/// Whether a run can look at what lies there. On one machine it can look at whatever earlier runs on it have left, however they
+/// Whether a run can look at what is stored there. On one machine it can look at whatever earlier runs on it have left, however they
 /// divided it; in an allocation at what is on the tiers of its nodes.
 fn is_here(start: &Start, at: &StoredAt) -> bool {
     match at {
@@ -175,14 +175,14 @@ pub(super) fn keep_what_is_there(
     world: &mut dyn NodeWorld,
     catalogue: &mut Catalogue,
 ) -> CliResult<()> {
-    let asked = held(&start.prior);
+    let wanted = held_replicas(&start.prior);
     let found: BTreeSet<_> = world
-        .inventory(&asked)
+        .inventory(&wanted)
         .exit(Exit::State)?
         .into_iter()
         .collect();
     let is_there = |name: &PartRef, place: &Place| found.contains(&(*name, place.clone()));
-    let bad = asked.iter().filter(|(n, _, p)| !is_there(n, p));
+    let bad = wanted.iter().filter(|(n, _, p)| !is_there(n, p));
     let bad = bad.filter_map(|(_, key, place)| path(start, key, place));
     let bad: BTreeSet<PathBuf> = bad.collect();
     for (instance, prior) in (0u32..).zip(&mut start.prior) {
@@ -190,7 +190,7 @@ pub(super) fn keep_what_is_there(
             .held
             .retain(|(output, part, place)| is_there(&name(instance, *output, *part), place));
     }
-    let keep = asked
+    let keep = wanted
         .iter()
         .filter(|(n, _, p)| is_there(n, p))
         .map(|(_, key, place)| (key.clone(), place.clone()))
@@ -227,7 +227,7 @@ fn name(instance: u32, output: u32, part: u32) -> PartRef {
     }
 }
 
-fn held(prior: &[PriorInstance]) -> Vec<(PartRef, StoreKey, Place)> {
+fn held_replicas(prior: &[PriorInstance]) -> Vec<(PartRef, StoreKey, Place)> {
     let mut all = Vec::new();
     for (instance, prior) in (0u32..).zip(prior) {
         for (output, part, place) in &prior.held {
@@ -256,7 +256,7 @@ fn path(start: &Start, key: &StoreKey, place: &Place) -> Option<PathBuf> {
     }
 }
 
-/// Room that kept data takes is no room for this run. It is noted how much that is: see [`aside_again`].
+/// The space that kept data takes is not this run's. It is noted how much that is: see [`aside_again`].
 fn set_aside(start: &mut Start, cleaned: &Cleaned) {
     start.set_aside(&aside(cleaned));
     for (spot, bytes) in start.set_aside.iter().flatten() {
@@ -343,7 +343,7 @@ pub(super) fn leftovers(
     left.rows.retain(|r| !r.is_kept(left.wall) && !cached(r));
     // First the record, then the bytes: nothing half removed is ever taken for data.
     forget(catalogue, left.rows.iter())?;
-    // What lies on a lost node is nobody's any more: whoever comes there next removes it.
+    // What is stored on a lost node is nobody's any more: whoever comes there next removes it.
     left.look(world)?;
     let folders: Vec<PathBuf> = left.rows.iter().map(ReplicaRow::path).collect();
     for problem in world.remove(&folders).exit(Exit::State)? {

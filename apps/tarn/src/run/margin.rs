@@ -90,7 +90,7 @@ fn time_to_save(history: &History) -> Nanos {
     }
     let drained = |data: DataId| drains(start.workflow.dataset(data));
     let outside = |place: &Place| !matches!(place, Place::Node(_));
-    // Of each dataset the newest version; what of it lies outside is safe.
+    // Of each dataset the newest version; what of it is stored outside is safe.
     let mut newest: BTreeMap<DataId, (u32, u64)> = BTreeMap::new();
     for (name, info) in history.parts.iter().filter(|(name, _)| drained(name.data)) {
         let safe = name.version == 0 || history.places(*name).any(outside);

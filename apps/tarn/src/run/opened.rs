@@ -102,8 +102,8 @@ impl FolderWatcher {
         if !opened.is_empty() {
             for step in self.running.iter().map(|id| id.step) {
                 let seen = self.seen.entry(w.step(step).name.clone()).or_default();
-                let room = MAX_FILES.saturating_sub(seen.len());
-                seen.extend(opened.iter().take(room).cloned());
+                let left = MAX_FILES.saturating_sub(seen.len());
+                seen.extend(opened.iter().take(left).cloned());
             }
         }
         if let Event::Ended {

@@ -122,12 +122,12 @@ impl PriorDatasets {
         let parts = || self.data.iter().flat_map(PriorData::parts);
         let known = parts().map(|(name, part)| (name, part.info.clone()));
         world.know(known.collect()).exit(Exit::State)?;
-        let asked = parts().flat_map(|(name, part)| {
+        let wanted = parts().flat_map(|(name, part)| {
             let place = move |(spot, _): &_| (name, part.info.key.clone(), Place::Node(*spot));
             part.at.iter().map(place)
         });
-        let asked: Vec<_> = asked.collect();
-        let found = world.inventory(&asked).exit(Exit::State)?;
+        let wanted: Vec<_> = wanted.collect();
+        let found = world.inventory(&wanted).exit(Exit::State)?;
         let found: BTreeSet<(PartRef, Place)> = found.into_iter().collect();
         let mut whole = self.data.clone();
         for (prior, known) in whole.iter_mut().zip(&self.data) {
@@ -152,7 +152,7 @@ impl PriorDatasets {
     }
 }
 
-/// Refuses to go on with what its workflow does not keep any more. A replica that is not listed was removed or replaced, which is
+/// Refuses to continue with what its workflow does not keep any more. A replica that is not listed was removed or replaced, which is
 /// said when it is looked at.
 fn check_kept(state: &StateDir, prior: &PriorData) -> CliResult<()> {
     let catalogue = open_catalogue(state)?;

@@ -1,4 +1,4 @@
-//! Where a run reads and writes, looked at before it starts: what is missing, what lies in each other's way by
+//! Where a run reads and writes, looked at before it starts: what is missing, what is in each other's way by
 //! whatever links, and what cannot be written is refused.
 
 use crate::error::{CliError, CliResult};
@@ -79,7 +79,7 @@ fn sources_exist(workflow: &Workflow, mover: &dyn Mover) -> CliResult<()> {
     Ok(())
 }
 
-/// The first place that is or lies in one that it must be apart from. Looked up by name: a workflow may have very many.
+/// The first place that is, or is in, one that it must be apart from. Looked up by name: a workflow may have very many.
 fn first_clash(places: &[RunLocation<'_>]) -> Option<String> {
     let mut named: BTreeMap<FolderIdentity, BTreeMap<LocationPurpose, usize>> = BTreeMap::new();
     for (at, place) in places.iter().enumerate() {
@@ -176,7 +176,7 @@ impl<'a> RunLocation<'a> {
         }
     }
 
-    /// Why this place may not be or lie in the other, as it does.
+    /// Why this place may not be the other, or in it, as it is.
     fn clash(&self, outer: &Self, how: &str) -> Option<String> {
         use LocationPurpose::{Dest, External, Folder, Source, State, Tier};
         match (self.purpose, outer.purpose) {

@@ -120,8 +120,8 @@ impl PreparedRun {
         let mut watcher = Watcher::new(globals.json, &start, history, world.progress());
         watcher.report_changes(changes.unwrap_or_default(), &start.workflow);
         let crash = crash_point()?;
-        let asked = energy.as_mut().and_then(|e| e.asked.take());
-        let world = SlurmMeteredWorld::new(world, asked, &start.workflow);
+        let monitor = energy.as_mut().and_then(|e| e.monitor.take());
+        let world = SlurmMeteredWorld::new(world, monitor, &start.workflow);
         let mut world = FaultWorld::new(world, crash.clone());
         let mut journal = FaultJournal::new(journal, crash);
         let driven = tarn_engine::drive(

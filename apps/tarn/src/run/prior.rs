@@ -1,4 +1,4 @@
-//! What earlier runs have left that a run, or a plan, goes on with.
+//! What earlier runs have left that a run, or a plan, continues with.
 
 use crate::error::{CliResult, ExitWith};
 use crate::print::say;
@@ -15,7 +15,7 @@ use tarn_types::layout::{StateDir, TierDir};
 use tarn_types::part::{Place, StoreKey};
 use tarn_types::workflow::Workflow;
 
-/// Of what earlier runs have committed, only what can be seen to be there counts for a plan. What lies on other machines is believed.
+/// Of what earlier runs have committed, only what can be seen to be there counts for a plan. What is stored on other machines is believed to be there.
 pub(crate) fn held_still(
     prior: &mut [PriorInstance],
     cluster: &Cluster,
@@ -38,8 +38,8 @@ pub(crate) fn held_still(
     }
     for (dest, keys) in &mut dests {
         let all: Vec<StoreKey> = keys.iter().cloned().collect();
-        let asked: Vec<&StoreKey> = all.iter().collect();
-        let there = tarn_node::destination_holds(state, workspace, dest, &asked, &mover);
+        let wanted: Vec<&StoreKey> = all.iter().collect();
+        let there = tarn_node::destination_holds(state, workspace, dest, &wanted, &mover);
         let there: BTreeSet<StoreKey> = all
             .iter()
             .zip(there)

@@ -13,7 +13,7 @@ use tarn_types::id::StepId;
 use tarn_types::workflow::{Step, Workflow};
 
 /// Messages that are said at most.
-const MAX_SAID: usize = 20;
+const MAX_NOTED: usize = 20;
 /// Bytes of a file that is looked into: one with more is no script that somebody wrote.
 const MAX_BYTES: u64 = 1 << 20;
 /// Files of a step that are looked into.
@@ -26,7 +26,7 @@ const JOB: &str = "SLURM_JOB_ID";
 
 /// Warns of variables that will be empty.
 pub(super) fn warn_unset_variables(w: &Workflow, files: &RunFiles) {
-    let mut said = BTreeSet::new();
+    let mut noted = BTreeSet::new();
     let mut left = 0;
     let mut cut = Vec::new();
     let is_set = |name: &str| is_set_in(name, &|name| std::env::var_os(name));
@@ -37,10 +37,10 @@ pub(super) fn warn_unset_variables(w: &Workflow, files: &RunFiles) {
         }
         for found in tarn_spec::unset(w, id, &texts.all, &is_set) {
             // Steps may share a script.
-            if !said.insert((found.name.clone(), found.place.clone())) {
+            if !noted.insert((found.name.clone(), found.place.clone())) {
                 continue;
             }
-            match said.len() > MAX_SAID {
+            match noted.len() > MAX_NOTED {
                 true => left += 1,
                 false => print_unset_variable(&step.name, &found),
             }

@@ -106,13 +106,13 @@ pub(crate) struct SimArgs {
 impl SimArgs {
     /// What is asked that concerns workflows only.
     pub(super) fn of_flows(&self) -> Vec<&'static str> {
-        let asked = [
+        let given = [
             ("--bytes-scale", self.bytes_scale != 1.0),
             ("--time-scale", self.time_scale != 1.0),
             ("--submit", self.submit != SubmitWay::default()),
         ];
-        let asked = asked.into_iter().filter(|(_, is)| *is);
-        asked.map(|(name, _)| name).collect()
+        let given = given.into_iter().filter(|(_, is)| *is);
+        given.map(|(name, _)| name).collect()
     }
 
     /// How the files are read.

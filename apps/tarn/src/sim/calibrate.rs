@@ -2,7 +2,7 @@
 
 mod machine;
 mod recorded;
-mod told;
+mod report;
 mod workload;
 
 use super::{SimArgs, Simulated, replay};
@@ -11,12 +11,12 @@ use crate::globals::Globals;
 use crate::print;
 use machine::Bandwidths;
 use recorded::Recorded;
+use report::{Calibration, CalibrationReport};
 use std::sync::Arc;
 use tarn_engine::bound::lower_bound;
 use tarn_report::Summary;
 use tarn_types::codes::Exit;
 use tarn_types::site::{Machine, SiteResult, Workload};
-use told::{Calibration, CalibrationReport};
 
 pub(super) fn calibrate(globals: &Globals, args: &SimArgs, run: &str) -> CliResult {
     let records = replay::records(globals, run)?;
@@ -32,18 +32,19 @@ pub(super) fn calibrate(globals: &Globals, args: &SimArgs, run: &str) -> CliResu
         args,
     };
     let real = Summary::of(&records).exit(Exit::Internal)?.bytes;
-    let mut told = CalibrationReport::of(run, &recorded, bandwidths, simulated.bounds.makespan);
+    let mut report = CalibrationReport::of(run, &recorded, bandwidths, simulated.bounds.makespan);
     for policy in &args.policy.0 {
         let (result, _) = simulated.run(*policy)?;
         all_ran(&machine, &workload, &result)?;
         let name = policy.to_string();
-        told.policies
+        report
+            .policies
             .push(Calibration::of(name, &recorded, &real, &result));
     }
     if globals.json {
-        print::json(&told)?;
+        print::json(&report)?;
     } else {
-        print::text(&told.to_string())?;
+        print::text(&report.to_string())?;
     }
     Ok(Exit::Success)
 }

@@ -83,15 +83,15 @@ pub(super) fn taken_out(text: &str) -> (Option<Chain>, Cow<'_, str>) {
     (chain, Cow::Owned([first, rest].concat()))
 }
 
-/// The end of a chain was named by a job that goes on with this one. When it has a number, the first job is told of all the others, and
+/// The end of a chain was named by a job that continues this one. When it has a number, the first job is told of all the others, and
 /// released.
 pub(super) fn whole(prior: SlurmJobId, user: u32) -> CliResult<()> {
     let until = Instant::now() + TIMEOUT;
     let user = user.to_string();
     let format = format!("JobID:12,admin_comment:{COMMENT}");
     let jobs = loop {
-        let said = ask("squeue", &["-h", "-u", &user, "-O", &format])?;
-        let jobs = marks(&said);
+        let queue = ask("squeue", &["-h", "-u", &user, "-O", &format])?;
+        let jobs = marks(&queue);
         if jobs.values().any(|m| m.is_end && m.prior == Some(prior)) {
             break jobs;
         }
@@ -117,8 +117,8 @@ pub(super) fn whole(prior: SlurmJobId, user: u32) -> CliResult<()> {
 }
 
 /// The jobs that `squeue` tells of which are of a chain.
-fn marks(said: &str) -> BTreeMap<SlurmJobId, JobChainOptions> {
-    let jobs = said.lines().filter_map(|line| {
+fn marks(queue: &str) -> BTreeMap<SlurmJobId, JobChainOptions> {
+    let jobs = queue.lines().filter_map(|line| {
         let (id, comment) = line.split_once(char::is_whitespace)?;
         Some((id.parse().ok()?, JobChainOptions::of(comment)))
     });
@@ -128,7 +128,7 @@ fn marks(said: &str) -> BTreeMap<SlurmJobId, JobChainOptions> {
 /// Where the chain of a job begins, if that is still there.
 fn first_of(jobs: &BTreeMap<SlurmJobId, JobChainOptions>, job: SlurmJobId) -> Option<SlurmJobId> {
     let mut at = job;
-    // A job goes on with one that was there before it.
+    // A job continues one that was there before it.
     loop {
         let mark = jobs.get(&at)?;
         match mark.prior {
@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn a_chain_is_walked_to_its_first_job() {
-        let said = "1   [tarn start]   \n2  a note [tarn prior=1]\n3 [tarn prior=1 same-nodes]\n4 [tarn prior=3 end]\n5\n9 [tarn prior=9]\n8 [tarn prior=7]\n";
-        let jobs = marks(said);
+        let queue = "1   [tarn start]   \n2  a note [tarn prior=1]\n3 [tarn prior=1 same-nodes]\n4 [tarn prior=3 end]\n5\n9 [tarn prior=9]\n8 [tarn prior=7]\n";
+        let jobs = marks(queue);
         assert_eq!(jobs.len(), 6);
         for (job, first) in [
             (1, Some(1)),

@@ -49,11 +49,11 @@ impl std::fmt::Display for ControllerAddress {
 }
 
 /// What `$TARN_CONTROLLER` says: a path, or hosts with or without a port.
-fn places(said: &str) -> Vec<ControllerAddress> {
-    if said.starts_with('/') {
-        return vec![ControllerAddress::Here(said.into())];
+fn places(text: &str) -> Vec<ControllerAddress> {
+    if text.starts_with('/') {
+        return vec![ControllerAddress::Here(text.into())];
     }
-    let hosts = said
+    let hosts = text
         .split(',')
         .map(str::trim)
         .filter(|host| !host.is_empty());
@@ -78,8 +78,8 @@ fn there(host: &str) -> ControllerAddress {
 
 /// The hosts of slurmctld, as Slurm's configuration has them: the controller runs beside it, its backup beside the backup.
 fn slurms() -> Vec<ControllerAddress> {
-    let said = job::ask("scontrol", &["show", "config"]).unwrap_or_default();
-    let lines = said.lines().filter_map(|line| line.split_once('='));
+    let config = job::ask("scontrol", &["show", "config"]).unwrap_or_default();
+    let lines = config.lines().filter_map(|line| line.split_once('='));
     let hosts = lines.filter(|(name, _)| name.trim_start().starts_with("SlurmctldHost["));
     // `login(10.0.0.1)`: the address, where one is said.
     let addresses = hosts.map(|(_, host)| {
@@ -92,15 +92,15 @@ fn slurms() -> Vec<ControllerAddress> {
 impl ControllerClient {
     /// The one that `$TARN_CONTROLLER` names, else this host's, else that beside slurmctld.
     pub(crate) fn of_environment() -> Self {
-        let said = std::env::var("TARN_CONTROLLER").unwrap_or_default();
-        let said = places(&said);
-        match said.is_empty() {
+        let text = std::env::var("TARN_CONTROLLER").unwrap_or_default();
+        let places = places(&text);
+        match places.is_empty() {
             true => Self {
                 places: vec![ControllerAddress::Here(SOCKET.into())],
                 is_beside_slurms: true,
             },
             false => Self {
-                places: said,
+                places,
                 is_beside_slurms: false,
             },
         }
@@ -135,7 +135,7 @@ impl ControllerClient {
                 {
                     io::Error::other(why.text)
                 }
-                Ok(said) => return Ok(said),
+                Ok(reply) => return Ok(reply),
                 Err(why) => why,
             };
             if began.elapsed() > PAUSE {
@@ -155,8 +155,8 @@ impl ControllerClient {
         ask: &ControllerRequest,
         timeout: Duration,
     ) -> CliResult<ControllerReply> {
-        let said = self.converse(ask, timeout);
-        said.map_err(|why| self.unreachable(&why))
+        let reply = self.converse(ask, timeout);
+        reply.map_err(|why| self.unreachable(&why))
     }
 
     fn unreachable(&self, why: &io::Error) -> CliError {
@@ -178,14 +178,14 @@ impl ControllerClient {
 
     /// Of several places the first that answers.
     fn converse(&self, ask: &ControllerRequest, timeout: Duration) -> io::Result<ControllerReply> {
-        let said = first_of(&self.places, ask, timeout);
-        if said.is_ok() || !self.is_beside_slurms {
-            return said;
+        let reply = first_of(&self.places, ask, timeout);
+        if reply.is_ok() || !self.is_beside_slurms {
+            return reply;
         }
         // Its socket may be left of one that has ended: a backup answers on another host.
         let others = slurms();
         match others.is_empty() {
-            true => said,
+            true => reply,
             false => first_of(&others, ask, timeout),
         }
     }
@@ -233,13 +233,13 @@ fn far(host: &str, ask: &ControllerRequest, timeout: Duration) -> io::Result<Con
             break;
         }
     }
-    let said = |stream| -> Result<ControllerReply, SessionError> {
+    let converse = |stream| -> Result<ControllerReply, SessionError> {
         // Nodes get secrets with this; whoever asks has none to share.
         let (mut reader, mut writer) = open(stream, CONTROLLER, ROOT, &[], &Munge::default())?;
         writer.send(ask)?;
         reader.receive(timeout)
     };
-    said(result?).map_err(|e| match e {
+    converse(result?).map_err(|e| match e {
         SessionError::Io(e) => e,
         other => io::Error::other(other),
     })

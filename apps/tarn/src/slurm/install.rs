@@ -92,12 +92,13 @@ impl InstallPlan {
     }
 }
 
-fn folder(said: Option<&Path>) -> PathBuf {
+fn folder(given: Option<&Path>) -> PathBuf {
     let named = || {
         let conf = PathBuf::from(std::env::var_os("SLURM_CONF").filter(|v| !v.is_empty())?);
         conf.parent().map(Path::to_path_buf)
     };
-    said.map(Path::to_path_buf)
+    given
+        .map(Path::to_path_buf)
         .or_else(named)
         .unwrap_or_else(|| CONF.into())
 }
@@ -334,8 +335,8 @@ fn write(args: &InstallArgs, plan: &InstallPlan) -> CliResult {
         if is_new {
             replace(&file.path, new)?;
         }
-        let said = if is_new { "written" } else { "as it should be" };
-        out!("{} {said}", file.path.display())?;
+        let state = if is_new { "written" } else { "as it should be" };
+        out!("{} {state}", file.path.display())?;
     }
     for left in &plan.left {
         say!("left to you: {left}");
@@ -468,7 +469,7 @@ pub(super) fn off_reason(conf: &Path) -> Option<String> {
     Some(reason)
 }
 
-/// New jobs with directives are refused; all others, and those that are there, go on.
+/// New jobs with directives are refused; all others, and those that are there, continue.
 pub(crate) fn off(args: &ConfArgs, reason: &[String]) -> CliResult {
     let path = folder(args.conf.as_deref()).join(OFF);
     let reason = reason.join(" ");

@@ -42,20 +42,20 @@ pub(super) fn about(job: SlurmJobId) -> CliResult<SlurmJobInfo> {
     let id = job.to_string();
     let squeue =
         |id: &str, how: &str, what: &str| ask("squeue", &["-h", "-t", "all", "-j", id, how, what]);
-    let said = squeue(&id, "-o", SlurmJobFields::FORMAT)?;
-    let Some(facts) = SlurmJobFields::of(&said, job) else {
+    let output = squeue(&id, "-o", SlurmJobFields::FORMAT)?;
+    let Some(facts) = SlurmJobFields::of(&output, job) else {
         let show = |id: &str| ask("scontrol", &["-o", "show", "job", id]);
-        let said = show(&id)?;
-        return match task_shown(&said, job) {
+        let output = show(&id)?;
+        return match task_shown(&output, job) {
             Some(task) => shown(&show(&task)?),
-            None => shown(&said),
+            None => shown(&output),
         };
     };
     // Of an array that is named by its leading job's number there is a line of each task.
     let text = |name: &str| -> CliResult<String> {
-        let said = squeue(&facts.alone, "-O", &format!("{name}:{MAX_TEXT}"))?;
-        let said = said.lines().next().unwrap_or_default().trim_end();
-        Ok(field_or_empty(said))
+        let output = squeue(&facts.alone, "-O", &format!("{name}:{MAX_TEXT}"))?;
+        let output = output.lines().next().unwrap_or_default().trim_end();
+        Ok(field_or_empty(output))
     };
     let folder = text("WorkDir")?;
     let code = text("exit_code")?;
@@ -82,8 +82,8 @@ pub(super) fn about(job: SlurmJobId) -> CliResult<SlurmJobInfo> {
 pub(super) const ALONE: &str = "%A|%F|%K";
 
 /// What names this job alone: the number of a task of an array may be that of the array too.
-pub(super) fn alone(said: &str, job: SlurmJobId) -> Option<String> {
-    said.lines().find_map(|line| {
+pub(super) fn alone(output: &str, job: SlurmJobId) -> Option<String> {
+    output.lines().find_map(|line| {
         let fields: Vec<&str> = line.split('|').map(str::trim).collect();
         let [number, array, task] = fields[..] else {
             return None;
@@ -118,8 +118,8 @@ impl SlurmJobFields {
     const FORMAT: &str = "%A|%N|%E|%x|%n|%P|%F|%K";
 
     /// Of the line of `squeue` that is of this job: of an array there are others.
-    fn of(said: &str, job: SlurmJobId) -> Option<Self> {
-        let line = said.lines().find_map(|line| {
+    fn of(output: &str, job: SlurmJobId) -> Option<Self> {
+        let line = output.lines().find_map(|line| {
             let (number, rest) = line.split_once('|')?;
             (number.trim().parse() == Ok(job)).then_some(rest)
         })?;
@@ -140,10 +140,10 @@ impl SlurmJobFields {
 }
 
 /// What is said, if anything is.
-fn field_or_empty(said: &str) -> String {
-    match said.trim() {
+fn field_or_empty(output: &str) -> String {
+    match output.trim() {
         "(null)" | "N/A" => String::new(),
-        said => said.to_owned(),
+        output => output.to_owned(),
     }
 }
 
@@ -163,8 +163,8 @@ const FIELDS: [&str; 10] = [
 
 /// What names the job alone, if `scontrol` shows an array of which it is a task: there is a record of each task. What a record begins with
 /// is Slurm's; a record is not cut out, because a name of a user's may have a line that looks like one.
-fn task_shown(said: &str, job: SlurmJobId) -> Option<String> {
-    let mut records = said.lines().filter_map(|line| {
+fn task_shown(output: &str, job: SlurmJobId) -> Option<String> {
+    let mut records = output.lines().filter_map(|line| {
         let mut words = line.strip_prefix("JobId=")?.split(' ');
         (words.next()?.parse() == Ok(job)).then_some(words)
     });
@@ -174,14 +174,14 @@ fn task_shown(said: &str, job: SlurmJobId) -> Option<String> {
     let array = words.next()?.strip_prefix("ArrayJobId=")?;
     let task = words.next()?.strip_prefix("ArrayTaskId=")?;
     let (array, task): (SlurmJobId, u32) = (array.parse().ok()?, task.parse().ok()?);
-    (said.lines().count() > 1).then(|| format!("{array}_{task}"))
+    (output.lines().count() > 1).then(|| format!("{array}_{task}"))
 }
 
 /// What `scontrol` shows of a job that `squeue` does not have. Names and comments are printed as their user has worded them, before and
 /// behind what is read here: where there are two fields of one name, nobody knows which is Slurm's.
-fn shown(said: &str) -> CliResult<SlurmJobInfo> {
+fn shown(output: &str) -> CliResult<SlurmJobInfo> {
     for name in FIELDS {
-        if said.matches(&format!(" {name}=")).count() > 1 {
+        if output.matches(&format!(" {name}=")).count() > 1 {
             let text = format!(
                 "Slurm's answer about the job has `{name}=` twice: the job's name, its comment or a path looks like it; submit the job without that"
             );
@@ -189,8 +189,8 @@ fn shown(said: &str) -> CliResult<SlurmJobInfo> {
         }
     }
     let field = |name: &str| {
-        let start = said.find(&format!(" {name}="))? + name.len() + 2;
-        let rest = &said[start..];
+        let start = output.find(&format!(" {name}="))? + name.len() + 2;
+        let rest = &output[start..];
         let ends = rest.match_indices(' ').map(|(at, _)| at);
         // The next field begins with its name and `=`.
         let is_next = |at: &usize| {
@@ -221,11 +221,11 @@ fn shown(said: &str) -> CliResult<SlurmJobInfo> {
 pub(super) fn before(job: SlurmJobId, user: u32) -> CliResult<Vec<SlurmJobId>> {
     let fields = "JobID:12,ArrayTaskID:6,PriorityLong:12,Reason:12,BurstBuffer:6";
     let user = user.to_string();
-    let said = ask(
+    let output = ask(
         "squeue",
         &["-h", "-u", &user, "-t", "PENDING", "-O", fields],
     )?;
-    let mut all: Vec<SlurmJobId> = said.lines().filter_map(parse_pending_job).collect();
+    let mut all: Vec<SlurmJobId> = output.lines().filter_map(parse_pending_job).collect();
     all.retain(|other| *other < job);
     all.sort_unstable();
     Ok(all.split_off(all.len().saturating_sub(MAX_BEFORE)))
@@ -245,13 +245,13 @@ fn parse_pending_job(line: &str) -> Option<SlurmJobId> {
 }
 
 /// `afterok:1(unfulfilled),afterany:2(failed)` without what Slurm says of each.
-fn without_states(said: &str) -> String {
-    if said == "(null)" {
+fn without_states(output: &str) -> String {
+    if output == "(null)" {
         return String::new();
     }
     let mut text = String::new();
     let mut depth = 0;
-    for letter in said.chars() {
+    for letter in output.chars() {
         match letter {
             '(' => depth += 1,
             ')' => depth -= 1,
@@ -263,7 +263,7 @@ fn without_states(said: &str) -> String {
 }
 
 /// Has a job wait for those that make what it reads, beside what its user said, prefer the nodes that have most of it, if its user
-/// prefers none, and get none where it would find no room.
+/// prefers none, and get none where it would find no space.
 pub(super) fn advise(job: SlurmJobId, advice: &PlacementAdvice) -> CliResult<()> {
     let about = about(job)?;
     let missing = advice.after.iter().filter(|other| {
@@ -289,7 +289,7 @@ pub(super) fn advise(job: SlurmJobId, advice: &PlacementAdvice) -> CliResult<()>
         let _ = tarn_slurm::prefer(job, &advice.prefer);
     }
     if let Some(Excluded { own, full }) = &advice.exclude {
-        // Where that fails the gate turns the job back if it has no room; the controller tries again.
+        // Where that fails the gate turns the job back if it has no space; the controller tries again.
         let _ = tarn_slurm::exclude(job, own, full);
     }
     Ok(())
@@ -361,13 +361,13 @@ fn names(list: &str) -> CliResult<Vec<String>> {
 
 pub(super) fn ask(command: &str, words: &[&str]) -> CliResult<String> {
     let about = format!("`{command} {}`", words.join(" "));
-    let said = Command::new(command).args(words).output();
-    let said = said.map_err(|e| CliError::new(Exit::State, format!("{about}: {e}")))?;
-    if !said.status.success() {
-        let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+    let output = Command::new(command).args(words).output();
+    let output = output.map_err(|e| CliError::new(Exit::State, format!("{about}: {e}")))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(CliError::new(Exit::State, format!("{about}: {why}")));
     }
-    Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Reads a script that was submitted in this folder, and its place in a chain. `None` when it says nothing to tarn.
@@ -445,8 +445,8 @@ fn script_error(rejected: &Rejected) -> CliError {
             .map_or(String::new(), |hint| format!(" ({hint})"));
         format!("{line}{}{hint}", finding.message())
     });
-    let said: Vec<String> = lines.collect();
-    CliError::new(Exit::InvalidWorkflow, said.join("; "))
+    let messages: Vec<String> = lines.collect();
+    CliError::new(Exit::InvalidWorkflow, messages.join("; "))
 }
 
 #[cfg(test)]
@@ -455,10 +455,10 @@ mod tests {
 
     #[test]
     fn a_task_of_an_array_is_named_alone() {
-        let said = "12|11|1\n13|11|2\n11|11|3\n";
-        assert_eq!(alone(said, 12).as_deref(), Some("11_1"));
-        assert_eq!(alone(said, 11).as_deref(), Some("11_3"));
-        assert_eq!(alone(said, 14), None);
+        let output = "12|11|1\n13|11|2\n11|11|3\n";
+        assert_eq!(alone(output, 12).as_deref(), Some("11_1"));
+        assert_eq!(alone(output, 11).as_deref(), Some("11_3"));
+        assert_eq!(alone(output, 14), None);
         assert_eq!(alone("12|12|N/A\n", 12).as_deref(), Some("12"));
         assert_eq!(alone("11|11|4-9%2\n", 11).as_deref(), Some("11"));
     }
@@ -518,15 +518,15 @@ mod tests {
                 "JobId={job} ArrayJobId=11 ArrayTaskId={task} JobName=a WorkDir=/x NodeList=n{task} \n"
             )
         };
-        let said = [record(13, "2"), record(12, "1"), record(11, "3")].concat();
-        assert_eq!(task_shown(&said, 12).as_deref(), Some("11_1"));
-        assert_eq!(task_shown(&said, 11).as_deref(), Some("11_3"));
-        assert_eq!(task_shown(&said, 14), None);
+        let output = [record(13, "2"), record(12, "1"), record(11, "3")].concat();
+        assert_eq!(task_shown(&output, 12).as_deref(), Some("11_1"));
+        assert_eq!(task_shown(&output, 11).as_deref(), Some("11_3"));
+        assert_eq!(task_shown(&output, 14), None);
         assert_eq!(task_shown(&record(12, "1"), 12), None, "it is alone");
         let rest = record(13, "2") + &record(11, "4-9%2");
         assert_eq!(task_shown(&rest, 11), None);
         // A name with a line that looks like a record.
-        let forged = said.clone() + &record(12, "2");
+        let forged = output.clone() + &record(12, "2");
         assert_eq!(task_shown(&forged, 12), None);
         assert!(shown(&forged).is_err());
     }
@@ -545,7 +545,7 @@ mod tests {
     #[test]
     fn what_slurm_says_of_dependencies_is_left_out() {
         assert_eq!(without_states("(null)"), "");
-        let said = "afterok:12(unfulfilled),afterany:3(failed)";
-        assert_eq!(without_states(said), "afterok:12,afterany:3");
+        let output = "afterok:12(unfulfilled),afterany:3(failed)";
+        assert_eq!(without_states(output), "afterok:12,afterany:3");
     }
 }

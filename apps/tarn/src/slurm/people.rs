@@ -23,7 +23,7 @@ pub(crate) fn numbers<'a>(
 ) -> CliResult<BTreeMap<String, Owner>> {
     let mut all = BTreeMap::new();
     for whose in named.map(|n| &n.whose).filter(|w| **w != Whose::Own) {
-        if let Some(owner) = look(whose)? {
+        if let Some(owner) = find_owner(whose)? {
             all.insert(whose.to_string(), owner);
         }
     }
@@ -31,7 +31,7 @@ pub(crate) fn numbers<'a>(
 }
 
 /// Who that is: a name, or a number where nobody has it for a name. Nobody's own is the asker's.
-fn look(whose: &Whose) -> CliResult<Option<Owner>> {
+fn find_owner(whose: &Whose) -> CliResult<Option<Owner>> {
     let failed = |e| unknown(&whose.to_string(), &e);
     let number = |text: &str| text.parse().ok();
     Ok(match whose {
@@ -49,7 +49,7 @@ fn look(whose: &Whose) -> CliResult<Option<Owner>> {
 
 /// The same, and an error where nobody is called so.
 pub(crate) fn number(whose: &Whose) -> CliResult<Owner> {
-    look(whose)?.ok_or_else(|| {
+    find_owner(whose)?.ok_or_else(|| {
         let what = match whose {
             Whose::Project(_) => "group",
             _ => "user",

@@ -40,8 +40,8 @@ impl SubmissionFilter {
             Self::Scripts(_) => "%F|%r|%o",
             Self::Steps(_) => "%F|%r|%j|%Z",
         };
-        let said = ask("squeue", &["-h", "-u", &user, "-o", format])?;
-        Ok(said.lines().filter_map(|line| self.job(line)).collect())
+        let queue = ask("squeue", &["-h", "-u", &user, "-o", format])?;
+        Ok(queue.lines().filter_map(|line| self.job(line)).collect())
     }
 
     fn job(&self, line: &str) -> Option<(SlurmJobId, bool)> {

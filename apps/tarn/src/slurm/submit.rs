@@ -82,7 +82,7 @@ pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
     print_queued_jobs(&before);
     let stop = SubmitInterrupt::new()?;
     let mut jobs = Vec::new();
-    let submitted = held(&scripts, &args.options, &stop, &mut jobs);
+    let submitted = submit_held(&scripts, &args.options, &stop, &mut jobs);
     let released = submitted.and_then(|()| {
         stop.check()?;
         ask("scontrol", &["release", &list(&jobs, ",")])
@@ -227,7 +227,7 @@ fn scripts<'a>(files: &'a [PathBuf], workflow: &'a Workflow) -> CliResult<Vec<Ba
 }
 
 /// Submits each script, held.
-fn held(
+fn submit_held(
     scripts: &[BatchScript<'_>],
     options: &[String],
     stop: &SubmitInterrupt,
@@ -237,7 +237,7 @@ fn held(
         stop.check()?;
         let mut sbatch = Command::new("sbatch");
         sbatch.args(["--parsable", "--hold"]).args(options);
-        let said = match script {
+        let output = match script {
             BatchScript::File(path) => sbatch.arg(path).output(),
             BatchScript::Step(step, folder) => {
                 let after: Vec<String> =
@@ -249,9 +249,9 @@ fn held(
                 by_pipe(sbatch, &step.script)
             }
         };
-        let why = match said {
-            Ok(said) if said.status.success() => {
-                let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        let why = match output {
+            Ok(output) if output.status.success() => {
+                let text = String::from_utf8_lossy(&output.stdout).into_owned();
                 // `17`, or `17;cluster`.
                 match text.trim().split(';').next().and_then(|n| n.parse().ok()) {
                     Some(job) => {
@@ -261,7 +261,7 @@ fn held(
                     None => format!("it printed `{}`, which is not a job number", text.trim()),
                 }
             }
-            Ok(said) => String::from_utf8_lossy(&said.stderr).trim().to_owned(),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
             Err(e) => e.to_string(),
         };
         // A signal of the terminal ends sbatch too.
@@ -316,8 +316,8 @@ fn end(workflow: &str, jobs: &[SlurmJobId], stop: &SubmitInterrupt) {
     let controller = ControllerClient::of_environment();
     let until = Instant::now() + TIMEOUT;
     let known = |job: &SlurmJobId| {
-        let said = controller.ask_once(&ControllerRequest::Job(*job), PAUSE);
-        matches!(said, Ok(ControllerReply::Job(_)))
+        let reply = controller.ask_once(&ControllerRequest::Job(*job), PAUSE);
+        matches!(reply, Ok(ControllerReply::Job(_)))
     };
     while !jobs.iter().all(known) {
         if Instant::now() >= until || stop.requested_exit().is_some() {

@@ -112,11 +112,11 @@ fn pill(verdict: ClaimVerdict) -> String {
 
 /// How figures came about, beside a text: only what that does not say itself; nothing if they were simply measured.
 fn mark(how: Option<String>, beside: &str) -> String {
-    let said = beside.to_lowercase();
+    let beside = beside.to_lowercase();
     let how = how.unwrap_or_default();
     let words: Vec<&str> = how
         .split(", ")
-        .filter(|w| !w.is_empty() && !said.contains(w))
+        .filter(|w| !w.is_empty() && !beside.contains(w))
         .collect();
     match words.is_empty() {
         true => String::new(),

@@ -9,7 +9,7 @@ use std::fmt::Write;
 pub fn text(results: &Results) -> String {
     let mut out = String::new();
     for experiment in &results.experiments {
-        one(&mut out, experiment);
+        write_experiment(&mut out, experiment);
     }
     let _ = writeln!(out, "{}; {}", results.counts(), results.took());
     out
@@ -45,7 +45,7 @@ fn claim(e: &Experiment, claim: &PaperClaim) -> String {
     )
 }
 
-fn one(out: &mut String, e: &Experiment) {
+fn write_experiment(out: &mut String, e: &Experiment) {
     let _ = writeln!(out, "{}: {} ({})", e.experiment, e.title, e.source);
     if let Some(why) = &e.not_run {
         let _ = writeln!(out, "  not run: {why}\n");

@@ -184,7 +184,7 @@ fn split(page: &mut String, s: &AttemptTimeShares) {
         return;
     }
     page.push_str("<span class=\"split\">");
-    let mut told = Vec::new();
+    let mut percents = Vec::new();
     for ((class, name), part) in PARTS.iter().zip(parts) {
         let share = percent(part.into(), whole);
         let _ = write!(
@@ -192,7 +192,11 @@ fn split(page: &mut String, s: &AttemptTimeShares) {
             "<i class=\"{class}\" style=\"width:{share:.1}%\" title=\"{name}: {}\"></i>",
             Elapsed(part)
         );
-        told.push(format!("{share:.0}"));
+        percents.push(format!("{share:.0}"));
     }
-    let _ = write!(page, "</span><small>{} %</small></td>", told.join(" · "));
+    let _ = write!(
+        page,
+        "</span><small>{} %</small></td>",
+        percents.join(" · ")
+    );
 }

@@ -19,8 +19,8 @@ pub(super) fn images(page: &mut String, summary: &Summary) {
     }
     let _ = writeln!(page, "<section id=\"images\"><h2>Images of processes</h2>");
     for step in with().take(super::steps::MAX_STEP_ROWS) {
-        let (name, said) = (escape(&step.name), escape(&step.images.to_string()));
-        let _ = writeln!(page, "<p>{name}: {said}</p>");
+        let (name, images) = (escape(&step.name), escape(&step.images.to_string()));
+        let _ = writeln!(page, "<p>{name}: {images}</p>");
     }
     let _ = writeln!(page, "</section>");
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use tarn_types::site::{Fate, ItemId, JobId, Span, SpanOf, Workload};
 use tarn_types::units::Time;
 
-/// Boxes of jobs with their phases that are drawn, and of what goes on beside them: a browser shows as many without
+/// Boxes of jobs with their phases that are drawn, and of what runs beside them: a browser shows as many without
 /// effort. Where there are more, none of that kind are; of jobs, the use of nodes tells.
 pub(super) const MAX_BOXES: usize = 20_000;
 /// Nodes that are drawn one by one.

@@ -19,7 +19,7 @@ struct TransferRateMeter(VecDeque<(Time, u64)>);
 impl TransferRateMeter {
     fn note(&mut self, at: Time, bytes: u64) {
         match self.0.back_mut() {
-            // The same look once more, or one from before (another process): it begins anew.
+            // The same look once more, or one from before (another process): it begins again.
             Some(last) if last.0 == at => last.1 = bytes,
             Some(last) if last.0 > at => self.0 = VecDeque::from([(at, bytes)]),
             _ => self.0.push_back((at, bytes)),
@@ -128,7 +128,7 @@ mod tests {
             meter.note(second * SECOND, 200);
         }
         assert_eq!((meter.rate(), meter.0.len()), (Some(0), 6));
-        // A run that goes on in another process, from an earlier time.
+        // A run that continues in another process, from an earlier time.
         meter.note(SECOND, 50);
         assert_eq!(meter.rate(), None);
     }

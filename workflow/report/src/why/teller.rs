@@ -171,7 +171,7 @@ impl<'a> ReasonRenderer<'a> {
     /// Whether an action's reason is the failure that was told just before.
     fn repeats_failure(&self, action: &Action) -> bool {
         matches!(&action.why, Reason::Failed { message } | Reason::GaveUp { message }
-            if self.failure.as_ref().is_some_and(|(_, told)| message.contains(told)))
+            if self.failure.as_ref().is_some_and(|(_, known)| message.contains(known)))
     }
 
     fn reason(&self, action: &Action) -> String {

@@ -1,6 +1,6 @@
 //! The same from and to an object store.
 
-use super::{appear, copied, destination, look, usage};
+use super::{appear, copied, destination, read_metadata, usage};
 use crate::data::delivered::{Delivered, deliver};
 use crate::error::{CliResult, ExitWith};
 use std::os::unix::fs::MetadataExt;
@@ -24,7 +24,7 @@ fn place(path: &Path) -> CliResult<Option<ObjectUrl>> {
 pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
     match (place(from)?, place(to)?) {
         (Some(from), None) => fetch(&from, &std::path::absolute(to).exit(Exit::Usage)?, replace),
-        (source, Some(to)) => put(from, source, to, replace),
+        (source, Some(to)) => upload(from, source, to, replace),
         (None, None) => Err(usage("neither place is in an object store".into())),
     }
 }
@@ -35,7 +35,7 @@ fn fetch(from: &ObjectUrl, to: &Path, replace: bool) -> CliResult {
     appear(Path::new(&from.to_string()), from.is_tree(), &to, replace)
 }
 
-/// Whose objects those of a copy are: the same user's same call on this machine goes on with what it has left, no other.
+/// Whose objects those of a copy are: the same user's same call on this machine continues with what it has left, no other.
 fn owner(root: &Path, inode: Option<(u64, u64)>) -> String {
     let user = rustix::process::getuid().as_raw();
     let host = tarn_node::machine::host_name();
@@ -44,7 +44,7 @@ fn owner(root: &Path, inode: Option<(u64, u64)>) -> String {
 }
 
 /// Into a store: a folder becomes the tree of that name, a file the object of that name, or of its own in that tree.
-fn put(from: &Path, source: Option<ObjectUrl>, to: ObjectUrl, replace: bool) -> CliResult {
+fn upload(from: &Path, source: Option<ObjectUrl>, to: ObjectUrl, replace: bool) -> CliResult {
     let (root, is_tree, name, inode) = match &source {
         Some(source) => (
             from.to_path_buf(),
@@ -54,8 +54,8 @@ fn put(from: &Path, source: Option<ObjectUrl>, to: ObjectUrl, replace: bool) -> 
         ),
         None => {
             let root = std::path::absolute(from).exit(Exit::Usage)?;
-            let about =
-                look(&root)?.ok_or_else(|| usage(format!("{} is not there", root.display())))?;
+            let about = read_metadata(&root)?
+                .ok_or_else(|| usage(format!("{} is not there", root.display())))?;
             if about.is_symlink() {
                 let text = format!(
                     "{} is a link, which can be no object: name what it leads to",

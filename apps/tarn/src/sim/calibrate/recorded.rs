@@ -36,7 +36,7 @@ pub(super) struct Ran<'a> {
 }
 
 /// How long an attempt held its cores.
-fn held(attempt: &Attempt) -> Nanos {
+fn time_held(attempt: &Attempt) -> Nanos {
     let end = attempt.ended.as_ref().map_or(attempt.started, |e| e.0);
     end.saturating_sub(attempt.started)
 }
@@ -82,7 +82,7 @@ impl<'a> Recorded<'a> {
         let last = instance.attempts.iter().rfind(good);
         for vain in instance.attempts.iter().filter(|a| Some(*a) != last) {
             self.in_vain.0 += 1;
-            self.in_vain.1 += held(vain);
+            self.in_vain.1 += time_held(vain);
         }
         let order = last.and_then(|a| Some((a, *orders.get(&(id, a.attempt))?)));
         let Some((attempt, order)) = order else {
@@ -98,7 +98,7 @@ impl<'a> Recorded<'a> {
         });
         let ran = Ran {
             order,
-            held: held(attempt),
+            held: time_held(attempt),
             usage: attempt.usage,
             made: made.collect(),
         };

@@ -20,7 +20,7 @@ const MAX_USES: usize = 32 << 20;
 const LIMIT_FACTOR: u64 = 2;
 const LEAST_LIMIT: Nanos = SECOND;
 
-/// Who reads something, in the order of the jobs, and how it lies over the nodes of each.
+/// The readers of something, in the order of the jobs, and how it is spread over the nodes of each.
 type JobReaders = Vec<(JobId, Spread)>;
 /// What moves as one: who made it, of which version it is, who reads it.
 type Same = (Option<JobId>, DataId, u32, JobReaders);
