@@ -100,8 +100,9 @@ fn version(library: &Path, mark: &str) -> CliResult<String> {
     let text = String::from_utf8_lossy(&bytes);
     let rest = text.find(mark).map_or("", |at| &text[at + mark.len()..]);
     let version: String = rest.chars().take_while(char::is_ascii_graphic).collect();
-    Ok(match version.is_empty() {
-        true => "an unknown version".to_owned(),
-        false => version,
+    Ok(if version.is_empty() {
+        "an unknown version".to_owned()
+    } else {
+        version
     })
 }

@@ -112,9 +112,10 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match obeyed(c) {
-            true => out.extend(c.escape_default()),
-            false => out.push(c),
+        if obeyed(c) {
+            out.extend(c.escape_default())
+        } else {
+            out.push(c)
         }
     }
     Cow::Owned(out)

@@ -34,9 +34,10 @@ pub fn machine_of(path: &Path) -> CliResult<Machine> {
 pub fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     let file = std::fs::File::open(path)?;
     // What is no regular file has no length that could be asked for, and may have no end.
-    let most = match file.metadata()?.is_file() {
-        true => MAX_FILE_BYTES,
-        false => MAX_PIPED_BYTES,
+    let most = if file.metadata()?.is_file() {
+        MAX_FILE_BYTES
+    } else {
+        MAX_PIPED_BYTES
     };
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
@@ -126,9 +127,10 @@ pub fn policies(text: &str) -> Result<Policies, PoliciesError> {
     for name in names {
         let policy: Policy = name.trim().parse()?;
         if let Some(before) = policies.iter().find(|p| p.same_as(&policy)) {
-            return Err(match before == &policy {
-                true => PoliciesError::Twice(policy),
-                false => PoliciesError::Same(*before, policy),
+            return Err(if before == &policy {
+                PoliciesError::Twice(policy)
+            } else {
+                PoliciesError::Same(*before, policy)
             });
         }
         policies.push(policy);

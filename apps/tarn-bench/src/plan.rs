@@ -105,9 +105,10 @@ fn simulate(machine: &Machine, workload: Workload) -> anyhow::Result<f64> {
 
 /// The name of a figure: jobs that take a part of a node have their own.
 fn named(name: String, shared: bool) -> String {
-    match shared {
-        true => format!("shared-{name}"),
-        false => name,
+    if shared {
+        format!("shared-{name}")
+    } else {
+        name
     }
 }
 
@@ -191,9 +192,10 @@ impl Timed {
 
 fn steps(args: &Args, shared: bool) -> anyhow::Result<Vec<BenchFigure>> {
     let machine = machine(args.nodes);
-    let run = match shared {
-        true => u64::from(args.nodes) * SHARE_A_NODE,
-        false => u64::from(args.nodes),
+    let run = if shared {
+        u64::from(args.nodes) * SHARE_A_NODE
+    } else {
+        u64::from(args.nodes)
     };
     let at_once = args.waiting * SUBMITTED_PERCENT / 100 + run;
     let shape = GeneratorSettings {

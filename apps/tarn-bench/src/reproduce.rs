@@ -109,9 +109,10 @@ pub(crate) fn run(json: bool, args: &Args) -> CliResult {
     if args.list {
         return list(json, &folder, &names, &signals);
     }
-    let chosen = match args.names.is_empty() {
-        true => names.clone(),
-        false => args.names.clone(),
+    let chosen = if args.names.is_empty() {
+        names.clone()
+    } else {
+        args.names.clone()
     };
     if let Some(unknown) = chosen.iter().find(|n| !names.contains(n)) {
         let message = format!(
@@ -194,16 +195,18 @@ fn render(json: bool, file: &Path, args: &Args) -> CliResult {
     let results = Results::parse(&text)
         .with_context(|| format!("cannot draw {}", file.display()))
         .exit(Exit::InvalidWorkflow)?;
-    let page = match args.markdown {
-        true => args.report.as_deref(),
-        false => Some(args.report.as_deref().unwrap_or(Path::new(PAGE))),
+    let page = if args.markdown {
+        args.report.as_deref()
+    } else {
+        Some(args.report.as_deref().unwrap_or(Path::new(PAGE)))
     };
     if let Some(page) = page {
         write_file(page, drawn(&results, page, file).as_bytes(), "--report")?;
     }
-    match args.markdown {
-        true => print::text(&evidence::markdown(&results))?,
-        false => print_results(json, args, &results)?,
+    if args.markdown {
+        print::text(&evidence::markdown(&results))?
+    } else {
+        print_results(json, args, &results)?
     }
     Ok(Exit::Success)
 }
@@ -340,9 +343,10 @@ fn run_experiment(
             });
         }
     };
-    let minutes = match args.quick {
-        true => about.minutes.quick,
-        false => about.minutes.full,
+    let minutes = if args.quick {
+        about.minutes.quick
+    } else {
+        about.minutes.full
     };
     let minutes = (minutes * TIMEOUT).clamp(1.0, MAX_MINUTES);
     let not_run = |NoResultReason(why): NoResultReason| Experiment {

@@ -177,9 +177,10 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
     let text: Cow<'_, str> = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match c.is_control() {
-            true => out.extend(c.escape_default()),
-            false => out.push(c),
+        if c.is_control() {
+            out.extend(c.escape_default())
+        } else {
+            out.push(c)
         }
     }
     out
@@ -189,9 +190,10 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
 fn none_here(run: &version_catalog::RunCheckpoints<'_>, is_readable: bool) -> String {
     use version_catalog::PrintableName;
     let name = run.printable();
-    match is_readable {
-        true => format!("`{name}` has not committed a checkpoint on this node yet"),
-        false => format!("no version of `{name}` on this node can be read"),
+    if is_readable {
+        format!("`{name}` has not committed a checkpoint on this node yet")
+    } else {
+        format!("no version of `{name}` on this node can be read")
     }
 }
 

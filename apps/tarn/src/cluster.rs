@@ -33,10 +33,11 @@ pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluste
         tiers: &tiers,
         external: external(args),
         state,
-        sockets: match args.oversubscribe {
+        sockets: if args.oversubscribe {
             // There are no cores of a step's own.
-            true => Vec::new(),
-            false => sockets(args.bind),
+            Vec::new()
+        } else {
+            sockets(args.bind)
         },
     };
     let found = machine::cluster(&found, &spec).map_err(|e| match e {

@@ -256,6 +256,7 @@ fn leave_out_gone(catalogue: &Catalogue, rows: &mut Vec<DatasetRow>) -> CliResul
         gone.retain(|r| {
             r.version == row.version && r.at == row.at && !r.kept && !r.path().exists()
         });
+        // Only shown, and another process may have changed the catalogue between the two queries.
         row.parts = row.parts.saturating_sub(gone.len() as u64);
         row.bytes = row.bytes.saturating_sub(gone.iter().map(|r| r.bytes).sum());
         row.stored = row

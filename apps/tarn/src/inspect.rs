@@ -82,9 +82,10 @@ fn nothing_decided((workflow, history): (&Workflow, &History), run: &str, what: 
     let text = format!("{run} has decided nothing about `{what}`");
     if let Some(step) = workflow.steps.iter().find(|s| s.name == what) {
         let waits = waits_for(workflow, history, step);
-        return match waits.is_empty() {
-            true => text,
-            false => format!("{text} yet: it needs {}", waits.join(", ")),
+        return if waits.is_empty() {
+            text
+        } else {
+            format!("{text} yet: it needs {}", waits.join(", "))
         };
     }
     let data = workflow.data.iter().position(|d| d.name == what);
@@ -94,12 +95,13 @@ fn nothing_decided((workflow, history): (&Workflow, &History), run: &str, what: 
     let makes = |s: &&Step| s.uses.iter().any(|u| u.data == data && u.makes.is_some());
     let makers = workflow.steps.iter().filter(makes);
     let hints: Vec<_> = makers.map(|s| format!("`tarn why {}`", s.name)).collect();
-    match hints.is_empty() {
-        true => format!("{text}: it was neither moved nor removed"),
-        false => format!(
+    if hints.is_empty() {
+        format!("{text}: it was neither moved nor removed")
+    } else {
+        format!(
             "{text}: it was neither moved nor removed, and is stored where it was made; {} shows why it was made there",
             hints.join(", ")
-        ),
+        )
     }
 }
 

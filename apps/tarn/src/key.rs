@@ -81,15 +81,16 @@ fn folders(globals: &Globals, states: &[PathBuf], drop: bool) -> CliResult<Vec<S
     }
     let folder = |path: &PathBuf| {
         let path = std::path::absolute(path).exit(Exit::Usage)?;
-        match path.is_dir() {
-            true => Ok(StateDir(path)),
-            false => Err(CliError::new(
+        if path.is_dir() {
+            Ok(StateDir(path))
+        } else {
+            Err(CliError::new(
                 Exit::NotFound,
                 format!(
                     "there is no state folder {}; nothing was changed",
                     path.display()
                 ),
-            )),
+            ))
         }
     };
     states.iter().map(folder).collect()

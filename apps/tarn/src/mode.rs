@@ -112,9 +112,10 @@ pub(crate) fn mode(globals: &Globals, command: &ModeCommand) -> CliResult {
         ModeCommand::Plan(args) => {
             let plan = tarn_memory_modes::plan(&ask::inventory(), &args.ask());
             print_plan(globals, &plan)?;
-            Ok(match plan.refusals.is_empty() {
-                true => Exit::Success,
-                false => Exit::WorkflowFailed,
+            Ok(if plan.refusals.is_empty() {
+                Exit::Success
+            } else {
+                Exit::WorkflowFailed
             })
         }
         ModeCommand::Set(args) => set(globals, args),
@@ -226,9 +227,10 @@ fn print_devices(inventory: &Inventory) -> CliResult<()> {
 }
 
 fn mode_source(inventory: &Inventory) -> &'static str {
-    match inventory.is_from_ipmctl() {
-        true => "ipmctl",
-        false => "the kernel",
+    if inventory.is_from_ipmctl() {
+        "ipmctl"
+    } else {
+        "the kernel"
     }
 }
 
@@ -248,9 +250,10 @@ fn print_plan(globals: &Globals, plan: &ModeChangePlan) -> CliResult<()> {
         out!("refused     {why}")?;
     }
     for lost in &plan.destroys {
-        let uses = match lost.uses.is_empty() {
-            true => "nobody uses it".to_owned(),
-            false => lost.uses.join(", "),
+        let uses = if lost.uses.is_empty() {
+            "nobody uses it".to_owned()
+        } else {
+            lost.uses.join(", ")
         };
         out!("destroys    {}, {}: {uses}", lost.name, Bytes(lost.bytes))?;
     }

@@ -58,10 +58,7 @@ impl TierRow {
             self.warmth.map(|w| w.sensor.as_str()),
         ];
         let by: Vec<&str> = by.into_iter().flatten().collect();
-        let by = match by.is_empty() {
-            true => none(),
-            false => by.join(", "),
-        };
+        let by = if by.is_empty() { none() } else { by.join(", ") };
         [watts.unwrap_or_else(none), warm.unwrap_or_else(none), by]
     }
 }
@@ -164,9 +161,10 @@ fn print_tiers(rows: &[TierRow], elsewhere: bool) -> CliResult<()> {
             watts,
             warm,
             by,
-            match elsewhere {
-                true => format!("  {}{}", r.root, r.exporter_label()),
-                false => String::new(),
+            if elsewhere {
+                format!("  {}{}", r.root, r.exporter_label())
+            } else {
+                String::new()
             }
         )?;
     }

@@ -89,8 +89,8 @@ fn ls(globals: &Globals, folder: &Path) -> CliResult {
         say!("no partitions are in {}", folder.display());
     }
     for info in &all {
-        match globals.json {
-            true => print::json(&PartitionRow {
+        if globals.json {
+            print::json(&PartitionRow {
                 schema: 1,
                 name: &info.name,
                 bytes: info.size,
@@ -98,8 +98,9 @@ fn ls(globals: &Globals, folder: &Path) -> CliResult {
                 owner: info.owner,
                 grants: &info.grants,
                 damaged: info.damaged.as_deref(),
-            })?,
-            false => line(info)?,
+            })?
+        } else {
+            line(info)?
         }
     }
     Ok(Exit::Success)

@@ -152,9 +152,10 @@ impl Watcher {
         let names: Vec<_> = empty
             .map(|o| format!("`{}`", start.workflow.dataset(o.data).name))
             .collect();
-        match names.is_empty() {
-            true => String::new(),
-            false => format!("; it wrote nothing to {}", names.join(", ")),
+        if names.is_empty() {
+            String::new()
+        } else {
+            format!("; it wrote nothing to {}", names.join(", "))
         }
     }
 

@@ -356,9 +356,10 @@ fn status(controller: &ControllerClient) -> CliResult {
 
 /// Whether what is in a store outlives a loss of power.
 fn lasts(is_persistent: bool) -> &'static str {
-    match is_persistent {
-        true => "persistent",
-        false => "volatile",
+    if is_persistent {
+        "persistent"
+    } else {
+        "volatile"
     }
 }
 

@@ -39,9 +39,10 @@ pub(crate) fn here(globals: &Globals) -> CliResult<StateDir> {
         return Ok(dir);
     }
     let of_environment = std::env::var_os("TARN_STATE");
-    let remedy = match of_environment.is_some() && of_environment.as_deref() == given {
-        true => "`$TARN_STATE` names it: unset that, or set it to the right one",
-        false => "go to the workflow's folder or name it with --state DIR",
+    let remedy = if of_environment.is_some() && of_environment.as_deref() == given {
+        "`$TARN_STATE` names it: unset that, or set it to the right one"
+    } else {
+        "go to the workflow's folder or name it with --state DIR"
     };
     let text = format!("there is no state folder {}; {remedy}", dir.0.display());
     Err(CliError::new(Exit::NotFound, text))

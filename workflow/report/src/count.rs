@@ -29,6 +29,13 @@ pub struct InstanceCounts {
     pub unexpanded_steps: u64,
 }
 
+impl InstanceCounts {
+    /// Those whose state is known, in whichever state.
+    fn instances(&self) -> u64 {
+        self.waiting + self.staging + self.running + self.committed + self.reused + self.failed
+    }
+}
+
 /// Those of each step.
 pub(crate) fn counts_of_steps(trace: &RunTrace) -> Vec<InstanceCounts> {
     let expected = (0..).map(StepId).zip(expected_instances(trace));
@@ -47,7 +54,9 @@ pub(crate) fn counts_of_steps(trace: &RunTrace) -> Vec<InstanceCounts> {
                 InstanceState::Failed => &mut counts.failed,
             } += 1;
         }
+        debug_assert_eq!(counts.instances(), known, "each instance is in one state");
         counts.unexpanded_steps = u64::from(expected.is_none());
+        // There may be more than are expected: a log may have more than its workflow says.
         counts.waiting += expected.unwrap_or(0).saturating_sub(known);
         // Nothing is on its way in a run that has ended: what has not run does not.
         if trace.history.outcome.is_some() {
@@ -91,9 +100,10 @@ pub(crate) fn counts(trace: &RunTrace) -> InstanceCounts {
 /// The steps whose number of instances is not known, after the counts of those whose number is. `may_come`: it may be known later.
 pub(crate) fn unexpanded_text(steps: u64, names: &[String], may_come: bool) -> String {
     let named = names.iter().map(|name| format!("`{name}`"));
-    let named = match names.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", some_of(named, steps)),
+    let named = if names.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", some_of(named, steps))
     };
     match (steps, may_come) {
         (0, _) => String::new(),

@@ -353,9 +353,10 @@ impl Results {
     /// How long all of it took, beside what is meant for a whole run.
     pub fn took(&self) -> String {
         let seconds: f64 = self.experiments.iter().map(|e| e.seconds).sum();
-        let (how, meant) = match self.quick {
-            true => ("with --quick", QUICK_MINUTES),
-            false => ("in full", FULL_MINUTES),
+        let (how, meant) = if self.quick {
+            ("with --quick", QUICK_MINUTES)
+        } else {
+            ("in full", FULL_MINUTES)
         };
         let number = self.experiments.len() as u64;
         format!(
@@ -379,9 +380,12 @@ impl Experiment {
 
     /// How figures came about, in words: of something of it that says so itself, or else of all of it. Nothing if they were simply measured.
     fn how(&self, own: Option<&BTreeSet<FigureMethod>>) -> Option<String> {
-        let emulated = || match self.emulated.is_empty() {
-            true => BTreeSet::new(),
-            false => BTreeSet::from([FigureMethod::Emulated]),
+        let emulated = || {
+            if self.emulated.is_empty() {
+                BTreeSet::new()
+            } else {
+                BTreeSet::from([FigureMethod::Emulated])
+            }
         };
         let how = own.or(self.how.as_ref()).cloned().unwrap_or_else(emulated);
         let words: Vec<&str> = how.into_iter().map(FigureMethod::words).collect();

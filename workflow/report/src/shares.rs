@@ -37,6 +37,11 @@ fn shares_of(usage: &Usage) -> AttemptTimeShares {
     let cores = cores_used(usage);
     let user = (usage.user / cores).min(usage.wall);
     let system = (usage.system / cores).min(usage.wall - user);
+    debug_assert!(
+        user.checked_add(system)
+            .is_some_and(|cpu| cpu <= usage.wall),
+        "the processors' time is a part of the wall time"
+    );
     AttemptTimeShares {
         user,
         system,

@@ -275,6 +275,7 @@ pub(crate) fn equation_5(usage: &Usage) -> Estimate {
         .saturating_add(usage.prepare)
         .saturating_add(usage.commit);
     let compute = (usage.user / cores_used(usage)).min(usage.wall);
+    assert!(compute <= whole, "computing is a part of the run time");
     Estimate {
         io_ns: whole - compute,
         compute_ns: compute,

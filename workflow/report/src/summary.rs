@@ -171,9 +171,10 @@ pub struct NotRescued {
 impl NotRescued {
     /// What became of it, in words.
     pub(crate) fn what(&self) -> &'static str {
-        match self.in_part {
-            true => "was rescued only in part",
-            false => "was not rescued",
+        if self.in_part {
+            "was rescued only in part"
+        } else {
+            "was not rescued"
         }
     }
 }

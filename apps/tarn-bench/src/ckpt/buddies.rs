@@ -84,9 +84,10 @@ pub(super) fn rank(does: &BuddyRankSpec) -> anyhow::Result<()> {
         }
     }
     let carried = program.stats().carried;
-    let (by_rma, by_stream) = match does.restarts {
-        true => (carried.fetched, carried.fetched_by_stream),
-        false => (carried.put, carried.put_by_stream),
+    let (by_rma, by_stream) = if does.restarts {
+        (carried.fetched, carried.fetched_by_stream)
+    } else {
+        (carried.put, carried.put_by_stream)
     };
     let went = match does.provider {
         Some(_) => (by_rma, by_stream),
@@ -122,12 +123,13 @@ pub(super) fn buddies(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
         }
     };
     let mut ways = vec![None];
-    match library().is_ok_and(|library| library.exists()) {
-        true => ways.extend([Some("tcp;ofi_rxm"), Some("shm")]),
-        false => crate::print::say!(
+    if library().is_ok_and(|library| library.exists()) {
+        ways.extend([Some("tcp;ofi_rxm"), Some("shm")])
+    } else {
+        crate::print::say!(
             "note: libfabric is left out: there is no {}",
             tarn_data_plane::LIBRARY
-        ),
+        )
     }
     let bytes = args.mib.min(MOST) * MIB;
     let mut all: Vec<BuddyRates> = ways.iter().map(|_| BuddyRates::default()).collect();

@@ -85,9 +85,10 @@ impl TransferBench {
         let manifest = Trees::new().digest(&from, &Control::default())?;
         // It is enough that the client wants it: so both can be measured in turns.
         let is_sealed = args.transport == Transport::Sealed;
-        let transport = match is_sealed {
-            true => &Transport::Tcp,
-            false => &args.transport,
+        let transport = if is_sealed {
+            &Transport::Tcp
+        } else {
+            &args.transport
         };
         let peer = PeerProcess::start(&from, args.rate, transport)?;
         let bytes = manifest.bytes();
@@ -244,9 +245,10 @@ impl TransferBench {
 
     /// Fetches the tree, at most `rate` bytes a second (0: no limit).
     pub(super) fn fetch(&self, rate: u64, control: &Control) -> anyhow::Result<()> {
-        let tree = match self.is_sealed {
-            true => self.peer.sealed_tree(),
-            false => self.peer.tree(),
+        let tree = if self.is_sealed {
+            self.peer.sealed_tree()
+        } else {
+            self.peer.tree()
         };
         self.fetch_from(tree, rate, control)
     }

@@ -107,9 +107,10 @@ fn size(text: &str) -> anyhow::Result<u64> {
 
 fn alignment(text: &str) -> anyhow::Result<u64> {
     let size = size(text)?;
-    match size.is_power_of_two() && size <= MIB {
-        true => Ok(size),
-        false => anyhow::bail!("an alignment is a power of two up to 1 MiB"),
+    if size.is_power_of_two() && size <= MIB {
+        Ok(size)
+    } else {
+        anyhow::bail!("an alignment is a power of two up to 1 MiB")
     }
 }
 
@@ -122,15 +123,16 @@ struct Spacing {
 
 impl Spacing {
     fn new(bytes: u64, align: u64) -> Self {
-        match align < 4096 {
-            true => Self {
+        if align < 4096 {
+            Self {
                 stride: bytes.next_multiple_of(2 * align),
                 shift: align,
-            },
-            false => Self {
+            }
+        } else {
+            Self {
                 stride: bytes.next_multiple_of(align),
                 shift: 0,
-            },
+            }
         }
     }
 
@@ -175,9 +177,10 @@ pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<Be
     let part = bytes / u64::from(args.threads) / MIB * MIB;
     ensure!(part > 0, "{bytes} bytes are not 1 MiB a thread");
     let depth = options.depth.unwrap_or(args.batch);
-    let level = match options.persistent {
-        true => Level::Persistent,
-        false => Level::Visible,
+    let level = if options.persistent {
+        Level::Persistent
+    } else {
+        Level::Visible
     };
     let phase = |op, order, mixed, bytes| DsaPhase {
         op,
@@ -323,6 +326,7 @@ impl<'a> PhaseWorker<'a> {
     /// Takes so many completions.
     fn take(&mut self, mut wanted: u64) -> anyhow::Result<()> {
         loop {
+            // There may be more of them than are wanted.
             wanted = wanted.saturating_sub(self.reap()?);
             if wanted == 0 {
                 return Ok(());

@@ -84,9 +84,12 @@ fn quoted(path: &Path) -> CliResult<String> {
 }
 
 fn read(text: &str, machine: &Machine, files: &FileReadCache) -> CliResult<Loaded> {
-    let bytes = |path: &Path| match path == Path::new(FILE) {
-        true => Ok(text.as_bytes().to_vec()),
-        false => files.read(path),
+    let bytes = |path: &Path| {
+        if path == Path::new(FILE) {
+            Ok(text.as_bytes().to_vec())
+        } else {
+            files.read(path)
+        }
     };
     read_workload(Path::new(FILE), machine, &ReadOptions::default(), &bytes)
         .map_err(|r| rejected(r, "workload"))

@@ -88,9 +88,10 @@ pub(super) fn machine(nodes: u32) -> Machine {
 
 /// The workload.
 pub(super) fn workload(machine: &Machine, shape: &GeneratorSettings) -> Workload {
-    let (largest, in_one) = match shape.shared {
-        true => (MOST_CORES.ilog2(), f64::from(CORES)),
-        false => ((machine.nodes() / LARGEST_PART).max(1).ilog2(), 1.0),
+    let (largest, in_one) = if shape.shared {
+        (MOST_CORES.ilog2(), f64::from(CORES))
+    } else {
+        ((machine.nodes() / LARGEST_PART).max(1).ilog2(), 1.0)
     };
     let mut made = WorkloadGenerator {
         random: Random::new(shape.seed),
@@ -103,9 +104,10 @@ pub(super) fn workload(machine: &Machine, shape: &GeneratorSettings) -> Workload
     let each_job = sizes * mean_run / (LOAD * f64::from(machine.nodes()) * in_one);
     let mut now = 0.0;
     while (made.workload.jobs.len() as u64) < shape.jobs {
-        let count = match made.random.unit() < FLOWS {
-            true => made.flow(seconds(now)),
-            false => made.ordinary(seconds(now)),
+        let count = if made.random.unit() < FLOWS {
+            made.flow(seconds(now))
+        } else {
+            made.ordinary(seconds(now))
         };
         if made.workload.jobs.len() as u64 >= shape.at_once {
             // Exponential: arrivals know nothing of each other.
@@ -204,10 +206,7 @@ impl WorkloadGenerator {
             item: *item,
             spread: Spread::Share,
         });
-        let (nodes, cores) = match self.shared {
-            true => (1, size),
-            false => (size, 0),
-        };
+        let (nodes, cores) = if self.shared { (1, size) } else { (size, 0) };
         let job = Job {
             flow,
             nodes,

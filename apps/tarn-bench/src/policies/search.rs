@@ -190,9 +190,10 @@ impl<'a> BenchWorkflow<'a> {
             if off(&shares) <= CLOSE {
                 break;
             }
-            match shares.of(of) > wanted {
-                true => slow = rate,
-                false => fast = rate,
+            if shares.of(of) > wanted {
+                slow = rate
+            } else {
+                fast = rate
             }
         }
         let none = || CliError::new(Exit::Internal, "no bandwidth was tried");
@@ -242,10 +243,7 @@ fn unavoidable(workload: &Workload) -> u64 {
         }
     }
     let items = workload.items.iter().zip(read);
-    let crossing = items.filter(|(i, read)| match i.item.outside {
-        true => *read,
-        false => i.item.keep,
-    });
+    let crossing = items.filter(|(i, read)| if i.item.outside { *read } else { i.item.keep });
     crossing.fold(0, |sum, (i, _)| sum.saturating_add(i.bytes))
 }
 

@@ -150,9 +150,10 @@ impl Child {
 
 fn ended(status: ExitStatus, output: Vec<u8>, last: String) -> ChildOutcome {
     if !status.success() {
-        let why = match last.is_empty() {
-            true => status.to_string(),
-            false => last,
+        let why = if last.is_empty() {
+            status.to_string()
+        } else {
+            last
         };
         return ChildOutcome::Failed(why);
     }

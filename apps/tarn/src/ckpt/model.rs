@@ -580,9 +580,10 @@ fn lasts(seconds: f64) -> String {
 
 /// As many digits as were published, or as many as tell it from 0.
 fn probability(p: f64) -> String {
-    match p > 0.0 && p < 1e-3 {
-        true => format!("{p:.3e}"),
-        false => format!("{p:.8}"),
+    if p > 0.0 && p < 1e-3 {
+        format!("{p:.3e}")
+    } else {
+        format!("{p:.8}")
     }
 }
 

@@ -32,9 +32,12 @@ pub(super) fn missing(there: &BTreeSet<u32>, all: u32) -> Option<String> {
 }
 
 fn text(runs: &[(u32, u32)]) -> String {
-    let one = |(first, last): &(u32, u32)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let one = |(first, last): &(u32, u32)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
     };
     let all: Vec<String> = runs.iter().map(one).collect();
     match runs {

@@ -58,9 +58,10 @@ pub(super) fn show(
         let staged = run.staged(held);
         for object in &version.manifest.objects {
             all_here &= object.pieces.iter().all(|piece| is_here(piece, &staged));
-            match globals.json {
-                true => print::json(&line(&run.text(), id, held, &staged, object))?,
-                false => out!(
+            if globals.json {
+                print::json(&line(&run.text(), id, held, &staged, object))?
+            } else {
+                out!(
                     "{rank:>6} {:<24} {:>12} {:>6} {:<28} {:>6}  {}",
                     printable(&object.key),
                     Bytes(object.size()),
@@ -68,7 +69,7 @@ pub(super) fn show(
                     shape(&object.shape),
                     object.pieces.len(),
                     places(object, &staged)
-                )?,
+                )?
             }
         }
     }

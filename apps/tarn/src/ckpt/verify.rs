@@ -166,18 +166,20 @@ pub(super) fn verify(
     if nowhere {
         say!("the staged data of some ranks {}", place.is_not_in_memory());
     }
-    Ok(match whole {
-        true => Exit::Success,
-        false => Exit::WorkflowFailed,
+    Ok(if whole {
+        Exit::Success
+    } else {
+        Exit::WorkflowFailed
     })
 }
 
 fn unreadable(globals: &Globals, run: &RunCheckpoints<'_>, why: &str) -> CliResult<()> {
-    match globals.json {
-        true => print::json(&serde_json::json!({
+    if globals.json {
+        print::json(&serde_json::json!({
             "schema": 1, "kind": "unreadable", "run": run.text(), "why": why,
-        })),
-        false => out!("unreadable: {}", printable(why.as_bytes())),
+        }))
+    } else {
+        out!("unreadable: {}", printable(why.as_bytes()))
     }
 }
 
@@ -290,9 +292,10 @@ impl RankVerification {
                     at: copy.map(|(what, path, _)| (what, path.to_path_buf(), at + begin)),
                     stands_in,
                 };
-                *last = match good {
-                    true => None,
-                    false => self.add(damage(), *last),
+                *last = if good {
+                    None
+                } else {
+                    self.add(damage(), *last)
                 };
             }
         }

@@ -107,9 +107,10 @@ fn appear(from: &Path, is_folder: bool, to: &Path, replace: bool) -> CliResult {
         }
         _ => {}
     }
-    let report = match is_folder {
-        true => tree(from, to, replace, None)?,
-        false => file(from, to, replace)?,
+    let report = if is_folder {
+        tree(from, to, replace, None)?
+    } else {
+        file(from, to, replace)?
     };
     copied(&report, to);
     Ok(Exit::Success)
@@ -155,13 +156,14 @@ fn file(from: &Path, to: &Path, replace: bool) -> CliResult<CopyReport> {
     mover.remove(&whole).exit(Exit::WorkflowFailed)?;
     let report = tree(from, &whole, false, Some(SINGLE))?;
     let made = whole.join(SINGLE);
-    let renamed = match replace {
-        true => rename(&made, to),
-        false => match renameat_with(CWD, &made, CWD, to, RenameFlags::NOREPLACE) {
+    let renamed = if replace {
+        rename(&made, to)
+    } else {
+        match renameat_with(CWD, &made, CWD, to, RenameFlags::NOREPLACE) {
             // NFS has no such rename; a second name is never given to what has one already either.
             Err(Errno::INVAL) => linkat(CWD, &made, CWD, to, AtFlags::empty()),
             renamed => renamed,
-        },
+        }
     };
     let removed = mover.remove(&whole);
     renamed.map_err(|e| {

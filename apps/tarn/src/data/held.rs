@@ -138,9 +138,12 @@ impl LockedVersion {
         // is cached: that may go at any time.
         let wall = wall();
         let is_usable = |at: &StoredAt| but.is_none() || matches!(at, StoredAt::Node { .. });
-        let comes_first = |r: &DatasetRow| match is_only_read {
-            true => r.is_kept(wall) && is_usable(&r.at),
-            false => !r.is_cached(),
+        let comes_first = |r: &DatasetRow| {
+            if is_only_read {
+                r.is_kept(wall) && is_usable(&r.at)
+            } else {
+                !r.is_cached()
+            }
         };
         if named.iter().any(|r| comes_first(r)) {
             named.retain(|r| comes_first(r));
@@ -149,9 +152,10 @@ impl LockedVersion {
             return Err(which.not_there(&known, &state));
         };
         let path = state.lock(&first.workflow);
-        let lock = match is_only_read {
-            true => RunLock::share(&path),
-            false => RunLock::take(&path),
+        let lock = if is_only_read {
+            RunLock::share(&path)
+        } else {
+            RunLock::take(&path)
         };
         let lock = lock.exit(Exit::Busy)?;
         // Once more: a run may have ended since.
@@ -395,9 +399,10 @@ impl LockedVersion {
 
     /// What is freed afterwards must be whole.
     fn to_copy(&self, run: Option<&str>, frees: bool) -> CliResult<CopiedParts> {
-        let (parts, lacks) = match frees {
-            true => (self.complete(run)?, None),
-            false => self.made(&self.rows, run)?,
+        let (parts, lacks) = if frees {
+            (self.complete(run)?, None)
+        } else {
+            self.made(&self.rows, run)?
         };
         Ok(CopiedParts { parts, lacks })
     }
@@ -477,9 +482,10 @@ impl LockedVersion {
 
     /// What is said beside a replica of an older version.
     pub(super) fn which_version(&self, row: &ReplicaRow) -> String {
-        match self.rows.first().is_some_and(|r| r.version > row.version) {
-            true => format!(" (version {})", row.version),
-            false => String::new(),
+        if self.rows.first().is_some_and(|r| r.version > row.version) {
+            format!(" (version {})", row.version)
+        } else {
+            String::new()
         }
     }
 
@@ -560,9 +566,10 @@ pub(crate) fn uncache<'a>(rows: impl Iterator<Item = &'a ReplicaRow>) -> CliResu
 }
 
 fn level(frees: bool) -> Verify {
-    match frees {
-        true => Verify::Readback,
-        false => Verify::Copy,
+    if frees {
+        Verify::Readback
+    } else {
+        Verify::Copy
     }
 }
 
@@ -607,9 +614,10 @@ fn freed(rows: &[ReplicaRow], bytes: u64) -> String {
         .filter(|d| is_object(d) || d.exists())
         .map(|d| d.display().to_string())
         .collect();
-    let stays = match there.is_empty() {
-        true => String::new(),
-        false => format!("; the copy in {} stays", there.join(", ")),
+    let stays = if there.is_empty() {
+        String::new()
+    } else {
+        format!("; the copy in {} stays", there.join(", "))
     };
     match theirs.first().filter(|_| ours.is_empty()) {
         Some(row) => format!("`{}` is not on any tier{stays}", row.dataset),

@@ -64,13 +64,15 @@ impl Missing {
             }
         }
         let named: Vec<String> = named.iter().map(|e| format!("`{name}/{e}`")).collect();
-        let is = match made.is_empty() && named.len() == 1 || named.is_empty() {
-            true => "is",
-            false => "are",
+        let is = if made.is_empty() && named.len() == 1 || named.is_empty() {
+            "is"
+        } else {
+            "are"
         };
-        let of = match made.is_empty() {
-            true => "",
-            false => "the output of ",
+        let of = if made.is_empty() {
+            ""
+        } else {
+            "the output of "
         };
         let all = [made, named].concat();
         let all = (!all.is_empty()).then(|| sentence_of(&all, NAMED));

@@ -113,9 +113,10 @@ pub(super) fn put(globals: &Globals, args: &DataPutArgs) -> CliResult {
         ));
     }
     let info = draft.publish(&args.about).map_err(failed)?;
-    match globals.json {
-        true => json(&info, None)?,
-        false => out!("{key} {}", info.number)?,
+    if globals.json {
+        json(&info, None)?
+    } else {
+        out!("{key} {}", info.number)?
     }
     Ok(Exit::Success)
 }
@@ -179,9 +180,10 @@ fn show(globals: &Globals, all: &[ObjectInfo]) -> CliResult {
     }
     out!("{:<32} {:>7} {:>12}  about", "object", "version", "size")?;
     for info in all {
-        let size = match info.damaged {
-            true => "damaged".to_owned(),
-            false => Bytes(info.bytes).to_string(),
+        let size = if info.damaged {
+            "damaged".to_owned()
+        } else {
+            Bytes(info.bytes).to_string()
         };
         out!(
             "{:<32} {:>7} {size:>12}  {}",

@@ -38,12 +38,12 @@ pub(super) fn put(globals: &Globals, args: &DataPutArgs) -> CliResult {
         keep,
         ..
     } = args;
-    let source = match is_object(path) {
-        true => path.to_path_buf(),
-        false => path
-            .canonicalize()
+    let source = if is_object(path) {
+        path.to_path_buf()
+    } else {
+        path.canonicalize()
             .with_context(|| format!("cannot read {}", path.display()))
-            .exit(Exit::NotFound)?,
+            .exit(Exit::NotFound)?
     };
     let folder = std::env::current_dir().exit(Exit::State)?;
     let parsed = as_workflow(&source, name, keep, &folder)?;

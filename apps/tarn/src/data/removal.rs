@@ -54,6 +54,10 @@ pub(super) fn remove_replicas(
 
 /// Removes the bytes of replicas that are not recorded any more; how many these were.
 fn erase(catalogue: &Catalogue, ours: &[&ReplicaRow], mover: &dyn Mover) -> CliResult<u64> {
+    debug_assert!(
+        ours.iter().all(|r| is_here(&r.at)),
+        "only what this machine sees is erased by it"
+    );
     let mut freed: BTreeMap<(&Path, &str), u64> = BTreeMap::new();
     let mut sum = 0;
     for r in ours {

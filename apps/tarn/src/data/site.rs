@@ -186,9 +186,10 @@ pub(super) fn show(globals: &Globals, dataset: &NamedDataset) -> CliResult {
     }
     let now = now();
     for info in &all {
-        let nodes = match info.nodes.is_empty() {
-            true => String::new(),
-            false => format!(", on {}", places(info, ", ")),
+        let nodes = if info.nodes.is_empty() {
+            String::new()
+        } else {
+            format!(", on {}", places(info, ", "))
         };
         let size = Bytes(info.bytes);
         out!(
@@ -306,9 +307,10 @@ fn show_replica(globals: &Globals, dataset: &NamedDataset, replica: &ReplicaInfo
             "why": replica.why,
         }));
     }
-    let why = match replica.why.is_empty() {
-        true => String::new(),
-        false => format!(": {}", replica.why),
+    let why = if replica.why.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", replica.why)
     };
     out!(
         "{state:<10} {place:<16} {:>12}  version {}, part {}{why}",

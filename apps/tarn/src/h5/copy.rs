@@ -112,9 +112,10 @@ fn is_hdf5(file: &File, size: u64) -> bool {
 }
 
 fn print_copied(globals: &Globals, to: &Path, size: u64) -> CliResult {
-    match globals.json {
-        true => print::json(&serde_json::json!({"schema": 1, "to": to, "bytes": size}))?,
-        false => out!("{}: {}", to.display(), Bytes(size))?,
+    if globals.json {
+        print::json(&serde_json::json!({"schema": 1, "to": to, "bytes": size}))?
+    } else {
+        out!("{}: {}", to.display(), Bytes(size))?
     }
     Ok(Exit::Success)
 }

@@ -117,9 +117,10 @@ fn configuration(args: &H5ExecArgs) -> CliResult<String> {
 pub(super) fn meant(name: &Path) -> PathBuf {
     let first = name.components().next();
     let of_node = first.is_some_and(|first| first.as_os_str().as_encoded_bytes().contains(&b':'));
-    match is_path(name) || of_node || env::var_os(tarn_client::SOCKET).is_some() {
-        true => name.to_owned(),
-        false => Path::new(".").join(name),
+    if is_path(name) || of_node || env::var_os(tarn_client::SOCKET).is_some() {
+        name.to_owned()
+    } else {
+        Path::new(".").join(name)
     }
 }
 

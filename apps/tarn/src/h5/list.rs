@@ -124,9 +124,10 @@ pub(super) fn wait(
         let before = *seen.get_or_insert(now.unwrap_or(0));
         match now {
             Some(now) if now > before => {
-                match globals.json {
-                    true => print::json(&json!({"schema": 1, "changes": now}))?,
-                    false => out!("{now}")?,
+                if globals.json {
+                    print::json(&json!({"schema": 1, "changes": now}))?
+                } else {
+                    out!("{now}")?
                 }
                 return Ok(Exit::Success);
             }

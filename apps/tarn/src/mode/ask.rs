@@ -65,9 +65,12 @@ fn question<T>(
     } else {
         &output.out
     };
-    meaning(text).map_err(|e| match output.success {
-        true => failed(e),
-        false => failed(format!("{e}: {}", output.complaint())),
+    meaning(text).map_err(|e| {
+        if output.success {
+            failed(e)
+        } else {
+            failed(format!("{e}: {}", output.complaint()))
+        }
     })
 }
 

@@ -151,9 +151,10 @@ impl PlannedEntries<'_> {
                 _ => format!("{step}.{at}"),
             };
             // What matches as it is, is called so.
-            let name = match pattern.matches(&word) {
-                true => word,
-                false => pattern.as_str().replacen('*', &word, 1).replace('*', ""),
+            let name = if pattern.matches(&word) {
+                word
+            } else {
+                pattern.as_str().replacen('*', &word, 1).replace('*', "")
             };
             of.insert(name, at);
         }

@@ -161,9 +161,10 @@ impl ConnectedAllocation {
     ) -> CliResult<Self> {
         let margin = Duration::from_secs(purpose.margin);
         let end = end_of(&allocation, margin)?;
-        let tiers = match args.tiers.is_empty() {
-            true => Vec::new(),
-            false => cluster::tiers(args)?,
+        let tiers = if args.tiers.is_empty() {
+            Vec::new()
+        } else {
+            cluster::tiers(args)?
         };
         let began = Instant::now();
         refuse_sealed_borrowing(args)?;
@@ -175,6 +176,11 @@ impl ConnectedAllocation {
         });
         let (fleet, links, data) = Fleet::start(&allocation, &args.transport, purpose.log, borrow)?;
         let mut cluster = measure(&links, &specs, args, purpose)?;
+        debug_assert_eq!(
+            cluster.nodes.len(),
+            links.len(),
+            "one node for each session"
+        );
         let between = tarn_cluster::measure_links(&links, &mut cluster, folder);
         let attached = match args.without_tier {
             WithoutTier::StandIn => Vec::new(),
@@ -447,22 +453,25 @@ fn machine_args(begun: &Start) -> MachineArgs {
             .peer
             .emulated
             .then_some(begun.cluster.peer.write),
-        without_tier: match nodes
+        without_tier: if nodes
             .iter()
             .flat_map(|n| &n.tiers)
             .any(|t| t.lender.is_some())
         {
-            true => WithoutTier::Borrow,
-            false => WithoutTier::StandIn,
+            WithoutTier::Borrow
+        } else {
+            WithoutTier::StandIn
         },
         isolation: IsolationArg::Auto,
-        transport: match begun.sealed {
-            true => Transport::Sealed,
-            false => Transport::Tcp,
+        transport: if begun.sealed {
+            Transport::Sealed
+        } else {
+            Transport::Tcp
         },
-        bind: match begun.cluster.hosts.iter().any(|h| !h.sockets.is_empty()) {
-            true => BindArg::Socket,
-            false => BindArg::None,
+        bind: if begun.cluster.hosts.iter().any(|h| !h.sockets.is_empty()) {
+            BindArg::Socket
+        } else {
+            BindArg::None
         },
     }
 }

@@ -114,9 +114,10 @@ impl StepChanges {
         for step in &w.steps {
             let before = begun.workflow.steps.iter().find(|s| s.name == step.name);
             let Some(before) = before else { continue };
-            let mut all = match before.code == step.code {
-                true => Vec::new(),
-                false => of_code((&begun.workflow, before, &then), (w, step, files)),
+            let mut all = if before.code == step.code {
+                Vec::new()
+            } else {
+                of_code((&begun.workflow, before, &then), (w, step, files))
             };
             all.extend(of_sources(w, step, looks));
             all.extend(of_others((&begun, others), w, step));

@@ -37,9 +37,10 @@ pub(crate) fn read_watched(path: &Path) -> Option<Vec<u8>> {
     while let Some(folder) = left.pop() {
         for entry in std::fs::read_dir(&folder).ok()? {
             let entry = entry.ok()?;
-            match entry.file_type().ok()?.is_dir() {
-                true => left.push(entry.path()),
-                false => files.push(entry.path()),
+            if entry.file_type().ok()?.is_dir() {
+                left.push(entry.path())
+            } else {
+                files.push(entry.path())
             }
         }
         if files.len() > MAX_WATCHED {

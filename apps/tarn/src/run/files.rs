@@ -69,13 +69,15 @@ impl RunFiles {
     /// What counts of a file as it is now. Of a script that is the workflow, what it says to Slurm and to tarn counts by itself.
     pub(crate) fn read_now(&self, path: &Path) -> Option<Vec<u8>> {
         let is_watched = || self.watched.values().flatten().any(|w| w == path);
-        let bytes = match path.is_dir() && is_watched() {
-            true => return read_watched(path),
-            false => read_script(path)?,
+        let bytes = if path.is_dir() && is_watched() {
+            return read_watched(path);
+        } else {
+            read_script(path)?
         };
-        Some(match self.is_submitted(path) {
-            true => tarn_spec::without_directives(&bytes),
-            false => bytes,
+        Some(if self.is_submitted(path) {
+            tarn_spec::without_directives(&bytes)
+        } else {
+            bytes
         })
     }
 

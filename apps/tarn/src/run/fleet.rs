@@ -139,6 +139,11 @@ impl Fleet {
                 links.push(linked.map_err(|why| self.unreachable(*node, &why))?);
             }
         }
+        assert_eq!(
+            links.len(),
+            self.started.len(),
+            "one session with each node"
+        );
         Ok(links)
     }
 
@@ -146,9 +151,10 @@ impl Fleet {
         let name = self.started.get(node.at()).map_or("?", |s| &s.node);
         let slurm = self.slurm.lock().unwrap_or_else(PoisonError::into_inner);
         let messages = slurm.stderr_tail();
-        let messages = match messages.is_empty() {
-            true => String::new(),
-            false => format!("; messages of the nodes:\n{messages}"),
+        let messages = if messages.is_empty() {
+            String::new()
+        } else {
+            format!("; messages of the nodes:\n{messages}")
         };
         CliError::new(
             Exit::State,

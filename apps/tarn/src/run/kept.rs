@@ -373,8 +373,9 @@ fn forget<'a>(
         change: ChangeKind::Removed,
     };
     let changes: Vec<_> = rows.map(change).collect();
-    match changes.is_empty() {
-        true => Ok(()),
-        false => catalogue.record(&changes).exit(Exit::State),
+    if changes.is_empty() {
+        Ok(())
+    } else {
+        catalogue.record(&changes).exit(Exit::State)
     }
 }

@@ -111,9 +111,10 @@ fn time_to_save(history: &History) -> Nanos {
             (seen, took) = (seen.saturating_add(bytes), took.saturating_add(t));
         }
     }
-    let rate = match seen >= SAMPLE && took > 0 {
-        true => u128::from(seen) * u128::from(SECOND) / u128::from(took),
-        false => u128::from(start.cluster.external.write),
+    let rate = if seen >= SAMPLE && took > 0 {
+        u128::from(seen) * u128::from(SECOND) / u128::from(took)
+    } else {
+        u128::from(start.cluster.external.write)
     };
     let nanos = (u128::from(bytes) * u128::from(SECOND)).checked_div(rate);
     nanos.map_or(0, |n| u64::try_from(n).unwrap_or(u64::MAX))

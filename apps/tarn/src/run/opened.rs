@@ -102,7 +102,8 @@ impl FolderWatcher {
         if !opened.is_empty() {
             for step in self.running.iter().map(|id| id.step) {
                 let seen = self.seen.entry(w.step(step).name.clone()).or_default();
-                let left = MAX_FILES.saturating_sub(seen.len());
+                assert!(seen.len() <= MAX_FILES, "no more files than that are noted");
+                let left = MAX_FILES - seen.len();
                 seen.extend(opened.iter().take(left).cloned());
             }
         }

@@ -185,6 +185,7 @@ pub(crate) fn set_aside(cluster: &mut Cluster, data: &mut [PriorData]) {
             if let Some(tier) = tier_mut(cluster, spot).filter(|_| is_new) {
                 let theirs = tarn_node::held_of(&tier.root, &prior.workspace);
                 let theirs = theirs.min(tier.capacity);
+                // Not below zero: it is at most the capacity.
                 tier.capacity -= theirs;
                 prior.set_aside.push((spot, theirs));
             }
@@ -199,6 +200,7 @@ pub(crate) fn full_tiers(begun: &Start) -> Cluster {
     let kept = begun.set_aside.iter().flatten();
     for (spot, bytes) in of_others.chain(kept) {
         if let Some(tier) = tier_mut(&mut cluster, *spot) {
+            // It was taken off this capacity; a damaged log may say anything.
             tier.capacity = tier.capacity.saturating_add(*bytes);
         }
     }

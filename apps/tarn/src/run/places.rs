@@ -63,16 +63,17 @@ fn sources_exist(workflow: &Workflow, mover: &dyn Mover) -> CliResult<()> {
         let Some(source) = &dataset.source else {
             continue;
         };
-        let there = match is_object(source) {
-            true => mover.may_fetch(source, &Control::default()).map_err(
+        let there = if is_object(source) {
+            mover.may_fetch(source, &Control::default()).map_err(
                 |MoverError { failure: f, .. }| {
                     format!(
                         "the source of dataset `{}` cannot be used: {}",
                         dataset.name, f.message
                     )
                 },
-            ),
-            false => tarn_node::check_source(&dataset.name, source).map_err(|e| e.message),
+            )
+        } else {
+            tarn_node::check_source(&dataset.name, source).map_err(|e| e.message)
         };
         there.map_err(|why| CliError::new(Exit::InvalidWorkflow, why))?;
     }

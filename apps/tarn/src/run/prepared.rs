@@ -107,6 +107,10 @@ impl PreparedRun {
             _lock,
             _others,
         } = self;
+        debug_assert!(
+            matches!(first, Event::Started(_) | Event::Resumed { .. }),
+            "a run begins, or is resumed"
+        );
         if let Some(banner) = emulation(&start.cluster) {
             say!("{banner}");
         }

@@ -36,9 +36,10 @@ pub(crate) fn notes(state: &StateDir, start: &Start, history: &History) -> Vec<S
     let note = |(id, d, parts): (DataId, &tarn_types::workflow::Dataset, Vec<&PartInfo>)| {
         let (name, version) = (&d.name, w.last_version(id));
         let step = w.producer(id, version)?;
-        let all = match parts.len() == history.parts_of(id, version).count() {
-            true => "",
-            false => "all of ",
+        let all = if parts.len() == history.parts_of(id, version).count() {
+            ""
+        } else {
+            "all of "
         };
         Some(format!(
             "[data.{name}] has `keep`, but no node holds {all}`{name}` any more. `tarn run` does not make it again, because nothing that \

@@ -40,9 +40,10 @@ pub(super) fn warn_unset_variables(w: &Workflow, files: &RunFiles) {
             if !noted.insert((found.name.clone(), found.place.clone())) {
                 continue;
             }
-            match noted.len() > MAX_NOTED {
-                true => left += 1,
-                false => print_unset_variable(&step.name, &found),
+            if noted.len() > MAX_NOTED {
+                left += 1
+            } else {
+                print_unset_variable(&step.name, &found)
             }
         }
     }

@@ -152,22 +152,23 @@ impl<'a> Replayed<'a> {
             return Ok(Exit::Success);
         };
         let seq = difference.seq;
-        let error = match others.is_empty() {
-            true => CliError::new(
+        let error = if others.is_empty() {
+            CliError::new(
                 Exit::Internal,
                 format!(
                     "the engine decides otherwise than in {} from record {seq} on, although it is of the same version: an error of \
                      tarn; report it with the log",
                     self.run
                 ),
-            ),
-            false => CliError::new(
+            )
+        } else {
+            CliError::new(
                 Exit::WorkflowFailed,
                 format!(
                     "this engine decides otherwise than in {} from record {seq} on; replay the log with the tarn that wrote it",
                     self.run
                 ),
-            ),
+            )
         };
         Err(error)
     }

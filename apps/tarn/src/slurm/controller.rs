@@ -94,15 +94,16 @@ impl ControllerClient {
     pub(crate) fn of_environment() -> Self {
         let text = std::env::var("TARN_CONTROLLER").unwrap_or_default();
         let places = places(&text);
-        match places.is_empty() {
-            true => Self {
+        if places.is_empty() {
+            Self {
                 places: vec![ControllerAddress::Here(SOCKET.into())],
                 is_beside_slurms: true,
-            },
-            false => Self {
+            }
+        } else {
+            Self {
                 places,
                 is_beside_slurms: false,
-            },
+            }
         }
     }
 
@@ -165,9 +166,10 @@ impl ControllerClient {
             .iter()
             .map(ControllerAddress::to_string)
             .collect();
-        let beside = match self.is_beside_slurms {
-            true => ", nor beside slurmctld",
-            false => "",
+        let beside = if self.is_beside_slurms {
+            ", nor beside slurmctld"
+        } else {
+            ""
         };
         let text = format!(
             "tarn's controller does not answer at {}{beside}: {why}; is `tarnd --controller` running there? ($TARN_CONTROLLER: its socket, or its host)",
@@ -184,9 +186,10 @@ impl ControllerClient {
         }
         // Its socket may be left of one that has ended: a backup answers on another host.
         let others = slurms();
-        match others.is_empty() {
-            true => reply,
-            false => first_of(&others, ask, timeout),
+        if others.is_empty() {
+            reply
+        } else {
+            first_of(&others, ask, timeout)
         }
     }
 }

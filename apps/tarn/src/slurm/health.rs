@@ -97,16 +97,17 @@ pub(crate) fn of_controller() -> Vec<CheckFinding> {
             let (up, down) = (names(true), names(false));
             all.push(finding("controller", true, "it answers on this host"));
             let (count, of) = (up.len(), nodes.len());
-            all.push(match down.is_empty() && count > 0 {
-                true => finding("nodes", true, format!("all {of} take orders")),
-                false => finding(
+            all.push(if down.is_empty() && count > 0 {
+                finding("nodes", true, format!("all {of} take orders"))
+            } else {
+                finding(
                     "nodes",
                     false,
                     format!(
                         "{count} of {of} take orders; not {}: is `tarnd --site` running there?",
                         down.join(", ")
                     ),
-                ),
+                )
             });
         }
         Ok(other) => all.push(finding(

@@ -427,9 +427,10 @@ fn check(globals: &Globals, args: &InstallArgs, plan: &InstallPlan) -> CliResult
         });
     }
     for path in [args.plugin()?, args.program()?].map(|path| args.below(&path)) {
-        findings.push(match path.exists() {
-            true => finding("file", true, path.display().to_string()),
-            false => finding("file", false, format!("{} is not there", path.display())),
+        findings.push(if path.exists() {
+            finding("file", true, path.display().to_string())
+        } else {
+            finding("file", false, format!("{} is not there", path.display()))
         });
     }
     if args.root == Path::new("/") {
@@ -448,12 +449,13 @@ fn check(globals: &Globals, args: &InstallArgs, plan: &InstallPlan) -> CliResult
     for left in &plan.left {
         say!("left to you: {left}");
     }
-    match findings.iter().all(|f| f.there) {
-        true => Ok(Exit::Success),
-        false => Err(CliError::new(
+    if findings.iter().all(|f| f.there) {
+        Ok(Exit::Success)
+    } else {
+        Err(CliError::new(
             Exit::State,
             "not all is as it should be: see the lines with `no`",
-        )),
+        ))
     }
 }
 

@@ -92,9 +92,10 @@ pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
         return Err(why);
     }
     for (job, script) in jobs.iter().zip(&scripts) {
-        match globals.json {
-            true => print::json(&serde_json::json!({"job": job, "step": script.to_string()}))?,
-            false => out!("{job} {script}")?,
+        if globals.json {
+            print::json(&serde_json::json!({"job": job, "step": script.to_string()}))?
+        } else {
+            out!("{job} {script}")?
         }
     }
     let is_alone = matches!(scripts[..], [BatchScript::File(_)]);
@@ -290,9 +291,10 @@ fn by_pipe(mut command: Command, text: &str) -> io::Result<Output> {
 fn cancel(jobs: &[SlurmJobId], known: &SubmissionFilter, before: &QueuedJobs) {
     let words: Vec<String> = jobs.iter().map(SlurmJobId::to_string).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let cancelled = match words.is_empty() {
-        true => Ok(String::new()),
-        false => ask("scancel", &words),
+    let cancelled = if words.is_empty() {
+        Ok(String::new())
+    } else {
+        ask("scancel", &words)
     };
     let mut left: Vec<SlurmJobId> = match (known.queued(), &cancelled) {
         (Ok(queue), _) => queue.into_keys().collect(),

@@ -118,9 +118,10 @@ fn mark(how: Option<String>, beside: &str) -> String {
         .split(", ")
         .filter(|w| !w.is_empty() && !beside.contains(w))
         .collect();
-    match words.is_empty() {
-        true => String::new(),
-        false => format!(" <span class=\"how\">{}</span>", escape(&words.join(", "))),
+    if words.is_empty() {
+        String::new()
+    } else {
+        format!(" <span class=\"how\">{}</span>", escape(&words.join(", ")))
     }
 }
 
@@ -328,15 +329,16 @@ fn data(plot: &Plot) -> String {
         label => label.to_owned(),
     };
     let is_gantt = plot.kind == ChartKind::Gantt;
-    let head = match is_gantt {
-        true => ["job", "node", "from", "to", ""].map(str::to_owned),
-        false => [
+    let head = if is_gantt {
+        ["job", "node", "from", "to", ""].map(str::to_owned)
+    } else {
+        [
             "series".into(),
             name(&plot.x.label, "of"),
             name(&plot.y.label, "value"),
             "least".into(),
             "greatest".into(),
-        ],
+        ]
     };
     let mut rows = Vec::new();
     for series in &plot.series {
@@ -346,10 +348,7 @@ fn data(plot: &Plot) -> String {
                 PointPosition::Name(name) => escape(name),
             };
             let mut row = vec![escape(&series.name), at];
-            let number = |n: &f64| match is_gantt {
-                true => short(*n),
-                false => measured(*n),
-            };
+            let number = |n: &f64| if is_gantt { short(*n) } else { measured(*n) };
             row.extend(point.numbers.iter().map(number));
             rows.push(row);
         }

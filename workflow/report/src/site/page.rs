@@ -149,9 +149,10 @@ fn gantt(page: &mut String, charts: &[&Chart]) {
         let _ = writeln!(
             page,
             "<h3>{name}{}</h3>\n<div id=\"chart-{n}\" class=\"chart\"></div>",
-            match chart.has_boxes() {
-                true => " <a href=\"#jobs-list\">its jobs as a list</a>",
-                false => "",
+            if chart.has_boxes() {
+                " <a href=\"#jobs-list\">its jobs as a list</a>"
+            } else {
+                ""
             }
         );
     }
@@ -178,9 +179,10 @@ fn figures(page: &mut String, runs: &[SiteSummary]) {
         .into_iter()
         .map(|(label, cells)| {
             let name = escape(label.trim_start());
-            let name = match label.starts_with(' ') {
-                true => format!("<span class=\"of\">{name}</span>"),
-                false => name,
+            let name = if label.starts_with(' ') {
+                format!("<span class=\"of\">{name}</span>")
+            } else {
+                name
             };
             let cells = cells.iter().map(|cell| escape(cell));
             std::iter::once(name).chain(cells).collect()

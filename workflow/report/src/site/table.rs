@@ -110,9 +110,12 @@ fn flow_rows(runs: &[SiteSummary]) -> Vec<PolicyRow> {
 fn job_rows(runs: &[SiteSummary]) -> Vec<PolicyRow> {
     let mut rows = Vec::new();
     for (kind, ordinary) in [("ordinary jobs", true), ("workflow jobs", false)] {
-        let of = |s: &SiteSummary| match ordinary {
-            true => s.ordinary_jobs.clone(),
-            false => s.workflow_jobs.clone(),
+        let of = |s: &SiteSummary| {
+            if ordinary {
+                s.ordinary_jobs.clone()
+            } else {
+                s.workflow_jobs.clone()
+            }
         };
         let all: Vec<_> = runs.iter().map(of).collect();
         if all.iter().all(|j| j.done + j.not_done == 0) {

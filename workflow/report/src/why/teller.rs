@@ -337,9 +337,10 @@ impl<'a> ReasonRenderer<'a> {
         let names = self.names;
         let mut from: Vec<String> = t.parts.iter().map(|p| names.place(&p.from)).collect();
         from.dedup();
-        let from = match from.is_empty() {
-            true => "nowhere".to_string(),
-            false => tarn_types::text::first_of(&from, 1),
+        let from = if from.is_empty() {
+            "nowhere".to_string()
+        } else {
+            tarn_types::text::first_of(&from, 1)
         };
         let expected = self
             .trace

@@ -87,6 +87,10 @@ fn parts_gone(
     (all, gone): (usize, usize),
     named: Option<String>,
 ) -> IncompleteVersion {
+    assert!(
+        0 < gone && gone <= all,
+        "a version that had been made is incomplete by parts that are gone: {gone} of {all}"
+    );
     let are = if gone == 1 { "is" } else { "are" };
     let those = if gone == 1 { "that" } else { "those" };
     let named = named.map_or(String::new(), |named| format!(", {those} of {named}"));

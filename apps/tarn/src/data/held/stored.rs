@@ -90,9 +90,10 @@ impl LockedVersion {
                 });
             }
         }
-        match all.is_empty() {
-            true => refused(Exit::NotFound, "has no parts"),
-            false => Ok(all),
+        if all.is_empty() {
+            refused(Exit::NotFound, "has no parts")
+        } else {
+            Ok(all)
         }
     }
 }
