@@ -16,7 +16,6 @@ use crate::steps::{InstanceProgress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::{add, sub};
 use tarn_types::action::{Action, AttemptSpec, Do, Subject};
-use tarn_types::energy;
 use tarn_types::event::{AttemptOutcome, Event, FailureKind, Imaged, PriorData, Start, Usage};
 use tarn_types::id::{DataId, InstanceId};
 use tarn_types::part::{PartInfo, PartRef, Place};
