@@ -1,11 +1,12 @@
 //! The end that asks: `tarn run`.
 
+use crate::frame_queue::{FrameQueue, FrameQueueError};
 use crate::frames::{
     Frame, MAX_FRAME, SessionFragmentBuffer, SessionHello, SessionMessageKind, frames,
 };
 use crate::{
-    ControlError, QUEUE, RunKeys, SessionTimeouts, TOLD_AHEAD, TOLD_AHEAD_BYTES, UNHEARD, VERSION,
-    lock, start, write_all,
+    ControlError, RunKeys, SessionTimeouts, TOLD_AHEAD, TOLD_AHEAD_BYTES, UNHEARD, VERSION, lock,
+    start, write_all,
 };
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -50,6 +51,7 @@ impl SessionSendWindow {
 
 struct ClientSessionState {
     waiting: PendingSessionReplies,
+    outgoing: FrameQueue,
     ahead: Mutex<SessionSendWindow>,
     /// Something was heard, or the session is over.
     heard: Condvar,
@@ -65,6 +67,7 @@ impl ClientSessionState {
         let _ = self.over.set(why);
         // Threads that read, write, or wait to write, return; the node hears of it by the end of what is sent.
         let _ = self.socket.shutdown(Shutdown::Both);
+        self.outgoing.close();
         self.waiting().clear();
         // Locked in between, so that nobody who has just looked begins to wait after this.
         drop(self.ahead());
@@ -101,7 +104,6 @@ impl ClientSessionState {
 /// else.
 pub struct NodeSession {
     shared: Arc<ClientSessionState>,
-    outgoing: SyncSender<Frame>,
     /// Held while something is told: what is told keeps its order.
     telling: Mutex<()>,
     next: AtomicU64,
@@ -144,6 +146,7 @@ impl NodeSession {
         } = opened?;
         let shared = Arc::new(ClientSessionState {
             waiting: Mutex::default(),
+            outgoing: FrameQueue::default(),
             ahead: Mutex::default(),
             heard: Condvar::new(),
             over: OnceLock::new(),
@@ -156,16 +159,17 @@ impl NodeSession {
             }
             news(None);
         })?;
-        let (queue, queued) = sync_channel(QUEUE);
         let (writer, reader) = (Arc::clone(&shared), Arc::clone(&shared));
         start("tarn-says", move || {
-            let written = write_all(outgoing, queued, timeouts.heartbeat);
+            let next = |timeout| writer.outgoing.take(timeout);
+            let written = write_all(outgoing, next, timeouts.heartbeat);
             let is_full =
                 |e: &io::Error| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
             if written.is_err_and(|e| is_full(&e)) {
                 let time = timeouts.full().as_secs_f64();
                 writer.end(format!("it took nothing for {time} s: its tarnd hangs"));
             }
+            writer.outgoing.close();
             let _ = writer.socket.shutdown(Shutdown::Both);
         })?;
         start("tarn-hears", move || {
@@ -176,7 +180,6 @@ impl NodeSession {
         })?;
         Ok(Self {
             shared,
-            outgoing: queue,
             telling: Mutex::default(),
             next: AtomicU64::new(1),
             about,
@@ -188,15 +191,23 @@ impl NodeSession {
         &self.about
     }
 
-    /// Asks, and waits for the answer: at most the time given, or as long as the node lives.
+    /// Asks, and waits for the answer: at most the time given, or as long as the node lives. The time that the request waits to be
+    /// sent counts.
     ///
     /// # Errors
     /// When the node is lost or late. A late answer is thrown away.
     pub fn call(&self, request: Vec<u8>, timeout: Option<Duration>) -> Result<Vec<u8>, CallError> {
-        let (number, answer) = self.ask(request)?;
-        let got = match timeout {
-            None => answer.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(timeout) => answer.recv_timeout(timeout),
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let answer = self.expect_reply(number)?;
+        let request = frames(SessionMessageKind::Request, number, request);
+        let got = match (self.shared.outgoing.put(request, deadline), deadline) {
+            (Err(FrameQueueError::Late), _) => Err(RecvTimeoutError::Timeout),
+            (Err(FrameQueueError::Closed), _) => Err(RecvTimeoutError::Disconnected),
+            (Ok(()), None) => answer.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            (Ok(()), Some(deadline)) => {
+                answer.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            }
         };
         got.map_err(|e| {
             self.shared.waiting().remove(&number);
@@ -207,8 +218,8 @@ impl NodeSession {
         })
     }
 
-    fn ask(&self, request: Vec<u8>) -> Result<(u64, Receiver<Vec<u8>>), CallError> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+    /// Where the reply to a request of this number arrives.
+    fn expect_reply(&self, number: u64) -> Result<Receiver<Vec<u8>>, CallError> {
         let (sender, answer) = sync_channel(1);
         self.shared.waiting().insert(number, sender);
         // Whoever ends the session clears the list after that is known: nobody waits in it for ever.
@@ -216,12 +227,7 @@ impl NodeSession {
             self.shared.waiting().remove(&number);
             return Err(self.shared.lost());
         }
-        for frame in frames(SessionMessageKind::Request, number, request) {
-            if !self.send(frame) {
-                return Err(self.shared.lost());
-            }
-        }
-        Ok((number, answer))
+        Ok(answer)
     }
 
     /// Tells without an answer; what is told is heard in the order of telling. Waits only while the node has not yet heard much
@@ -240,14 +246,12 @@ impl NodeSession {
             ahead.bytes_told += bytes;
             ahead.told
         };
-        let sent = self.over().is_none()
-            && frames(SessionMessageKind::Told, number, said).all(|f| self.send(f));
-        sent.then_some(()).ok_or_else(|| self.shared.lost())
-    }
-
-    /// Waits for room in the queue, but not longer than the session lasts: at its end what writes is gone.
-    fn send(&self, frame: Frame) -> bool {
-        self.outgoing.send(frame).is_ok()
+        if self.over().is_some() {
+            return Err(self.shared.lost());
+        }
+        let command = frames(SessionMessageKind::Told, number, said);
+        let sent = self.shared.outgoing.put(command, None);
+        sent.map_err(|_| self.shared.lost())
     }
 
     /// Ends the session: whoever waits in it gets an error. Does not wait.

@@ -5,6 +5,7 @@
 //! writes.
 
 mod client;
+mod frame_queue;
 mod frames;
 mod keys;
 mod server;
@@ -15,7 +16,7 @@ pub use keys::{RunKeyError, RunKeys};
 pub use server::{NotificationSender, SessionHandler, SessionOpenError, SessionServer, Talk};
 
 use frames::Frame;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_stream::Sender;
@@ -34,6 +35,8 @@ const TOLD_AHEAD: usize = 1024;
 const TOLD_AHEAD_BYTES: u64 = 64 << 20;
 /// Calls of one session that are being answered at once.
 const CALLS_AT_ONCE: usize = 256;
+/// Calls beyond these that wait to be answered; a client that makes more than that is cut off.
+const MAX_WAITING_CALLS: usize = 1024;
 
 /// How long silence may last.
 #[derive(Debug, Clone, Copy)]
@@ -112,11 +115,11 @@ fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Control
 /// other end takes nothing: the error, then. What waits is dropped, and later senders get an error.
 fn write_all(
     mut sender: Sender,
-    said: Receiver<Frame>,
+    mut next: impl FnMut(Duration) -> Result<Frame, RecvTimeoutError>,
     heartbeat: Duration,
 ) -> std::io::Result<()> {
     loop {
-        let frame = match said.recv_timeout(heartbeat) {
+        let frame = match next(heartbeat) {
             Ok(frame) => frame,
             Err(RecvTimeoutError::Timeout) => Frame::Heartbeat,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),

@@ -47,7 +47,7 @@ pub trait SessionHandler: Send + Sync + 'static {
 /// One session. Dropped when it is over: the client has gone, has not been heard of for too long, or another session has taken its
 /// place; and no call is being answered any more. One that panics ends its session.
 pub trait Talk: Send + Sync + 'static {
-    /// Answers a request. May block; up to 256 are answered at once.
+    /// Answers a request. May block; up to 256 are answered at once, and more wait their turn.
     fn call(&self, request: Vec<u8>) -> Vec<u8>;
 
     /// Takes what the client tells, one after the other, in order. May block: that holds up nobody but who tells.
@@ -235,7 +235,7 @@ fn serve(
     let (heartbeat, closer) = (shared.timeouts.heartbeat, Arc::clone(incoming.socket()));
     let writing = start("tarn-says", move || {
         // The reading thread finds the end.
-        let _ = write_all(outgoing, queued, heartbeat);
+        let _ = write_all(outgoing, |timeout| queued.recv_timeout(timeout), heartbeat);
         let _ = closer.shutdown(Shutdown::Both);
     });
     writing.map_err(io::Error::other)?;

@@ -1,26 +1,61 @@
 //! A session that has begun, at the end that answers.
 
 use crate::frames::{Frame, MAX_FRAME, SessionFragmentBuffer, SessionMessageKind, frames};
-use crate::{CALLS_AT_ONCE, TOLD_AHEAD, Talk, lock, start};
+use crate::{CALLS_AT_ONCE, MAX_MESSAGE, MAX_WAITING_CALLS, TOLD_AHEAD, Talk, lock, start};
+use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tarn_stream::Wait;
 
-/// What ends a session from elsewhere, and how many calls are being answered.
+/// What ends a session from elsewhere, and its calls.
 pub(crate) struct SessionCloser {
     socket: Arc<TcpStream>,
     state: Mutex<SessionCallState>,
-    changed: Condvar,
 }
+
+/// A request, by its number.
+type NumberedRequest = (u64, Vec<u8>);
 
 #[derive(Default)]
 struct SessionCallState {
+    /// Calls that are being answered, each by a thread; at most [`CALLS_AT_ONCE`].
     calls: usize,
+    /// Requests that wait for such a thread, in the order in which they came. None waits while one more could be answered.
+    waiting: VecDeque<NumberedRequest>,
+    waiting_bytes: usize,
     /// Nothing is read or heard any more; and why, if this end wanted it so.
     over: Option<Option<&'static str>>,
+}
+
+impl SessionCallState {
+    fn check(&self) {
+        debug_assert!(
+            self.calls <= CALLS_AT_ONCE,
+            "too many calls are answered at once"
+        );
+        debug_assert!(self.waiting.is_empty() || self.calls == CALLS_AT_ONCE);
+        debug_assert_eq!(
+            self.waiting_bytes,
+            self.waiting.iter().map(|(_, r)| r.len()).sum::<usize>(),
+            "bytes of requests that wait"
+        );
+    }
+}
+
+/// What happens with a request that has come.
+#[derive(Debug, PartialEq, Eq)]
+enum CallAdmission {
+    /// It is answered now, by a thread that begins with it.
+    Begins(NumberedRequest),
+    /// A thread that answers another one takes it next.
+    Waits,
+    /// The client asks too much at once.
+    TooMany,
+    /// Nobody is answered any more.
+    Over,
 }
 
 impl SessionCloser {
@@ -28,7 +63,6 @@ impl SessionCloser {
         Self {
             socket,
             state: Mutex::default(),
-            changed: Condvar::new(),
         }
     }
 
@@ -38,8 +72,11 @@ impl SessionCloser {
     }
 
     fn over(&self, why: Option<&'static str>) {
-        lock(&self.state).over.get_or_insert(why);
-        self.changed.notify_all();
+        let mut state = lock(&self.state);
+        state.over.get_or_insert(why);
+        state.waiting.clear();
+        state.waiting_bytes = 0;
+        drop(state);
         // The reading thread returns.
         let _ = self.socket.shutdown(Shutdown::Read);
     }
@@ -48,21 +85,38 @@ impl SessionCloser {
         lock(&self.state).over.is_some()
     }
 
-    /// Waits until another call may be answered; false if the session is over.
-    fn begin_call(&self) -> bool {
-        let full =
-            |state: &mut SessionCallState| state.over.is_none() && state.calls >= CALLS_AT_ONCE;
-        let waited = self.changed.wait_while(lock(&self.state), full);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
-        state.calls += 1;
-        state.over.is_none()
+    /// Never waits: the thread that reads requests hears heartbeats and commands too.
+    fn admit_call(&self, (number, request): NumberedRequest) -> CallAdmission {
+        let mut state = lock(&self.state);
+        if state.over.is_some() {
+            return CallAdmission::Over;
+        }
+        if state.calls < CALLS_AT_ONCE {
+            state.calls += 1;
+            state.check();
+            return CallAdmission::Begins((number, request));
+        }
+        let bytes = state.waiting_bytes + request.len();
+        if state.waiting.len() >= MAX_WAITING_CALLS || bytes > MAX_MESSAGE {
+            return CallAdmission::TooMany;
+        }
+        state.waiting_bytes = bytes;
+        state.waiting.push_back((number, request));
+        state.check();
+        CallAdmission::Waits
     }
 
-    fn end_call(&self) {
+    /// A call has been answered: the next one for its thread, which ends if there is none.
+    fn end_call(&self) -> Option<NumberedRequest> {
         let mut state = lock(&self.state);
         assert!(state.calls > 0, "a call ends that has not begun");
-        state.calls -= 1;
-        self.changed.notify_all();
+        let next = state.waiting.pop_front();
+        match &next {
+            Some((_, request)) => state.waiting_bytes -= request.len(),
+            None => state.calls -= 1,
+        }
+        state.check();
+        next
     }
 }
 
@@ -151,16 +205,49 @@ impl ServedSession {
                         Ok(Some(request)) => request,
                         Err(_) => return,
                     };
-                    let is_taken = self.ending.begin_call();
-                    let call = SessionCallGuard(self.shared());
-                    if !is_taken
-                        || start("tarn-call", move || call.answer(number, request)).is_err()
-                    {
+                    if !self.take_request((number, request)) {
                         return;
                     }
                 }
                 _ => return,
             }
+        }
+    }
+
+    /// Has a request answered. False if the session is to end.
+    fn take_request(&self, request: NumberedRequest) -> bool {
+        match self.ending.admit_call(request) {
+            CallAdmission::Begins(request) => {
+                let answering = self.shared();
+                start("tarn-call", move || answering.answer_calls(request)).is_ok()
+            }
+            CallAdmission::Waits => true,
+            CallAdmission::TooMany => {
+                self.ending.end("too many requests wait for an answer");
+                false
+            }
+            CallAdmission::Over => false,
+        }
+    }
+
+    /// Answers a request, and after it others that wait.
+    fn answer_calls(self, request: NumberedRequest) {
+        let mut next = Some(request);
+        while let Some((number, request)) = next {
+            self.answer(number, request);
+            next = self.ending.end_call();
+        }
+    }
+
+    fn answer(&self, number: u64, request: Vec<u8>) {
+        let talk = &self.present.talk;
+        match catch_unwind(AssertUnwindSafe(|| talk.call(request))) {
+            // Nobody need hear it any more.
+            Ok(answer) => {
+                let _ = frames(SessionMessageKind::Answer, number, answer)
+                    .all(|f| self.said.send(f).is_ok());
+            }
+            Err(_) => self.ending.end("its tarnd failed at a request"),
         }
     }
 
@@ -184,25 +271,50 @@ impl ServedSession {
     }
 }
 
-/// A request being answered: one of those at once, until it is dropped.
-struct SessionCallGuard(ServedSession);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
 
-impl SessionCallGuard {
-    fn answer(self, number: u64, request: Vec<u8>) {
-        let talk = &self.0.present.talk;
-        match catch_unwind(AssertUnwindSafe(|| talk.call(request))) {
-            // Nobody need hear it any more.
-            Ok(answer) => {
-                let _ = frames(SessionMessageKind::Answer, number, answer)
-                    .all(|f| self.0.said.send(f).is_ok());
-            }
-            Err(_) => self.0.ending.end("its tarnd failed at a request"),
-        }
+    fn closer() -> SessionCloser {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        SessionCloser::new(Arc::new(socket))
     }
-}
 
-impl Drop for SessionCallGuard {
-    fn drop(&mut self) {
-        self.0.ending.end_call();
+    fn request(number: usize) -> NumberedRequest {
+        (number as u64, vec![1; 8])
+    }
+
+    #[test]
+    fn calls_beyond_those_answered_at_once_wait_their_turn_up_to_a_bound() {
+        let closer = closer();
+        for n in 0..CALLS_AT_ONCE {
+            let admitted = closer.admit_call(request(n));
+            assert_eq!(admitted, CallAdmission::Begins(request(n)));
+        }
+        for n in 0..MAX_WAITING_CALLS {
+            let admitted = closer.admit_call(request(CALLS_AT_ONCE + n));
+            assert_eq!(admitted, CallAdmission::Waits);
+        }
+        assert_eq!(closer.admit_call(request(0)), CallAdmission::TooMany);
+        for n in 0..MAX_WAITING_CALLS {
+            assert_eq!(closer.end_call(), Some(request(CALLS_AT_ONCE + n)));
+        }
+        for _ in 0..CALLS_AT_ONCE {
+            assert_eq!(closer.end_call(), None);
+        }
+        assert_eq!(lock(&closer.state).calls, 0);
+    }
+
+    #[test]
+    fn requests_that_wait_at_the_end_of_a_session_are_not_answered() {
+        let closer = closer();
+        for n in 0..=CALLS_AT_ONCE {
+            closer.admit_call(request(n));
+        }
+        closer.end("enough");
+        assert_eq!(closer.end_call(), None);
+        assert_eq!(closer.admit_call(request(0)), CallAdmission::Over);
     }
 }

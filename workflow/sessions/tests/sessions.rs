@@ -95,20 +95,32 @@ impl Drop for Talking {
 }
 
 fn serve(keys: &RunKeys) -> (SessionServer, Arc<Echo>) {
+    serve_with(keys, HASTE)
+}
+
+fn serve_with(keys: &RunKeys, timeouts: SessionTimeouts) -> (SessionServer, Arc<Echo>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let echo = Arc::new(Echo::default());
     let host = Arc::new(Host(Arc::clone(&echo)));
     (
-        SessionServer::start(listener, keys, HASTE, host).unwrap(),
+        SessionServer::start(listener, keys, timeouts, host).unwrap(),
         echo,
     )
 }
 
 fn open(at: SocketAddr, keys: &RunKeys) -> (NodeSession, Receiver<Option<Vec<u8>>>) {
+    open_with(at, keys, HASTE)
+}
+
+fn open_with(
+    at: SocketAddr,
+    keys: &RunKeys,
+    timeouts: SessionTimeouts,
+) -> (NodeSession, Receiver<Option<Vec<u8>>>) {
     let (said, heard) = channel();
     let news = move |n| drop(said.send(n));
     (
-        NodeSession::open(at, keys, HASTE, "r-1", "node0", news).unwrap(),
+        NodeSession::open(at, keys, timeouts, "r-1", "node0", news).unwrap(),
         heard,
     )
 }
@@ -186,10 +198,12 @@ fn a_server_may_refuse_and_say_why() {
     }
 }
 
-/// Passes bytes on, until it is told to be silent; keeps what the client has said.
+/// Passes bytes on, until it is told to be silent or to stall; keeps what the client has said.
 struct Wire {
     address: SocketAddr,
     silent: Arc<AtomicBool>,
+    /// Nothing is taken from the client.
+    stalled: Arc<AtomicBool>,
     cut: Arc<AtomicBool>,
     said: Arc<Mutex<Vec<u8>>>,
 }
@@ -204,16 +218,21 @@ fn wire(to: SocketAddr) -> Wire {
     let (quiet, kept) = (Arc::clone(&silent), Arc::clone(&said));
     let cut = Arc::new(AtomicBool::new(false));
     let cuts = Arc::clone(&cut);
+    let stalled = Arc::new(AtomicBool::new(false));
+    let stalls = Arc::clone(&stalled);
     std::thread::spawn(move || {
         let Ok((client, _)) = listener.accept() else {
             return;
         };
         let server = TcpStream::connect(to).unwrap();
         let pass = |mut from: TcpStream, mut to: TcpStream, keep: Option<Arc<Mutex<Vec<u8>>>>| {
-            let quiet = Arc::clone(&quiet);
+            let (quiet, stalls) = (Arc::clone(&quiet), Arc::clone(&stalls));
             std::thread::spawn(move || {
                 let mut bytes = [0u8; 65536];
                 while let Ok(n @ 1..) = from.read(&mut bytes) {
+                    while keep.is_some() && stalls.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
                     if quiet.load(Ordering::SeqCst) {
                         continue;
                     }
@@ -247,9 +266,61 @@ fn wire(to: SocketAddr) -> Wire {
     Wire {
         address,
         silent,
+        stalled,
         cut,
         said,
     }
+}
+
+#[test]
+fn the_deadline_of_a_call_covers_the_time_that_its_request_waits_to_be_sent() {
+    let patient = SessionTimeouts {
+        lost: LONG,
+        ..HASTE
+    };
+    let keys = RunKeys::new().unwrap();
+    let (server, _) = serve_with(&keys, patient);
+    let wire = wire(server.address());
+    let (session, _heard) = open_with(wire.address, &keys, patient);
+    assert_eq!(session.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
+    wire.stalled.store(true, Ordering::SeqCst);
+    let (began, short) = (Instant::now(), Duration::from_millis(300));
+    // More than sockets and the queue take, and another one behind it.
+    for bytes in [100 << 20, 1] {
+        let late = session.call(vec![1; bytes], Some(short));
+        assert_eq!(late, Err(CallError::Late(short)));
+    }
+    assert!(began.elapsed() < LONG, "the session was given up first");
+    wire.stalled.store(false, Ordering::SeqCst);
+    assert_eq!(session.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
+    assert_eq!(session.over(), None);
+}
+
+#[test]
+fn calls_that_take_long_hold_up_neither_commands_nor_heartbeats() {
+    const CALLS: usize = 300;
+    let keys = RunKeys::new().unwrap();
+    let (server, echo) = serve(&keys);
+    let (session, _heard) = open(server.address(), &keys);
+    std::thread::scope(|s| {
+        let call = || session.call(b"sleep".to_vec(), None);
+        let calls: Vec<_> = (0..CALLS).map(|_| s.spawn(call)).collect();
+        until("not as many are answered as may be", || {
+            echo.asleep.load(Ordering::SeqCst) == 256
+        });
+        // Longer than silence may last.
+        std::thread::sleep(2 * HASTE.lost);
+        session.send_command(b"stop".to_vec()).unwrap();
+        until("the command was not heard", || {
+            !echo.told.lock().unwrap().is_empty()
+        });
+        assert_eq!(echo.asleep.load(Ordering::SeqCst), 256, "more at once");
+        echo.wake();
+        for call in calls {
+            assert_eq!(call.join().unwrap(), Ok(b"sleep".to_vec()));
+        }
+    });
+    assert_eq!(session.over(), None);
 }
 
 #[test]
