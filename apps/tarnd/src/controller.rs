@@ -115,21 +115,8 @@ pub(crate) enum ControllerInput {
         ask: ControllerRequest,
         reply: SyncSender<ControllerReply>,
     },
-    /// A node takes orders, in a session of this number.
-    Opened {
-        node: String,
-        session: u64,
-        /// How often the secrets had changed when it began.
-        changes: u64,
-        /// Keys there may be wrapped with an older one.
-        is_behind: bool,
-        capacity: StoreCapacity,
-        stores: Vec<NodeStoreReport>,
-        holds: Vec<(Uid, Holding)>,
-        partial: Vec<Owner>,
-        jobs: Vec<SlurmJobId>,
-        orders: Sender<NumberedOrder>,
-    },
+    /// A node takes orders.
+    Opened(Box<OpenedNode>),
     /// A session is over.
     Closed { node: String, session: u64 },
     /// Slurm says what nodes draw, in thousandths of a watt.
@@ -141,6 +128,28 @@ pub(crate) enum ControllerInput {
         number: u64,
         report: Report,
     },
+}
+
+/// A node that takes orders.
+pub(crate) struct OpenedNode {
+    node: String,
+    /// The number of its session.
+    session: u64,
+    /// How often the secrets had changed when the session began.
+    changes: u64,
+    ready: ReadyNode,
+    orders: Sender<NumberedOrder>,
+}
+
+/// What a node has when its session begins.
+pub(crate) struct ReadyNode {
+    /// Keys there may be wrapped with an older secret.
+    is_behind: bool,
+    capacity: StoreCapacity,
+    stores: Vec<NodeStoreReport>,
+    holds: Vec<(Uid, Holding)>,
+    partial: Vec<Owner>,
+    jobs: Vec<SlurmJobId>,
 }
 
 /// Runs until it is killed: nothing is lost then.
@@ -274,50 +283,17 @@ impl Controller {
                 ask,
                 reply,
             } => {
-                if let ControllerRequest::RotateKey { drop, force } = ask {
-                    let done = self.rotate_key(user, drop, force);
-                    let _ = reply.try_send(
-                        done.map_or_else(ControllerReply::Refused, |()| ControllerReply::Done),
-                    );
-                    return None;
-                }
-                if let Some(said) = self.site.answer(user, &groups, trusted, &ask) {
-                    let _ = reply.try_send(said);
-                    return None;
-                }
-                self.next += 1;
-                self.replies.insert(self.next, reply);
-                Some(SiteServiceEvent::Asked(SiteRequest {
-                    token: self.next,
+                // An answer that must wait for the log takes the next token.
+                let request = SiteRequest {
+                    token: self.next + 1,
                     user,
                     groups,
                     trusted,
                     ask,
-                }))
+                };
+                self.receive_request(request, reply)
             }
-            ControllerInput::Opened {
-                node,
-                session,
-                changes,
-                is_behind,
-                capacity,
-                stores,
-                holds,
-                partial,
-                jobs,
-                orders,
-            } => {
-                self.nodes
-                    .opened(&node, (session, changes), is_behind, orders);
-                Some(SiteServiceEvent::Opened {
-                    node,
-                    capacity,
-                    stores,
-                    holds,
-                    partial,
-                    jobs,
-                })
-            }
+            ControllerInput::Opened(opened) => Some(self.open_node(*opened)),
             ControllerInput::Reported {
                 node,
                 session,
@@ -349,6 +325,53 @@ impl Controller {
                     order: number,
                     report,
                 }),
+        }
+    }
+
+    fn receive_request(
+        &mut self,
+        request: SiteRequest,
+        reply: SyncSender<ControllerReply>,
+    ) -> Option<SiteServiceEvent> {
+        let SiteRequest {
+            user,
+            ref groups,
+            trusted,
+            ref ask,
+            ..
+        } = request;
+        if let ControllerRequest::RotateKey { drop, force } = *ask {
+            let done = self.rotate_key(user, drop, force);
+            let _ = reply
+                .try_send(done.map_or_else(ControllerReply::Refused, |()| ControllerReply::Done));
+            return None;
+        }
+        if let Some(answer) = self.site.answer(user, groups, trusted, ask) {
+            let _ = reply.try_send(answer);
+            return None;
+        }
+        self.next = request.token;
+        self.replies.insert(self.next, reply);
+        Some(SiteServiceEvent::Asked(request))
+    }
+
+    fn open_node(&mut self, opened: OpenedNode) -> SiteServiceEvent {
+        let OpenedNode {
+            node,
+            session,
+            changes,
+            ready,
+            orders,
+        } = opened;
+        self.nodes
+            .opened(&node, (session, changes), ready.is_behind, orders);
+        SiteServiceEvent::Opened {
+            node,
+            capacity: ready.capacity,
+            stores: ready.stores,
+            holds: ready.holds,
+            partial: ready.partial,
+            jobs: ready.jobs,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The controller's sessions with nodes: a thread that reads and one that writes for each, begun anew when they end.
 
-use super::ControllerInput;
+use super::{ControllerInput, OpenedNode, ReadyNode};
 use crate::site::Secrets;
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
@@ -203,7 +203,38 @@ impl NodeSessionContext {
             epoch: self.epoch,
             pieces: true,
         })?;
-        let (capacity, stores, holds, partial, jobs, is_behind) = match reader.receive(INVENTORY)? {
+        let ready = self.receive_inventory(&mut reader)?;
+        let (orders, queue) = channel();
+        let closer = Arc::clone(reader.socket());
+        // Before the controller hears of the session: one that cannot give orders has not begun.
+        let thread = std::thread::Builder::new().name("orders".into());
+        let writing = thread.spawn(move || {
+            write(&mut writer, &queue);
+            // Whoever reads hears of it.
+            let _ = closer.shutdown(std::net::Shutdown::Both);
+        })?;
+        let opened = OpenedNode {
+            node: node.to_owned(),
+            session,
+            changes,
+            ready,
+            orders,
+        };
+        let Some(open) = OpenNodeSession::begin(&self.inputs, opened) else {
+            return Ok(());
+        };
+        tracing::info!(node, "takes orders");
+        let why = self.read(node, session, &mut reader);
+        tracing::warn!(node, "does not answer any more: {why:#}");
+        drop(open);
+        let _ = reader.socket().shutdown(std::net::Shutdown::Both);
+        let _ = writing.join();
+        Ok(())
+    }
+
+    /// What a node has, once it accepts this controller.
+    fn receive_inventory(&self, reader: &mut MungeSessionReader) -> anyhow::Result<ReadyNode> {
+        match reader.receive(INVENTORY)? {
             NodeWelcome::Ready {
                 capacity,
                 stores,
@@ -221,7 +252,14 @@ impl NodeSessionContext {
                     holds.extend(piece.holds);
                     is_last = piece.is_last;
                 }
-                (capacity, stores, holds, partial, jobs, is_behind)
+                Ok(ReadyNode {
+                    is_behind,
+                    capacity,
+                    stores,
+                    holds,
+                    partial,
+                    jobs,
+                })
             }
             NodeWelcome::Stale(epoch) => bail!(
                 "it has had orders of controller number {epoch}, this is number {}: two controllers with different state folders?",
@@ -230,41 +268,7 @@ impl NodeSessionContext {
             NodeWelcome::Version(oldest, newest) => bail!(
                 "it speaks versions {oldest} to {newest}, this controller {OLDEST} to {VERSION}: update the older one"
             ),
-        };
-        let (orders, queue) = channel();
-        let opened = ControllerInput::Opened {
-            node: node.to_owned(),
-            session,
-            changes,
-            is_behind,
-            capacity,
-            stores,
-            holds,
-            partial,
-            jobs,
-            orders,
-        };
-        if self.inputs.send(opened).is_err() {
-            return Ok(());
         }
-        tracing::info!(node, "takes orders");
-        let closer = Arc::clone(reader.socket());
-        let thread = std::thread::Builder::new().name("orders".into());
-        let writing = thread.spawn(move || {
-            write(&mut writer, &queue);
-            // Whoever reads hears of it.
-            let _ = closer.shutdown(std::net::Shutdown::Both);
-        })?;
-        let why = self.read(node, session, &mut reader);
-        tracing::warn!(node, "does not answer any more: {why:#}");
-        let closed = ControllerInput::Closed {
-            node: node.to_owned(),
-            session,
-        };
-        let _ = self.inputs.send(closed);
-        let _ = reader.socket().shutdown(std::net::Shutdown::Both);
-        let _ = writing.join();
-        Ok(())
     }
 
     fn read(&self, node: &str, session: u64, reader: &mut MungeSessionReader) -> anyhow::Error {
@@ -289,6 +293,37 @@ impl NodeSessionContext {
                 return anyhow::anyhow!("the controller ends");
             }
         }
+    }
+}
+
+/// A session that the controller has heard of: it hears of its end when this is dropped, however that comes about.
+struct OpenNodeSession<'a> {
+    inputs: &'a Sender<ControllerInput>,
+    node: String,
+    session: u64,
+}
+
+impl<'a> OpenNodeSession<'a> {
+    /// Tells the controller. `None` when it has ended.
+    fn begin(inputs: &'a Sender<ControllerInput>, opened: OpenedNode) -> Option<Self> {
+        let open = (opened.node.clone(), opened.session);
+        let told = inputs.send(ControllerInput::Opened(Box::new(opened)));
+        told.ok().map(|()| Self {
+            inputs,
+            node: open.0,
+            session: open.1,
+        })
+    }
+}
+
+impl Drop for OpenNodeSession<'_> {
+    fn drop(&mut self) {
+        let closed = ControllerInput::Closed {
+            node: std::mem::take(&mut self.node),
+            session: self.session,
+        };
+        // Nobody hears it where the controller has ended.
+        let _ = self.inputs.send(closed);
     }
 }
 
@@ -349,6 +384,50 @@ fn connect_first(addresses: impl Iterator<Item = SocketAddr>) -> anyhow::Result<
 mod tests {
     use super::*;
     use std::net::TcpListener;
+    use tarn_proto::site::StoreCapacity;
+
+    fn opened(session: u64) -> OpenedNode {
+        OpenedNode {
+            node: "n1".into(),
+            session,
+            changes: 0,
+            ready: ReadyNode {
+                is_behind: false,
+                capacity: StoreCapacity {
+                    root: "/".into(),
+                    bytes: 0,
+                    free: 0,
+                    persistent: true,
+                },
+                stores: Vec::new(),
+                holds: Vec::new(),
+                partial: Vec::new(),
+                jobs: Vec::new(),
+            },
+            orders: channel().0,
+        }
+    }
+
+    #[test]
+    fn a_session_that_was_opened_is_closed_however_it_ends() {
+        let (inputs, received) = channel();
+        let ends: [fn(OpenNodeSession<'_>); 2] =
+            [|open| drop(open), |_open| panic!("while it reads")];
+        for (end, session) in ends.into_iter().zip(3..) {
+            let open = OpenNodeSession::begin(&inputs, opened(session)).unwrap();
+            let heard = received.try_recv();
+            assert!(matches!(heard, Ok(ControllerInput::Opened(o)) if o.session == session));
+            assert!(received.try_recv().is_err());
+            let ended = std::panic::AssertUnwindSafe(|| end(open));
+            let _ = std::panic::catch_unwind(ended);
+            let heard = received.try_recv();
+            assert!(
+                matches!(heard, Ok(ControllerInput::Closed { session: s, ref node }) if s == session && node == "n1")
+            );
+        }
+        drop(received);
+        assert!(OpenNodeSession::begin(&inputs, opened(5)).is_none());
+    }
 
     #[test]
     fn a_node_is_reached_by_the_first_of_its_addresses_that_answers() {
