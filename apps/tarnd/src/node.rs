@@ -156,7 +156,12 @@ fn print_started(started: &NodeStartReport) -> anyhow::Result<()> {
 
 fn watch_signals(notify: Sender<Notice>) -> io::Result<()> {
     // A job's own signals (`scancel --signal`, `#SBATCH --signal`) reach tarnd too: they are for the programs of its steps.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2])?;
+    // Under nohup it outlives the terminal.
+    let hangup = (!tarn_sys::process::ignores(SIGHUP)).then_some(SIGHUP);
+    let watched = [SIGTERM, SIGINT, SIGUSR1, SIGUSR2]
+        .into_iter()
+        .chain(hangup);
+    let mut signals = Signals::new(watched)?;
     std::thread::Builder::new()
         .name("tarn-signals".into())
         .spawn(move || {

@@ -252,6 +252,14 @@ impl Bed {
         self.launch(tarnd, name, timeout, "tcp")
     }
 
+    /// By way of another program, which becomes it.
+    pub(crate) fn start_by(&self, program: &[&str], name: &str) -> Node {
+        let mut tarnd = Command::new(program[0]);
+        tarnd.args(&program[1..]).arg(self.path("bin/tarnd"));
+        tarnd.args(["--node", "--node-name", name, "--log-level", "error"]);
+        self.launch(tarnd, name, HASTE, "tcp")
+    }
+
     /// Reading as `--transport` says. What it logs is in a file of its name.
     pub(crate) fn start_reading_by(&self, name: &str, transport: &str) -> Node {
         let mut tarnd = Command::new(self.path("bin/tarnd"));
@@ -414,8 +422,16 @@ impl Node {
     }
 
     pub(crate) fn terminate(&self) {
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    pub(crate) fn hang_up(&self) {
+        self.signal(rustix::process::Signal::HUP);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 
     /// Waits for its end.

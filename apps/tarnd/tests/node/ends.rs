@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[Test] = &[
         what_nobody_comes_back_to_goes,
     ),
     ("ends::steps_end_with_tarnd", steps_end_with_tarnd),
+    ("ends::under_nohup_it_stays", under_nohup_it_stays),
     (
         "ends::a_new_tarnd_takes_the_place_of_an_old_one",
         a_new_tarnd_takes_the_place,
@@ -184,6 +185,21 @@ fn steps_end_with_tarnd() {
             "the next tarnd finds it"
         );
     }
+}
+
+/// The terminal goes: it ends as by SIGTERM; under `nohup` it stays.
+fn under_nohup_it_stays() {
+    let bed = Bed::make();
+    // Whatever these tests were started with.
+    let mut node = bed.start_by(&["env", "--default-signal=HUP"], "n1");
+    node.hang_up();
+    assert!(node.ended().success());
+    let node = bed.start_by(&["nohup"], "n1");
+    node.hang_up();
+    std::thread::sleep(Duration::from_millis(200));
+    let client = bed.opened(&node);
+    client.clean(Staying::default());
+    client.run(MAKES, 0);
 }
 
 fn a_new_tarnd_takes_the_place() {
