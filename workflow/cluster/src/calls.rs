@@ -1,8 +1,9 @@
 //! What `tarn run` asks of the world before and after it is driven: of all nodes at once. A node that is lost meanwhile gives no
 //! answer: what it has is not found, and not said to be missing.
 
-use crate::connection::NodeReplyResult;
-use crate::world::{AllocationWorld, on};
+use crate::dispatch::on;
+use crate::error::{NodeCallError, NodeReplyResult};
+use crate::world::AllocationWorld;
 use crate::{QUICK, THOROUGH};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -95,11 +96,11 @@ impl AllocationWorld {
         for (n, answer) in asked.answers {
             let left = asked.until.saturating_duration_since(Instant::now());
             match answer.recv_timeout(left) {
-                Ok(Ok(NodeReply::Failed(why))) => {
+                Ok(Ok(answer)) => answers.push((n, answer)),
+                Ok(Err(NodeCallError::Refused(why))) => {
                     refused.get_or_insert_with(|| format!("node {}: {why}", self.name(n)));
                 }
-                Ok(Ok(answer)) => answers.push((n, answer)),
-                Ok(Err(why)) => self.lose(n, why),
+                Ok(Err(why)) => self.lose(n, why.to_string()),
                 Err(_) => self.lose(n, "it took too long to answer".into()),
             }
         }
@@ -269,6 +270,7 @@ impl NodeWorld for AllocationWorld {
         for (spot, bytes) in all.aside.iter().filter(|_| !staying.is_without) {
             let node = self.node_config.cluster.nodes.get_mut(spot.node.at());
             if let Some(tier) = node.and_then(|n| n.tiers.get_mut(spot.tier.at())) {
+                // As nodes report it: what they keep of earlier runs may be more than a tier has now.
                 tier.capacity = tier.capacity.saturating_sub(*bytes);
             }
         }

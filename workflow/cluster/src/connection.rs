@@ -1,20 +1,18 @@
 //! What is said to one node: a queue and a thread, so that no node makes the loop wait for it.
 
+use crate::MAX_QUEUED;
+use crate::error::{NodeCallError, NodeReplyResult, NodeSessionError};
 use crate::event_queue::{EventQueue, NodeEvent};
-use crate::link::{NoAnswer, NodeLink};
-use crate::lost::Return;
-use crate::{MAX_LOOKS, MAX_QUEUED};
+use crate::file_check::FileCheck;
+use crate::link::NodeLink;
+use crate::returning::{NodeRequests, Return};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_ports::ChangedSince;
 use tarn_proto::node::{self, NodeCommand, NodeReply, NodeRequest};
 use tarn_types::action::{Action, Do};
-use tarn_types::id::{NodeId, StepId};
-
-/// An answer, or why there is none.
-pub(crate) type NodeReplyResult = Result<NodeReply, String>;
+use tarn_types::id::NodeId;
 
 /// Something to be said.
 enum OutgoingNodeMessage {
@@ -61,7 +59,8 @@ impl NodeConnection {
             .name(format!("tarn-to-{node}"))
             .spawn(move || {
                 for item in queue {
-                    queued.fetch_sub(1, Ordering::Relaxed);
+                    let before = queued.fetch_sub(1, Ordering::Relaxed);
+                    assert!(before > 0, "a message was taken that was not counted");
                     node_sender.send_message(item);
                 }
             })?;
@@ -69,7 +68,12 @@ impl NodeConnection {
     }
 
     fn put(&self, item: OutgoingNodeMessage) -> bool {
-        self.queued.fetch_add(1, Ordering::Relaxed) < MAX_QUEUED && self.items.send(item).is_ok()
+        let has_space = self.queued.fetch_add(1, Ordering::Relaxed) < MAX_QUEUED;
+        let queued = has_space && self.items.send(item).is_ok();
+        if !queued {
+            self.queued.fetch_sub(1, Ordering::Relaxed);
+        }
+        queued
     }
 
     /// Tells. False when far too much waits already.
@@ -121,7 +125,9 @@ impl NodeSender {
     fn send_message(&self, item: OutgoingNodeMessage) {
         match item {
             OutgoingNodeMessage::Tell(NodeCommand::Do(action)) => self.order(action),
-            OutgoingNodeMessage::Tell(told) => drop(self.send_command(told)),
+            OutgoingNodeMessage::Tell(told) => {
+                self.send_command(told);
+            }
             OutgoingNodeMessage::Call(call, timeout, reply) => {
                 // Whoever asked may have given the node up meanwhile.
                 let _ = reply.send(self.call(call, timeout));
@@ -147,95 +153,42 @@ impl NodeSender {
         }
         self.send_command(NodeCommand::Do(action));
     }
+}
 
-    pub(crate) fn send_command(&self, told: NodeCommand) -> bool {
+impl NodeRequests for NodeSender {
+    fn send_command(&self, command: NodeCommand) -> bool {
         let note = |since| *self.since.lock().unwrap_or_else(PoisonError::into_inner) = since;
         note(Some(Instant::now()));
-        let sent = match node::encode(told) {
+        let sent = match node::encode(command) {
             Ok(bytes) => self.link.send_command(bytes),
             Err(_) => false,
         };
         note(None);
         if !sent {
             let why = self.link.over();
-            let why = why.unwrap_or_else(|| "nothing can be sent to it".into());
+            let why = why.map_or(NodeSessionError::Unsendable, NodeSessionError::Over);
             let node_event = NodeEvent::News(self.node, self.session, Err(why));
             self.event_queue.put(node_event);
         }
         sent
     }
 
-    pub(crate) fn call(&self, call: NodeRequest, timeout: Duration) -> NodeReplyResult {
-        ask(&*self.link, call, timeout)
-    }
-}
-
-/// Looks whether the files that a step's command names are what they were, on a thread that may be left to a file system which
-/// does not answer.
-#[derive(Clone)]
-pub(crate) struct FileCheck {
-    pub(crate) changed_since: ChangedSince,
-    pub(crate) timeout: Duration,
-    /// Looks that have not come back.
-    pub(crate) out: Arc<AtomicUsize>,
-}
-
-impl FileCheck {
-    /// # Errors
-    /// Why the step cannot be begun.
-    fn look(&self, step: StepId) -> Result<(), String> {
-        let hangs = || {
-            Err(format!(
-                "whether the files that its command names are what they were when the run began cannot be found out: their file system \
-                 has not answered for {:?}; it was not started: look at that file system, then `tarn resume`",
-                self.timeout
-            ))
-        };
-        if self.out.fetch_add(1, Ordering::Relaxed) >= MAX_LOOKS {
-            self.out.fetch_sub(1, Ordering::Relaxed);
-            return hangs();
-        }
-        let (tell, told) = sync_channel(1);
-        let (changed_since, out) = (Arc::clone(&self.changed_since), Arc::clone(&self.out));
-        let thread = std::thread::Builder::new().name("tarn-look".into());
-        let started = thread.spawn(move || {
-            let _ = tell.send(changed_since(step));
-            out.fetch_sub(1, Ordering::Relaxed);
-        });
-        if let Err(e) = started {
-            self.out.fetch_sub(1, Ordering::Relaxed);
-            return Err(format!(
-                "cannot start a thread to look at the files that its command names: {e}"
-            ));
-        }
-        match told.recv_timeout(self.timeout) {
-            Ok(None) => Ok(()),
-            Ok(Some(path)) => Err(format!(
-                "{}, which its command names, is not what it was when the run began; it was not started: `tarn run` takes the \
-                 file as it is now and runs again only what that changes",
-                path.display()
-            )),
-            Err(_) => hangs(),
-        }
+    fn call(&self, request: NodeRequest, timeout: Duration) -> NodeReplyResult {
+        ask(&*self.link, request, timeout)
     }
 }
 
 /// Asks a node.
 ///
 /// # Errors
-/// When it does not answer, or with nothing that makes sense.
+/// When it does not answer, with nothing that makes sense, or that it cannot.
 pub(crate) fn ask(link: &dyn NodeLink, call: NodeRequest, timeout: Duration) -> NodeReplyResult {
-    let request = node::encode(call).map_err(|e| e.to_string())?;
-    let bytes = link
-        .call(request, Some(timeout))
-        .map_err(|e: NoAnswer| e.to_string())?;
-    let answer = node::decode(&bytes)
-        .map_err(|e| format!("{e}; is its tarnd of another version than this tarn ({TARN})?"))?;
+    let request = node::encode(call).map_err(|e| NodeCallError::Request(e.to_string()))?;
+    let bytes = link.call(request, Some(timeout))?;
+    let answer = node::decode(&bytes).map_err(|e| NodeCallError::Reply(e.to_string()))?;
     match answer {
-        NodeReply::Ending => Err(crate::ENDING.into()),
+        NodeReply::Ending => Err(NodeCallError::Ending),
+        NodeReply::Failed(why) => Err(NodeCallError::Refused(why)),
         answer => Ok(answer),
     }
 }
-
-/// This tarn's version.
-pub(crate) const TARN: &str = env!("CARGO_PKG_VERSION");

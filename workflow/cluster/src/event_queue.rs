@@ -1,8 +1,10 @@
 //! What comes to the loop: news of nodes, and word of the threads that speak to them.
 
 use crate::MAX_UNHEARD;
+use crate::error::{NodeCallError, NodeSessionError};
+use crate::file_check::FileCheckError;
 use crate::link::ReachableNode;
-use crate::lost::Returned;
+use crate::returning::Returned;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,20 +15,49 @@ use tarn_types::nodes::AttemptId;
 /// One of them. Of a session that is over, none counts.
 pub(crate) enum NodeEvent {
     /// News; an error is why the session is over or must be.
-    News(NodeId, u64, Result<NodeNotification, String>),
+    News(NodeId, u64, Result<NodeNotification, NodeSessionError>),
     /// An attempt was not handed out, and why: a file that its command names has changed or cannot be looked at.
-    NotBegun(NodeId, u64, AttemptId, String),
+    NotBegun(NodeId, u64, AttemptId, FileCheckError),
     /// A lost node can be reached again.
     Linked(NodeId, u64, ReachableNode),
     /// It has been made ready.
-    Returned(NodeId, u64, Result<Returned, String>),
+    Returned(NodeId, u64, Result<Returned, NodeCallError>),
 }
 
 #[derive(Default)]
 struct NodeEventBuffer {
     node_events: VecDeque<NodeEvent>,
+    /// News of each node among them; none where there is none.
     unheard: BTreeMap<NodeId, usize>,
     closed: bool,
+}
+
+impl NodeEventBuffer {
+    fn push(&mut self, node_event: NodeEvent) {
+        if let NodeEvent::News(node, ..) = &node_event {
+            *self.unheard.entry(*node).or_default() += 1;
+        }
+        self.node_events.push_back(node_event);
+    }
+
+    fn pop(&mut self) -> Option<NodeEvent> {
+        let node_event = self.node_events.pop_front()?;
+        if let NodeEvent::News(node, ..) = &node_event {
+            let count = self.unheard.get_mut(node);
+            let count = count.expect("news of a node are counted while they wait");
+            *count -= 1;
+            if *count == 0 {
+                self.unheard.remove(node);
+            }
+        }
+        debug_assert!(!self.node_events.is_empty() || self.unheard.is_empty());
+        Some(node_event)
+    }
+
+    fn clear(&mut self) {
+        self.node_events.clear();
+        self.unheard.clear();
+    }
 }
 
 #[derive(Default)]
@@ -34,8 +65,8 @@ struct NodeEventChannel {
     inner: Mutex<NodeEventBuffer>,
     /// There is an event.
     came: Condvar,
-    /// There is room, or the loop is over.
-    room: Condvar,
+    /// There is space, or the loop is over.
+    space: Condvar,
 }
 
 /// Where the sessions of a run put what their nodes say. Cheap to clone.
@@ -59,8 +90,8 @@ impl EventQueue {
         let event_queue = self.clone();
         move |said| {
             let news = match said {
-                Some(bytes) => node::decode::<NodeNotification>(&bytes).map_err(|e| e.to_string()),
-                None => Err("its session has ended".into()),
+                Some(bytes) => node::decode(&bytes).map_err(NodeSessionError::from),
+                None => Err(NodeSessionError::Ended),
             };
             event_queue.put_news(node, session, news);
         }
@@ -70,20 +101,22 @@ impl EventQueue {
         self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put_news(&self, node: NodeId, session: u64, news: Result<NodeNotification, String>) {
+    fn put_news(
+        &self,
+        node: NodeId,
+        session: u64,
+        news: Result<NodeNotification, NodeSessionError>,
+    ) {
         let full = |i: &mut NodeEventBuffer| {
             !i.closed
                 && i.unheard
                     .get(&node)
                     .is_some_and(|count| *count >= MAX_UNHEARD)
         };
-        let waited = self.0.room.wait_while(self.lock(), full);
+        let waited = self.0.space.wait_while(self.lock(), full);
         let mut inner = waited.unwrap_or_else(PoisonError::into_inner);
         if !inner.closed {
-            *inner.unheard.entry(node).or_default() += 1;
-            inner
-                .node_events
-                .push_back(NodeEvent::News(node, session, news));
+            inner.push(NodeEvent::News(node, session, news));
             self.0.came.notify_one();
         }
     }
@@ -94,7 +127,7 @@ impl EventQueue {
         if inner.closed {
             return false;
         }
-        inner.node_events.push_back(node_event);
+        inner.push(node_event);
         self.0.came.notify_one();
         true
     }
@@ -107,12 +140,9 @@ impl EventQueue {
             let waited = self.0.came.wait_timeout_while(inner, timeout, none);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let node_event = inner.node_events.pop_front()?;
-        if let NodeEvent::News(node, ..) = &node_event
-            && let Some(count) = inner.unheard.get_mut(node)
-        {
-            *count = count.saturating_sub(1);
-            self.0.room.notify_all();
+        let node_event = inner.pop()?;
+        if matches!(node_event, NodeEvent::News(..)) {
+            self.0.space.notify_all();
         }
         Some(node_event)
     }
@@ -121,14 +151,14 @@ impl EventQueue {
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
-        inner.node_events.clear();
-        self.0.room.notify_all();
+        inner.clear();
+        self.0.space.notify_all();
     }
 
     /// Waits; whether the loop is over then.
     pub(crate) fn closed_within(&self, timeout: Duration) -> bool {
         let open = |i: &mut NodeEventBuffer| !i.closed;
-        let waited = self.0.room.wait_timeout_while(self.lock(), timeout, open);
+        let waited = self.0.space.wait_timeout_while(self.lock(), timeout, open);
         waited.unwrap_or_else(PoisonError::into_inner).0.closed
     }
 }

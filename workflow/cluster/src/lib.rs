@@ -1,35 +1,39 @@
-//! L3: the world of a run over the nodes of an allocation. Each node has a world of its own, reached through a [`Link`];
+//! L3: the world of a run over the nodes of an allocation. Each node has a world of its own, reached through a [`NodeLink`];
 //! this one hands each action to the node that is to do it, passes on what happens there, and tells what a lost node takes
 //! with it. docs/internals/cluster.md, "The parts", "A node that is lost".
 
-mod borrow;
 mod calls;
 mod chains;
 mod connection;
+mod dispatch;
+mod error;
 mod event_queue;
-mod heard;
+mod external_queue;
+mod file_check;
 mod link;
 mod lost;
 mod measure;
+mod notifications;
 mod orders;
 mod parts;
+mod remote_tiers;
+mod returning;
 mod store;
 mod world;
 
-pub use borrow::{MAX_BORROWERS, RemoteTierAttachment, borrow};
+pub use error::NodeCallError;
 pub use event_queue::EventQueue;
 pub use link::{NoAnswer, NodeLink, ReachableNode, Relink};
-pub use measure::{MeasureError, NodeLinkMeasurement, measure, measure_links, rooms, sweep};
+pub use measure::{MeasureError, NodeLinkMeasurement, measure, measure_links, sweep, tier_usage};
+pub use remote_tiers::{MAX_BORROWERS, RemoteTierAttachment, RemoteTierError, attach_remote_tiers};
 pub use world::{AllocationWorld, Config};
 
 use std::time::Duration;
 
-/// Why a node is lost whose tarnd was told to end.
-const ENDING: &str = "its tarnd was told to end: the job was cancelled, or its time is over";
 /// For an answer that needs no more than a look.
 const QUICK: Duration = Duration::from_secs(60);
-/// For a node to serve what it lends, or to mount what it borrows and to measure it: each has limits of its own, of 20 s.
-const PATIENCE_TO_BORROW: Duration = Duration::from_secs(90);
+/// For a node to export a part of a tier, or to attach one and to measure it: each has limits of its own, of 20 s.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(90);
 /// For an answer that may need every byte on a node to be read or removed.
 const THOROUGH: Duration = Duration::from_secs(30 * 60);
 /// For a node to hear that the run is over.
@@ -40,7 +44,7 @@ pub const STUCK: Duration = Duration::from_secs(60);
 pub const RETRY: Duration = Duration::from_secs(2);
 /// For a transfer that was given up to end, once the run is to stop.
 const ABANDONED: Duration = Duration::from_secs(10);
-/// Between two questions to the nodes about room that a run waits for, while it does nothing else.
+/// Between two questions to the nodes about space that a run waits for, while it does nothing else.
 const ASK_IDLE: Duration = Duration::from_secs(2);
 /// How often home is asked for news while nothing else happens: a signal may wait so long.
 const LOOK: Duration = Duration::from_millis(50);

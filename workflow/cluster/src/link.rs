@@ -46,6 +46,6 @@ pub struct ReachableNode {
     pub data: Address,
 }
 
-/// Opens a new session, of this number, with a lost node; or says why it cannot. Called from a thread of its own, again and
-/// again while the run lasts; must come to an end by itself.
-pub type Relink = Arc<dyn Fn(NodeId, u64) -> Result<ReachableNode, String> + Send + Sync>;
+/// Opens a new session, of this number, with a lost node; `None` where it cannot be reached. Called from a thread of its own,
+/// again and again while the run lasts; must come to an end by itself.
+pub type Relink = Arc<dyn Fn(NodeId, u64) -> Option<ReachableNode> + Send + Sync>;

@@ -1,145 +1,19 @@
 //! Nodes that are lost and come back. The engine hears of a loss, then of the end of all that was under way with the node,
 //! then perhaps that it is back: docs/internals/cluster.md, "A node that is lost".
 
-use crate::connection::NodeSender;
+use crate::dispatch::{ActionPerformer, DispatchedTransfer, nodes_of, on};
 use crate::event_queue::NodeEvent;
 use crate::link::ReachableNode;
 use crate::parts::Knows;
-use crate::world::{ActionPerformer, AllocationWorld, DispatchedTransfer, NodeState, nodes_of, on};
-use crate::{QUICK, THOROUGH};
+use crate::returning::{PriorReplicaOffer, Return, Returned, place_of};
+use crate::world::{AllocationWorld, NodeState};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
-use tarn_proto::node::{NodeCommand, NodeConfig, NodeReply, NodeRequest};
+use tarn_proto::node::NodeCommand;
 use tarn_types::action::{Action, Do};
-use tarn_types::event::{BroughtBackReplica, Event, PriorInstance};
-use tarn_types::id::{NodeId, TierId, TierRef};
-use tarn_types::nodes::Staying;
-use tarn_types::part::{PartInfo, PartRef, Place, StoreKey};
+use tarn_types::event::{BroughtBackReplica, Event};
+use tarn_types::id::{NodeId, TierId};
 use tarn_types::reason::Reason;
-
-/// Replicas of earlier runs, as [`tarn_ports::Nodes::offer`] takes them.
-pub(crate) struct PriorReplicaOffer {
-    prior: Vec<PriorInstance>,
-    there: BTreeSet<(StoreKey, Place)>,
-}
-
-/// What a node needs to take part in the run again.
-pub(crate) struct Return {
-    node_config: NodeConfig,
-    /// Nodes that are lost.
-    lost: Vec<NodeId>,
-    parts: Vec<(PartRef, PartInfo)>,
-    /// What lay there when it was lost.
-    held: Vec<BroughtBackReplica>,
-    offer: Option<PriorReplicaOffer>,
-    protected: BTreeSet<PathBuf>,
-    pinned: BTreeSet<StoreKey>,
-}
-
-/// What it has brought back.
-pub(crate) struct Returned {
-    whole: Vec<BroughtBackReplica>,
-}
-
-impl Return {
-    /// Opens the node's new world; asks what of it is still there; removes everything else.
-    ///
-    /// # Errors
-    /// Why it cannot take part.
-    pub(crate) fn carry_out(self, node_sender: &NodeSender) -> Result<Returned, String> {
-        let node = self.node_config.node;
-        let ask = |call, timeout| match node_sender.call(call, timeout)? {
-            NodeReply::Failed(why) => Err(why),
-            answer => Ok(answer),
-        };
-        let senseless = || Err("it sent a message that does not fit".to_owned());
-        match ask(NodeRequest::Open(Box::new(self.node_config)), QUICK)? {
-            NodeReply::Opened { .. } => {}
-            _ => return senseless(),
-        }
-        let news = self.lost.into_iter().map(NodeCommand::NodeLost);
-        for told in news.chain([NodeCommand::Know(self.parts)]) {
-            if !node_sender.send_command(told) {
-                return Err("it was lost again".into());
-            }
-        }
-        let offered = self.offer.iter().flat_map(|o| &o.there);
-        let wanted: Vec<_> = wanted(node, &self.held)
-            .chain(numbered(1, offered))
-            .collect();
-        let NodeReply::Found(found) = ask(NodeRequest::Inventory(wanted.clone()), THOROUGH)? else {
-            return senseless();
-        };
-        let found: BTreeSet<_> = found.into_iter().collect();
-        let is_there = |(name, _, at): &&(PartRef, _, Place)| found.contains(&(*name, at.clone()));
-        let there = wanted.iter().filter(is_there);
-        let keep: BTreeSet<_> = there
-            .map(|(_, key, at)| (key.clone(), at.clone()))
-            .collect();
-        if let Some(offer) = self.offer {
-            let there = offer.there.intersection(&keep).cloned().collect();
-            let prior = offer.prior;
-            let protected = self.protected.clone();
-            let call = NodeRequest::Offer {
-                prior,
-                there,
-                protected,
-            };
-            ask(call, QUICK)?;
-        }
-        let mut whole = self.held;
-        whole.retain(|w| keep.contains(&(w.key.clone(), at(node, w.tier))));
-        let staying = Staying {
-            keep,
-            resumable: BTreeSet::new(),
-            protected: self.protected,
-            pinned: self.pinned,
-            // Capacities are without what is protected by now.
-            resumed: true,
-            is_without: true,
-        };
-        match ask(NodeRequest::Clean(staying), THOROUGH)? {
-            NodeReply::Cleaned(_) => Ok(Returned { whole }),
-            _ => senseless(),
-        }
-    }
-}
-
-fn at(node: NodeId, tier: TierId) -> Place {
-    Place::Node(TierRef { node, tier })
-}
-
-/// Replicas to be looked for, each under a name of its own: a part may lie there in several commits.
-fn wanted(
-    node: NodeId,
-    held: &[BroughtBackReplica],
-) -> impl Iterator<Item = (PartRef, StoreKey, Place)> {
-    (0..).zip(held).map(move |(i, w)| {
-        let part = PartRef {
-            version: 0,
-            origin: i,
-            seq: 0,
-            ..w.part
-        };
-        (part, w.key.clone(), at(node, w.tier))
-    })
-}
-
-fn numbered<'a>(
-    seq: u32,
-    of: impl Iterator<Item = &'a (StoreKey, Place)>,
-) -> impl Iterator<Item = (PartRef, StoreKey, Place)> {
-    (0..).zip(of).map(move |(i, (key, place))| {
-        let part = PartRef {
-            data: tarn_types::id::DataId(0),
-            version: 0,
-            origin: i,
-            seq,
-        };
-        (part, key.clone(), place.clone())
-    })
-}
 
 impl AllocationWorld {
     /// Gives a node up. If it could be used until now, the engine is told, and all that it took part in ends.
@@ -229,7 +103,7 @@ impl AllocationWorld {
         let thread = thread.name(format!("tarn-again-{n}"));
         let tries = move || {
             while !event_queue.closed_within(retry) {
-                if let Ok(linked) = relink(n, session) {
+                if let Some(linked) = relink(n, session) {
                     let link = Arc::clone(&linked.link);
                     if !event_queue.put(NodeEvent::Linked(n, session, linked)) {
                         link.end();
@@ -277,7 +151,7 @@ impl AllocationWorld {
             .take_unsent_parts(held.iter().map(|w| w.part), &mut node.knows);
         let ours: BTreeSet<_> = held
             .iter()
-            .map(|w| (w.key.clone(), at(n, w.tier)))
+            .map(|w| (w.key.clone(), place_of(n, w.tier)))
             .collect();
         let offer = self.offered.as_ref().map(|offered| {
             let there = offered.iter().filter(|(_, place)| on(place) == Some(n));

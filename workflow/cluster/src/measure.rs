@@ -1,6 +1,7 @@
 //! The cluster of an allocation: what each of its nodes has.
 
-use crate::connection::{NodeReplyResult, TARN, ask};
+use crate::connection::ask;
+use crate::error::{NodeCallError, NodeReplyResult, TARN};
 use crate::link::ReachableNode;
 use crate::{QUICK, THOROUGH};
 use std::collections::BTreeSet;
@@ -22,7 +23,7 @@ pub enum MeasureError {
         /// Which.
         node: String,
         /// What it said.
-        why: String,
+        why: NodeCallError,
     },
     /// Nodes have different tiers.
     #[error(
@@ -93,7 +94,7 @@ pub struct NodeLinkMeasurement {
     /// The node that is read from.
     pub from: String,
     /// Bytes a second, or why that is not known.
-    pub rate: Result<u64, String>,
+    pub rate: Result<u64, NodeCallError>,
 }
 
 /// Lets each node read from the next one, the last from the first, to see how fast that goes, and takes the median for the link
@@ -132,8 +133,8 @@ pub fn measure_links(
         all.extend(readers.iter().zip(answers).map(|(reader, answer)| {
             let rate = match answer {
                 Ok(NodeReply::Rate(rate)) => Ok(rate),
-                Ok(NodeReply::Failed(why)) | Err(why) => Err(why),
-                Ok(_) => Err(NO_SENSE.into()),
+                Ok(_) => Err(NodeCallError::Mismatch),
+                Err(why) => Err(why),
             };
             let name = |node: usize| cluster.nodes[node].name.clone();
             let (to, from) = (name(*reader), name(source(*reader)));
@@ -145,9 +146,10 @@ pub fn measure_links(
     let mut rates: Vec<u64> = all.iter().filter_map(|b| b.rate.clone().ok()).collect();
     rates.sort_unstable();
     // Of two in the middle the lower one: half of the links are at least as fast.
-    if let Some(median) = rates.get(rates.len().saturating_sub(1) / 2) {
-        cluster.peer.read = cluster.peer.read.min(*median);
-        cluster.peer.write = cluster.peer.write.min(*median);
+    if let Some(last) = rates.len().checked_sub(1) {
+        let median = rates[last / 2];
+        cluster.peer.read = cluster.peer.read.min(median);
+        cluster.peer.write = cluster.peer.write.min(median);
     }
     all
 }
@@ -165,13 +167,13 @@ fn round_of(reader: usize, nodes: usize) -> usize {
 ///
 /// # Errors
 /// When a node does not answer.
-pub fn rooms(
+pub fn tier_usage(
     links: &[ReachableNode],
     roots: &[Vec<PathBuf>],
 ) -> Result<Vec<NodeTierUsage>, MeasureError> {
     let call = |at: usize| NodeRequest::Room(roots.get(at).cloned().unwrap_or_default());
     ask_all(links, call, |answer| match answer {
-        NodeReply::Room(room) => Some(room),
+        NodeReply::Room(usage) => Some(usage),
         _ => None,
     })
 }
@@ -184,7 +186,7 @@ pub fn sweep(
     state: &Path,
     roots: &[BTreeSet<PathBuf>],
     protected: &BTreeSet<PathBuf>,
-) -> Vec<Result<Swept, String>> {
+) -> Vec<Result<Swept, NodeCallError>> {
     let call = |at: usize| NodeRequest::Sweep {
         workspace: workspace.to_owned(),
         state: state.to_owned(),
@@ -195,8 +197,7 @@ pub fn sweep(
     let answers = answers(&asked, call, THOROUGH).into_iter();
     let swept = answers.map(|answer| match answer? {
         NodeReply::Swept(swept) => Ok(swept),
-        NodeReply::Failed(why) => Err(why),
-        _ => Err(NO_SENSE.into()),
+        _ => Err(NodeCallError::Mismatch),
     });
     swept.collect()
 }
@@ -211,20 +212,17 @@ fn ask_all<T>(
     let answers = answers(&asked, call, QUICK);
     let answers = links.iter().zip(answers).map(|(linked, answer)| {
         let why = match answer {
-            Ok(NodeReply::Failed(why)) | Err(why) => why,
             Ok(answer) => match wanted(answer) {
                 Some(answer) => return Ok(answer),
-                None => NO_SENSE.into(),
+                None => NodeCallError::Mismatch,
             },
+            Err(why) => why,
         };
         let node = linked.name.clone();
         Err(MeasureError::Node { node, why })
     });
     answers.collect()
 }
-
-/// What is said of an answer to another question.
-pub(crate) const NO_SENSE: &str = "it sent a message that does not fit";
 
 /// Asks some nodes at once, and waits for all.
 pub(crate) fn answers(
@@ -239,7 +237,7 @@ pub(crate) fn answers(
         });
         let asked: Vec<_> = asked.collect();
         let answers = asked.into_iter().map(|thread| thread.join());
-        let answers = answers.map(|a| a.unwrap_or_else(|_| Err("an error inside tarn".into())));
+        let answers = answers.map(|a| a.unwrap_or(Err(NodeCallError::Internal)));
         answers.collect()
     })
 }

@@ -1,12 +1,10 @@
 //! What nodes and home say, and what the engine is told of it.
 
-use crate::ENDING;
+use crate::dispatch::{ActionPerformer, DispatchedTransfer, PendingEngineEvent, on};
+use crate::error::ENDING;
 use crate::orders::failed;
 use crate::parts::made;
-use crate::world::{
-    ActionPerformer, AllocatedNode, AllocationWorld, DispatchedTransfer, NodeState,
-    PendingEngineEvent, on,
-};
+use crate::world::{AllocatedNode, AllocationWorld, NodeState};
 use tarn_proto::node::{NodeCommand, NodeNotification};
 use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Imaged, Output};
 use tarn_types::hash::Hash;

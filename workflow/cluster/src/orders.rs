@@ -1,10 +1,10 @@
 //! Who does what the engine orders.
 
-use crate::parts::named;
-use crate::world::{
-    ActionPerformer, AllocationWorld, DispatchedAttempt, DispatchedTransfer, PendingEngineEvent,
-    nodes_of, on,
+use crate::dispatch::{
+    ActionPerformer, DispatchedAttempt, DispatchedTransfer, PendingEngineEvent, nodes_of, on,
 };
+use crate::parts::named;
+use crate::world::AllocationWorld;
 use std::collections::BTreeSet;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tarn_ports::{World, WorldError};

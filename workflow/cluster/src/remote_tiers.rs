@@ -1,16 +1,39 @@
-//! Nodes that do not have a tier, and those that lend them one. docs/internals/shared-namespace.md, "A borrowed tier".
+//! Nodes that do not have a tier, and those that export them part of theirs. docs/internals/shared-namespace.md, "A borrowed tier".
 
+use crate::error::NodeCallError;
 use crate::link::ReachableNode;
-use crate::measure::{NO_SENSE, answers};
-use crate::{PATIENCE_TO_BORROW, QUICK};
+use crate::measure::answers;
+use crate::{ATTACH_TIMEOUT, QUICK};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use tarn_proto::node::{Brick, NodeReply, NodeRequest};
 use tarn_types::cluster::{Cluster, Tier};
 use tarn_types::id::NodeId;
 
-/// Nodes that borrow of one: each takes an equal part of its tier, and a part of its network and processors.
+/// Nodes that attach a tier of one: each takes an equal part of it, and a part of its network and processors.
 pub const MAX_BORROWERS: usize = 8;
+
+/// A node has no remote tier in place of one that it does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RemoteTierError {
+    /// All that have the tier export it to as many as they may.
+    #[error("no node that has it lends it to more than {MAX_BORROWERS} others")]
+    NoProvider,
+    /// A node does not export it.
+    #[error("{provider} does not lend it: {why}")]
+    NotExported {
+        /// The node that has it.
+        provider: String,
+        /// What it says.
+        why: NodeCallError,
+    },
+    /// The node itself does not attach it.
+    #[error("it cannot borrow it: {0}")]
+    NotAttached(NodeCallError),
+    /// One of both answers something else.
+    #[error(transparent)]
+    Mismatch(NodeCallError),
+}
 
 /// What became of a tier that a node does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,22 +42,22 @@ pub struct RemoteTierAttachment {
     pub node: String,
     /// The tier's name.
     pub tier: String,
-    /// Who lends it; or why nobody does, and then what stands in for it stays.
-    pub by: Result<String, String>,
+    /// Who exports it; or why nobody does, and then what stands in for it stays.
+    pub by: Result<String, RemoteTierError>,
 }
 
-/// Who is to lend whom how much of a tier.
+/// Which node is to have how much of another one's tier. Nodes and tiers by their positions in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Loan {
+struct RemoteTierPlan {
     tier: usize,
-    borrower: usize,
-    lender: usize,
+    node: usize,
+    provider: usize,
     bytes: u64,
 }
 
-/// Has each node for which something stands in for a tier borrow one instead, from a node that has it, for a run of this workspace. What a
-/// node lends is taken off its own; what nobody lends stays as it is.
-pub fn borrow(
+/// Has each node for which something stands in for a tier attach one instead, from a node that has it, for a run of this workspace.
+/// What a node exports is taken off its own; what nobody exports stays as it is.
+pub fn attach_remote_tiers(
     links: &[ReachableNode],
     cluster: &mut Cluster,
     workspace: &str,
@@ -44,52 +67,58 @@ pub fn borrow(
     if lacking.is_empty() {
         return Vec::new();
     }
-    let before = before(links, cluster, workspace);
+    let before = earlier_attachments(links, cluster, workspace);
     let mut all = Vec::new();
-    let mut loans = Vec::new();
-    for (tier, borrower) in lacking {
-        let lending = |by| RemoteTierAttachment {
-            node: cluster.nodes[borrower].name.clone(),
-            tier: cluster.nodes[borrower].tiers[tier].name.clone(),
-            by,
-        };
-        match choose(cluster, &loans, (tier, borrower), &before) {
-            Some(lender) => loans.push(Loan {
+    let mut plans = Vec::new();
+    for (tier, node) in lacking {
+        match choose_provider(cluster, &plans, (tier, node), &before) {
+            Some(provider) => plans.push(RemoteTierPlan {
                 tier,
-                borrower,
-                lender,
+                node,
+                provider,
                 bytes: 0,
             }),
-            None => all.push(lending(Err(format!(
-                "no node that has it lends it to more than {MAX_BORROWERS} others"
-            )))),
+            None => all.push(RemoteTierAttachment {
+                node: cluster.nodes[node].name.clone(),
+                tier: cluster.nodes[node].tiers[tier].name.clone(),
+                by: Err(RemoteTierError::NoProvider),
+            }),
         }
     }
-    share(cluster, &mut loans);
-    let lent = export_tiers(links, cluster, workspace, &loans);
-    let taken = take(links, cluster, state, &loans, lent);
-    for (loan, taken) in loans.iter().zip(taken) {
+    divide_tiers(cluster, &mut plans);
+    let exported = export_tiers(links, cluster, workspace, &plans);
+    let attached = attach_tiers(links, cluster, state, &plans, exported);
+    for (plan, attached) in plans.iter().zip(attached) {
         let name = |node: usize| cluster.nodes[node].name.clone();
-        let (node, lender) = (name(loan.borrower), name(loan.lender));
-        let old = &cluster.nodes[loan.borrower].tiers[loan.tier];
-        let tier = old.name.clone();
-        let by = taken.map(|(root, read, write)| {
-            let borrowed = Tier {
-                name: tier.clone(),
-                root,
-                capacity: loan.bytes,
-                read,
-                write,
-                lender: Some(NodeId(loan.lender as u32)),
-            };
-            cluster.nodes[loan.borrower].tiers[loan.tier] = borrowed;
-            let of = &mut cluster.nodes[loan.lender].tiers[loan.tier].capacity;
-            *of = of.saturating_sub(loan.bytes);
-            lender
+        let (node, provider) = (name(plan.node), name(plan.provider));
+        let tier = cluster.nodes[plan.node].tiers[plan.tier].name.clone();
+        let by = attached.map(|tier| {
+            replace_tier(cluster, plan, tier);
+            provider
         });
         all.push(RemoteTierAttachment { node, tier, by });
     }
     all
+}
+
+/// A node has another one's tier from now on, which has so much less.
+fn replace_tier(cluster: &mut Cluster, plan: &RemoteTierPlan, attached: AttachedTier) {
+    let old = &mut cluster.nodes[plan.node].tiers[plan.tier];
+    *old = Tier {
+        name: std::mem::take(&mut old.name),
+        root: attached.root,
+        capacity: plan.bytes,
+        read: attached.read,
+        write: attached.write,
+        lender: Some(NodeId(plan.provider as u32)),
+    };
+    let left = &mut cluster.nodes[plan.provider].tiers[plan.tier].capacity;
+    assert!(
+        plan.bytes <= *left,
+        "{} bytes of a tier of {left} were exported",
+        plan.bytes
+    );
+    *left -= plan.bytes;
 }
 
 /// Tiers that nodes do not have, though others do: tier and node.
@@ -104,8 +133,9 @@ fn lacking(cluster: &Cluster) -> Vec<(usize, usize)> {
     tiers.collect()
 }
 
-/// Which nodes have something on which node's tiers from an earlier run: (lender, tier) and names. Who does not say so has nothing.
-fn before(
+/// Which nodes have something on which node's tiers from an earlier run: (provider, tier) and names. A node that does not say so has
+/// nothing.
+fn earlier_attachments(
     links: &[ReachableNode],
     cluster: &Cluster,
     workspace: &str,
@@ -129,22 +159,22 @@ fn before(
     found
 }
 
-/// Where the borrower has something already; else who has most for each that borrows from it.
-fn choose(
+/// The provider where the node has something already; else the one that has most for each that attaches its tier.
+fn choose_provider(
     cluster: &Cluster,
-    loans: &[Loan],
-    (tier, borrower): (usize, usize),
+    plans: &[RemoteTierPlan],
+    (tier, node): (usize, usize),
     before: &BTreeMap<(usize, usize), BTreeSet<String>>,
 ) -> Option<usize> {
-    let name = &cluster.nodes[borrower].name;
+    let name = &cluster.nodes[node].name;
     let mut best: Option<(bool, u64, usize)> = None;
     for (at, node) in cluster.nodes.iter().enumerate() {
         let Some(has) = node.tiers.get(tier).filter(|t| !t.stands_in()) else {
             continue;
         };
-        let others = loans
+        let others = plans
             .iter()
-            .filter(|l| l.lender == at && l.tier == tier)
+            .filter(|p| p.provider == at && p.tier == tier)
             .count();
         if others >= MAX_BORROWERS {
             continue;
@@ -161,94 +191,101 @@ fn choose(
     best.map(|(.., at)| at)
 }
 
-/// A lender keeps as much of its tier as each borrower gets.
-fn share(cluster: &Cluster, loans: &mut [Loan]) {
-    let of = |all: &[Loan], l: &Loan| {
-        let same = all
-            .iter()
-            .filter(|o| (o.lender, o.tier) == (l.lender, l.tier));
-        same.count() as u64
+/// A provider keeps as much of its tier as each node gets that attaches it.
+fn divide_tiers(cluster: &Cluster, plans: &mut [RemoteTierPlan]) {
+    let same = |all: &[RemoteTierPlan], p: &RemoteTierPlan| {
+        let of = |o: &&RemoteTierPlan| (o.provider, o.tier) == (p.provider, p.tier);
+        all.iter().filter(of).count() as u64
     };
-    for at in 0..loans.len() {
-        let loan = loans[at];
-        let capacity = cluster.nodes[loan.lender].tiers[loan.tier].capacity;
-        loans[at].bytes = capacity / (of(loans, &loan) + 1);
+    for at in 0..plans.len() {
+        let plan = plans[at];
+        let capacity = cluster.nodes[plan.provider].tiers[plan.tier].capacity;
+        plans[at].bytes = capacity / (same(plans, &plan) + 1);
     }
 }
 
-type TierExportResult = Result<Brick, String>;
+type TierExportResult = Result<Brick, RemoteTierError>;
 
 fn export_tiers(
     links: &[ReachableNode],
     cluster: &Cluster,
     workspace: &str,
-    loans: &[Loan],
+    plans: &[RemoteTierPlan],
 ) -> Vec<TierExportResult> {
-    let asked: Vec<&ReachableNode> = loans.iter().map(|l| &links[l.lender]).collect();
+    let asked: Vec<&ReachableNode> = plans.iter().map(|p| &links[p.provider]).collect();
     let call = |at: usize| {
-        let loan = &loans[at];
-        let tier = &cluster.nodes[loan.lender].tiers[loan.tier];
+        let plan = &plans[at];
+        let tier = &cluster.nodes[plan.provider].tiers[plan.tier];
         NodeRequest::Lend {
             tier: tier.name.clone(),
             root: tier.root.clone(),
-            borrower: cluster.nodes[loan.borrower].name.clone(),
+            borrower: cluster.nodes[plan.node].name.clone(),
             workspace: workspace.to_owned(),
-            bytes: loan.bytes,
+            bytes: plan.bytes,
         }
     };
-    let answers = answers(&asked, call, PATIENCE_TO_BORROW)
+    let answers = answers(&asked, call, ATTACH_TIMEOUT)
         .into_iter()
         .zip(&asked);
-    let lent = answers.map(|(answer, lender)| match answer {
+    let exported = answers.map(|(answer, provider)| match answer {
         Ok(NodeReply::Lent(brick)) => Ok(Brick {
-            host: lender.data.0.clone(),
+            host: provider.data.0.clone(),
             ..brick
         }),
-        Ok(NodeReply::Failed(why)) | Err(why) => {
-            Err(format!("{} does not lend it: {why}", lender.name))
-        }
-        Ok(_) => Err(NO_SENSE.into()),
+        Ok(_) => Err(RemoteTierError::Mismatch(NodeCallError::Mismatch)),
+        Err(why) => Err(RemoteTierError::NotExported {
+            provider: provider.name.clone(),
+            why,
+        }),
     });
-    lent.collect()
+    exported.collect()
 }
 
-type TierAttachResult = Result<(PathBuf, u64, u64), String>;
+/// A remote tier that a node has, and what it reads and writes there, in bytes a second.
+struct AttachedTier {
+    root: PathBuf,
+    read: u64,
+    write: u64,
+}
 
-fn take(
+type TierAttachResult = Result<AttachedTier, RemoteTierError>;
+
+/// The results are those of the plans, in their order; who has nothing exported to it is not asked.
+fn attach_tiers(
     links: &[ReachableNode],
     cluster: &Cluster,
     state: &Path,
-    loans: &[Loan],
-    lent: Vec<TierExportResult>,
+    plans: &[RemoteTierPlan],
+    exported: Vec<TierExportResult>,
 ) -> Vec<TierAttachResult> {
-    let given: Vec<(&Loan, &Brick)> = loans
+    let given: Vec<(&RemoteTierPlan, &Brick)> = plans
         .iter()
-        .zip(&lent)
-        .filter_map(|(loan, brick)| Some((loan, brick.as_ref().ok()?)))
+        .zip(&exported)
+        .filter_map(|(plan, brick)| Some((plan, brick.as_ref().ok()?)))
         .collect();
-    let asked: Vec<&ReachableNode> = given.iter().map(|(l, _)| &links[l.borrower]).collect();
+    let asked: Vec<&ReachableNode> = given.iter().map(|(p, _)| &links[p.node]).collect();
     let call = |at: usize| {
-        let (loan, brick) = given[at];
+        let (plan, brick) = given[at];
         NodeRequest::Borrow {
-            tier: cluster.nodes[loan.borrower].tiers[loan.tier].name.clone(),
-            lender: cluster.nodes[loan.lender].name.clone(),
+            tier: cluster.nodes[plan.node].tiers[plan.tier].name.clone(),
+            lender: cluster.nodes[plan.provider].name.clone(),
             brick: brick.clone(),
-            bytes: loan.bytes,
+            bytes: plan.bytes,
             state: state.to_owned(),
         }
     };
-    let mut answers = answers(&asked, call, PATIENCE_TO_BORROW).into_iter();
-    let taken = lent.iter().map(|lent| {
-        lent.as_ref().map_err(Clone::clone)?;
+    let mut answers = answers(&asked, call, ATTACH_TIMEOUT).into_iter();
+    let attached = exported.iter().map(|exported| {
+        exported.as_ref().map_err(Clone::clone)?;
         match answers.next() {
-            Some(Ok(NodeReply::Borrowed { root, read, write })) => Ok((root, read, write)),
-            Some(Ok(NodeReply::Failed(why)) | Err(why)) => {
-                Err(format!("it cannot borrow it: {why}"))
+            Some(Ok(NodeReply::Borrowed { root, read, write })) => {
+                Ok(AttachedTier { root, read, write })
             }
-            _ => Err(NO_SENSE.into()),
+            Some(Err(why)) => Err(RemoteTierError::NotAttached(why)),
+            _ => Err(RemoteTierError::Mismatch(NodeCallError::Mismatch)),
         }
     });
-    taken.collect()
+    attached.collect()
 }
 
 #[cfg(test)]
@@ -293,42 +330,45 @@ mod tests {
         }
     }
 
-    fn all(cluster: &Cluster, before: &BTreeMap<(usize, usize), BTreeSet<String>>) -> Vec<Loan> {
-        let mut loans: Vec<Loan> = Vec::new();
-        for (tier, borrower) in lacking(cluster) {
-            if let Some(lender) = choose(cluster, &loans, (tier, borrower), before) {
-                loans.push(Loan {
+    fn all(
+        cluster: &Cluster,
+        before: &BTreeMap<(usize, usize), BTreeSet<String>>,
+    ) -> Vec<RemoteTierPlan> {
+        let mut plans: Vec<RemoteTierPlan> = Vec::new();
+        for (tier, node) in lacking(cluster) {
+            if let Some(provider) = choose_provider(cluster, &plans, (tier, node), before) {
+                plans.push(RemoteTierPlan {
                     tier,
-                    borrower,
-                    lender,
+                    node,
+                    provider,
                     bytes: 0,
                 });
             }
         }
-        share(cluster, &mut loans);
-        loans
+        divide_tiers(cluster, &mut plans);
+        plans
     }
 
     #[test]
-    fn lenders_are_those_with_most_room_for_each_and_keep_as_much_themselves() {
+    fn providers_are_those_with_most_for_each_and_keep_as_much_themselves() {
         let cluster = cluster(&[None, Some(120), None, Some(100), None, None]);
-        let loans = all(&cluster, &BTreeMap::new());
-        let lenders: Vec<usize> = loans.iter().map(|l| l.lender).collect();
-        assert_eq!(lenders, [1, 3, 1, 3]);
-        let bytes: Vec<u64> = loans.iter().map(|l| l.bytes).collect();
+        let plans = all(&cluster, &BTreeMap::new());
+        let providers: Vec<usize> = plans.iter().map(|p| p.provider).collect();
+        assert_eq!(providers, [1, 3, 1, 3]);
+        let bytes: Vec<u64> = plans.iter().map(|p| p.bytes).collect();
         assert_eq!(bytes, [40, 33, 40, 33]);
     }
 
     #[test]
-    fn who_has_something_there_comes_back_and_a_lender_has_a_bound() {
+    fn who_has_something_there_comes_back_and_a_provider_has_a_bound() {
         let mut nodes = vec![None; MAX_BORROWERS + 2];
         nodes.extend([Some(1000), Some(10)]);
         let cluster = cluster(&nodes);
         let poor = MAX_BORROWERS + 3;
         let before = BTreeMap::from([((poor, 0), BTreeSet::from(["n0".to_owned()]))]);
-        let loans = all(&cluster, &before);
-        assert_eq!(loans[0].lender, poor);
-        let of = |lender: usize| loans.iter().filter(|l| l.lender == lender).count();
+        let plans = all(&cluster, &before);
+        assert_eq!(plans[0].provider, poor);
+        let of = |provider: usize| plans.iter().filter(|p| p.provider == provider).count();
         assert_eq!((of(poor), of(poor - 1)), (2, MAX_BORROWERS));
     }
 }

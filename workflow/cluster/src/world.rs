@@ -1,24 +1,25 @@
-//! [`Allocation`]: the world of N nodes that are reached through links.
+//! [`AllocationWorld`]: the world of N nodes that are reached through links.
 
 use crate::chains::Chains;
-use crate::connection::{FileCheck, NodeConnection};
+use crate::connection::NodeConnection;
+use crate::dispatch::{DispatchedTransfer, OutstandingActions, PendingEngineEvent, nodes_of};
 use crate::event_queue::{EventQueue, NodeEvent};
+use crate::external_queue::ExternalTransferQueue;
+use crate::file_check::FileCheck;
 use crate::link::{ReachableNode, Relink};
-use crate::lost::Returned;
 use crate::parts::{Knows, RunPartTable, StoredPartBytes};
-use crate::store::ExternalTransferQueue;
+use crate::returning::Returned;
 use crate::{ABANDONED, ASK_IDLE, GOODBYE, LOOK, LOOK_OFTEN, QUICK};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{CapabilityError, ChangedSince, NodeWorld, Progress, World, WorldError};
 use tarn_proto::node::{Address, NodeCommand, NodeConfig, NodeReply, NodeRequest};
 use tarn_types::action::Action;
 use tarn_types::event::{Event, Failure, FailureKind};
-use tarn_types::id::{DataId, NodeId, TierId, TransferId};
-use tarn_types::nodes::{AttemptId, SpaceWaitCause};
-use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
+use tarn_types::id::{NodeId, TierId, TransferId};
+use tarn_types::nodes::SpaceWaitCause;
+use tarn_types::part::{Place, StoreKey, Transfer};
 use tarn_types::units::Time;
 
 /// What the world of an allocation is made of.
@@ -73,7 +74,7 @@ pub(crate) struct AllocatedNode {
     pub(crate) connection: Option<NodeConnection>,
     pub(crate) address: Address,
     pub(crate) knows: Knows,
-    /// Replicas of this run that lie there, or lay there when it was lost.
+    /// Replicas of this run that are stored there, or were when it was lost.
     pub(crate) holds: StoredPartBytes,
 }
 
@@ -103,84 +104,6 @@ impl Drop for NodeTable {
             let _ = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
         }
     }
-}
-
-/// Who performs something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ActionPerformer {
-    Home,
-    Node(NodeId),
-}
-
-/// A transfer under way.
-pub(crate) struct DispatchedTransfer {
-    pub(crate) order: Transfer,
-    pub(crate) by: ActionPerformer,
-    /// Nanoseconds since 1970.
-    pub(crate) began: i64,
-    /// A node of it that was lost, though not the one that performs it.
-    pub(crate) cut: Option<NodeId>,
-    /// Since when who performs it has been told to give it up.
-    pub(crate) abandoned: Option<Instant>,
-}
-
-/// An attempt under way; its first node performs it.
-pub(crate) struct DispatchedAttempt {
-    pub(crate) nodes: Vec<NodeId>,
-    pub(crate) cut: Option<NodeId>,
-}
-
-/// What is owed to the engine.
-#[derive(Default)]
-pub(crate) struct OutstandingActions {
-    pub(crate) listing: BTreeSet<DataId>,
-    pub(crate) moving: BTreeMap<TransferId, DispatchedTransfer>,
-    pub(crate) running: BTreeMap<AttemptId, DispatchedAttempt>,
-    pub(crate) evicting: BTreeMap<(PartRef, Place), VecDeque<StoreKey>>,
-}
-
-impl OutstandingActions {
-    fn nothing(&self) -> bool {
-        self.listing.is_empty()
-            && self.moving.is_empty()
-            && self.running.is_empty()
-            && self.evicting.is_empty()
-    }
-
-    fn home_owes(&self) -> bool {
-        !self.listing.is_empty()
-            || self.moving.values().any(|m| m.by == ActionPerformer::Home)
-            || self.evicting.keys().any(|(_, at)| on(at).is_none())
-    }
-
-    pub(crate) fn involves(&self, node: NodeId) -> bool {
-        self.moving
-            .values()
-            .any(|m| nodes_of(&m.order).any(|n| n == node))
-            || self.running.values().any(|r| r.nodes.contains(&node))
-            || self.evicting.keys().any(|(_, at)| on(at) == Some(node))
-    }
-}
-
-/// The node of a place.
-pub(crate) fn on(place: &Place) -> Option<NodeId> {
-    match place {
-        Place::Node(spot) => Some(spot.node),
-        Place::Source | Place::External(_) | Place::Drained => None,
-    }
-}
-
-/// The nodes that a transfer needs, some of them perhaps more than once.
-pub(crate) fn nodes_of(t: &Transfer) -> impl Iterator<Item = NodeId> {
-    let places = t.parts.iter().map(|m| &m.from).chain([&t.to]);
-    places.filter_map(on)
-}
-
-/// What is told to the engine next.
-pub(crate) struct PendingEngineEvent {
-    pub(crate) event: Event,
-    /// The nodes that have to do with it: none of them comes back before it was told.
-    pub(crate) nodes: Vec<NodeId>,
 }
 
 /// The world of a run over the nodes of an allocation.
@@ -222,15 +145,29 @@ impl AllocationWorld {
     ///
     /// # Errors
     /// When a node refuses, or threads cannot be started.
-    pub fn open(config: Config) -> Result<Self, WorldError> {
-        let mut node_config = config.node_config;
-        if node_config.cluster.nodes.len() != config.links.len() {
-            let (nodes, links) = (node_config.cluster.nodes.len(), config.links.len());
+    pub fn open(mut config: Config) -> Result<Self, WorldError> {
+        if config.node_config.cluster.nodes.len() != config.links.len() {
+            let (nodes, links) = (config.node_config.cluster.nodes.len(), config.links.len());
             let what = format!("a cluster of {nodes} nodes was to be opened over {links} sessions");
             return Err(WorldError(what));
         }
+        let links = std::mem::take(&mut config.links);
+        let mut this = Self::unconnected(config, &links);
+        for (n, linked) in (0..).map(NodeId).zip(links) {
+            let connection = this.connection(n, 0, linked)?;
+            if let Some(node) = this.node_mut(n) {
+                node.connection = Some(connection);
+            }
+        }
+        this.open_nodes()?;
+        Ok(this)
+    }
+
+    /// The world before it has said anything to its nodes.
+    fn unconnected(config: Config, links: &[ReachableNode]) -> Self {
+        let mut node_config = config.node_config;
         let ids = (0..).map(NodeId);
-        let addresses = config.links.iter().map(|l| l.data.clone());
+        let addresses = links.iter().map(|l| l.data.clone());
         node_config.peers = ids.zip(addresses).collect();
         let node = |linked: &ReachableNode| AllocatedNode {
             session: 0,
@@ -240,9 +177,9 @@ impl AllocationWorld {
             knows: Knows::new(),
             holds: StoredPartBytes::new(),
         };
-        let nodes = config.links.iter().map(node).collect();
+        let nodes = links.iter().map(node).collect();
         let event_queue = config.event_queue;
-        let mut this = Self {
+        Self {
             progress: config.home.progress(),
             home: config.home,
             home_knows: Knows::new(),
@@ -251,11 +188,7 @@ impl AllocationWorld {
             relink: config.relink,
             retry: config.retry,
             timeout: config.timeout,
-            file_check: FileCheck {
-                changed_since: config.changed_since,
-                timeout: config.timeout,
-                out: Arc::default(),
-            },
+            file_check: FileCheck::new(config.changed_since, config.timeout),
             multi_node: Ok(()),
             one_namespace: Ok(()),
             images: Ok(()),
@@ -271,37 +204,34 @@ impl AllocationWorld {
             interrupted: false,
             looked: Instant::now(),
             idle: None,
-        };
-        for (n, linked) in (0..).map(NodeId).zip(config.links) {
-            let connection = this.connection(n, 0, linked)?;
-            if let Some(node) = this.node_mut(n) {
-                node.connection = Some(connection);
-            }
         }
-        let calls = this
-            .up()
-            .map(|n| (n, NodeRequest::Open(Box::new(this.opening_of(n)))));
-        let calls = calls.collect();
-        for (n, answer) in this.ask(calls, QUICK)? {
-            match answer {
-                NodeReply::Opened {
-                    several,
-                    shared,
-                    images,
-                } => {
-                    let named = |why: Option<String>, name: &str| match why {
-                        Some(why) => Err(CapabilityError::new(format_args!("{name}: {why}"))),
-                        None => Ok(()),
-                    };
-                    let name = this.name(n).to_owned();
-                    this.multi_node = this.multi_node.and(named(several, &name));
-                    this.one_namespace = this.one_namespace.and(named(shared, &name));
-                    this.images = this.images.and(named(images, &name));
+    }
+
+    /// Opens each node's part of the run, and takes in which steps cannot run on which of them.
+    fn open_nodes(&mut self) -> Result<(), WorldError> {
+        let open = |n| NodeRequest::Open(Box::new(self.opening_of(n)));
+        let calls = self.up().map(|n| (n, open(n))).collect();
+        for (n, answer) in self.ask(calls, QUICK)? {
+            let NodeReply::Opened {
+                several,
+                shared,
+                images,
+            } = answer
+            else {
+                self.nonsense(n);
+                continue;
+            };
+            let name = self.name(n);
+            let note = |all: &mut Result<(), CapabilityError>, why: Option<String>| {
+                if let (Ok(()), Some(why)) = (&*all, why) {
+                    *all = Err(CapabilityError::new(format_args!("{name}: {why}")));
                 }
-                _ => this.nonsense(n),
-            }
+            };
+            note(&mut self.multi_node, several);
+            note(&mut self.one_namespace, shared);
+            note(&mut self.images, images);
         }
-        Ok(this)
+        Ok(())
     }
 
     pub(crate) fn connection(
@@ -424,12 +354,12 @@ impl AllocationWorld {
             NodeEvent::News(_, _, Err(why)) => {
                 let connection = self.node(n).and_then(|node| node.connection.as_ref());
                 let known = connection.and_then(NodeConnection::over);
-                self.lose(n, known.unwrap_or(why));
+                self.lose(n, known.unwrap_or_else(|| why.to_string()));
             }
-            NodeEvent::NotBegun(_, _, attempt, why) => self.not_begun(n, attempt, why),
+            NodeEvent::NotBegun(_, _, attempt, why) => self.not_begun(n, attempt, why.to_string()),
             NodeEvent::Linked(_, _, linked) => self.linked(n, linked),
             NodeEvent::Returned(_, _, Ok(returned)) => self.returned(n, returned),
-            NodeEvent::Returned(_, _, Err(why)) => self.lose(n, why),
+            NodeEvent::Returned(_, _, Err(why)) => self.lose(n, why.to_string()),
         }
     }
 
@@ -456,7 +386,7 @@ impl AllocationWorld {
         nodes.filter_map(|(n, node)| Some((n, node.connection.as_ref()?)))
     }
 
-    /// A run that has nothing to do but to wait for room does so for 10 s at most where nobody alive can give it back: the nodes
+    /// A run that has nothing to do but to wait for space does so for 10 s at most where nobody alive can give it back: the nodes
     /// know who holds what of theirs.
     fn note_idle(&mut self, waits: bool) -> Result<(), WorldError> {
         if !waits || !self.under_way.nothing() {

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tarn_cluster::{
-    MeasureError, NoAnswer, NodeLink, NodeLinkMeasurement, ReachableNode, measure, measure_links,
+    MeasureError, NoAnswer, NodeCallError, NodeLink, NodeLinkMeasurement, ReachableNode, measure,
+    measure_links,
 };
 use tarn_proto::node::{self, NodeReply, NodeRequest, VERSION};
 use tarn_types::cluster::Cluster;
@@ -231,7 +232,8 @@ fn a_link_that_cannot_be_measured_is_said_and_decides_nothing() {
         2 => Err("node3 is silent".into()),
         n => Ok(100 + n as u64),
     });
-    assert_eq!(between[2].rate, Err("node3 is silent".into()));
+    let refused = NodeCallError::Refused("node3 is silent".into());
+    assert_eq!(between[2].rate, Err(refused));
     assert_eq!(cluster.peer.read, 101);
     let (between, cluster) = ring(3, |_| Err("no".into()));
     assert!(between.iter().all(|b| b.rate.is_err()));

@@ -190,7 +190,7 @@ impl ConnectedAllocation {
                     .map(|w| crate::state::workspace(&w.name, purpose.state));
                 // What is only looked at has no name that a run has, too.
                 let name = name.unwrap_or_else(|| fleet.label.clone());
-                tarn_cluster::borrow(&links, &mut cluster, &name, folder)
+                tarn_cluster::attach_remote_tiers(&links, &mut cluster, &name, folder)
             }
         };
         let measured = energy::fill(&mut cluster);
@@ -255,7 +255,7 @@ impl ConnectedAllocation {
         let roots: Vec<Vec<_>> = roots
             .map(|n| n.tiers.iter().map(|t| t.root.clone()).collect())
             .collect();
-        tarn_cluster::rooms(&self.links, &roots).exit(Exit::State)
+        tarn_cluster::tier_usage(&self.links, &roots).exit(Exit::State)
     }
 
     /// What Slurm says its nodes draw from now on, and at the end what it has counted; where it measures that.
@@ -308,9 +308,7 @@ impl ConnectedAllocation {
             node_config,
             links: self.links,
             event_queue: self.fleet.event_queue.clone(),
-            relink: Arc::new(move |node, number| {
-                fleet.link(node, number).map_err(|e| e.to_string())
-            }),
+            relink: Arc::new(move |node, number| fleet.link(node, number).ok()),
             timeout: STUCK,
             retry: RETRY,
             changed_since,
