@@ -45,7 +45,7 @@ pub(crate) struct ProgramConnection {
     pub(crate) guest: Option<Vec<u32>>,
     pub(crate) job: Option<JobId>,
     /// Partitions that are being opened or listed for it.
-    pub(crate) lending: u32,
+    partition_requests: u32,
     /// Whether versions were agreed on.
     pub(crate) greeted: bool,
     /// It is closed once all replies are out.
@@ -66,7 +66,7 @@ impl ProgramConnection {
             pid,
             guest: None,
             job: None,
-            lending: 0,
+            partition_requests: 0,
             greeted: false,
             closing: false,
             regions: BTreeMap::new(),
@@ -75,6 +75,23 @@ impl ProgramConnection {
             unread_bytes: 0,
             interest: (true, false),
         }
+    }
+
+    /// Partitions that are being opened or listed for it.
+    pub(crate) fn partition_requests(&self) -> u32 {
+        self.partition_requests
+    }
+
+    pub(crate) fn begin_partition_request(&mut self) {
+        self.partition_requests += 1;
+    }
+
+    pub(crate) fn end_partition_request(&mut self) {
+        assert!(
+            self.partition_requests > 0,
+            "a partition was opened that nobody asked for"
+        );
+        self.partition_requests -= 1;
     }
 
     /// Whether more requests may be read.
@@ -106,6 +123,7 @@ impl ProgramConnection {
             }
             self.unread_bytes -= reply.packet.len();
         }
+        debug_assert_eq!(self.unread_bytes, 0, "no reply waits, but bytes of some do");
         Ok(())
     }
 

@@ -8,10 +8,13 @@
 mod connection;
 mod controller;
 mod destage;
+mod fingerprint;
 mod guest;
 mod journal;
+mod mover_error;
 mod node;
 mod options;
+mod peer_host;
 mod peers;
 mod pieces;
 mod progress;

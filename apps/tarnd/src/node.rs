@@ -5,9 +5,9 @@
 //! thread only waits for the end.
 
 mod drive;
-mod loans;
 mod measure;
 mod paced;
+mod remote_tiers;
 mod replicas;
 mod step_inbox;
 mod step_sender;
@@ -16,7 +16,7 @@ mod talk;
 use crate::TarndError;
 use crate::options::Options;
 use anyhow::{Context, anyhow, bail};
-use loans::Loans;
+use remote_tiers::RemoteTiers;
 use replicas::Replicas;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -81,7 +81,7 @@ fn serve(options: &Options, start: NodeStartInput) -> anyhow::Result<()> {
         .map_err(|_| anyhow!("the keys of the run are not of this release of tarn"))?;
     let helper = std::env::current_exe().context("tarnd does not find itself")?;
     // First: it needs a process with one thread.
-    let loans = Loans::new(start.borrow.as_ref(), &node);
+    let remote_tiers = RemoteTiers::new(start.borrow.as_ref(), &node);
     let transport: Transport = start.transport.parse()?;
     let way = transport.way()?;
     let replicas = Replicas::new(start.data, way.clone()).context("no keys can be made")?;
@@ -98,7 +98,7 @@ fn serve(options: &Options, start: NodeStartInput) -> anyhow::Result<()> {
         start.run,
         helper.with_file_name("tarn"),
         replicas,
-        loans,
+        remote_tiers,
         notify.clone(),
     );
     let host = Arc::new(host);
@@ -138,7 +138,7 @@ fn serve(options: &Options, start: NodeStartInput) -> anyhow::Result<()> {
     }
     drop(server);
     drop(data);
-    host.give_back();
+    host.end_remote_tiers();
     way.close();
     if !stopped {
         bail!("the processes on {node} do not end; they are left to the kernel");

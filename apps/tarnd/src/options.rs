@@ -1,5 +1,6 @@
 //! The command line.
 
+use anyhow::{Context, anyhow, ensure};
 use clap::Parser;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -99,22 +100,20 @@ pub(crate) enum DaemonLogFormat {
 }
 
 /// `NAME=PATH:SIZE[:QUOTA]`; the path may hold colons.
-fn space(text: &str) -> Result<(String, SpaceSpec), String> {
+fn space(text: &str) -> anyhow::Result<(String, SpaceSpec)> {
     let (name, rest) = text
         .split_once('=')
-        .ok_or("give NAME=PATH:SIZE, such as fast=/dev/shm/x:4GiB")?;
+        .context("give NAME=PATH:SIZE, such as fast=/dev/shm/x:4GiB")?;
     let (before, last) = rest
         .rsplit_once(':')
-        .ok_or("a size is missing: NAME=PATH:SIZE, such as fast=/dev/shm/x:4GiB")?;
-    let size = |text: &str| parse_size(text).map_err(|e| e.to_string());
+        .context("a size is missing: NAME=PATH:SIZE, such as fast=/dev/shm/x:4GiB")?;
     let (path, capacity, quota) = match before.rsplit_once(':') {
-        Some((path, middle)) if parse_size(middle).is_ok() => (path, size(middle)?, size(last)?),
-        _ => (before, size(last)?, 0),
+        Some((path, middle)) if parse_size(middle).is_ok() => {
+            (path, parse_size(middle)?, parse_size(last)?)
+        }
+        _ => (before, parse_size(last)?, 0),
     };
-    let root = std::fs::canonicalize(path).map_err(|e| format!("{path}: {e}"))?;
-    if !root.is_dir() {
-        return Err(format!("{path} is not a folder"));
-    }
+    let root = folder(path)?;
     let everyone = Access {
         read: true,
         write: true,
@@ -128,41 +127,42 @@ fn space(text: &str) -> Result<(String, SpaceSpec), String> {
         everyone,
         users: Vec::new(),
     };
-    tarn_tasks::check_space(name, &spec).map_err(|why| why.text)?;
+    tarn_tasks::check_space(name, &spec)?;
     Ok((name.to_owned(), spec))
 }
 
+/// A folder that there is, by its full path.
+fn folder(path: &str) -> anyhow::Result<PathBuf> {
+    let found = std::fs::canonicalize(path).map_err(|e| anyhow!("{path}: {e}"))?;
+    ensure!(found.is_dir(), "{path} is not a folder");
+    Ok(found)
+}
+
 /// `TIER[:MEMORY]`; a tier that is there may have colons in its name.
-fn checkpoints(text: &str) -> Result<(PathBuf, PathBuf), String> {
+fn checkpoints(text: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
     let (tier, memory) = match text.rsplit_once(':') {
         Some(both) if !Path::new(text).is_dir() => both,
         _ => (text, "/dev/shm"),
-    };
-    let folder = |path: &str| {
-        let path = std::fs::canonicalize(path).map_err(|e| format!("{path}: {e}"))?;
-        match path.is_dir() {
-            true => Ok(path),
-            false => Err(format!("{} is not a folder", path.display())),
-        }
     };
     Ok((folder(tier)?, folder(memory)?))
 }
 
 /// A rate that is not nothing.
-pub(crate) fn rate(text: &str) -> Result<u64, String> {
-    match parse_rate(text) {
-        Ok(0) => Err("a rate of nothing; leave it out for no limit".into()),
-        other => other.map_err(|e| e.to_string()),
-    }
+pub(crate) fn rate(text: &str) -> anyhow::Result<u64> {
+    let rate = parse_rate(text)?;
+    ensure!(rate > 0, "a rate of nothing; leave it out for no limit");
+    Ok(rate)
 }
 
-fn weight(text: &str) -> Result<(UserId, u32), String> {
-    let (user, weight) = text.split_once('=').ok_or("give UID=N, such as 1000=2")?;
-    let number = |text: &str| text.parse::<u32>().map_err(|e| format!("{text}: {e}"));
-    match number(weight)? {
-        0 => Err("a share of 0 would never be served: give at least 1".into()),
-        weight => Ok((number(user)?, weight)),
-    }
+fn weight(text: &str) -> anyhow::Result<(UserId, u32)> {
+    let (user, weight) = text.split_once('=').context("give UID=N, such as 1000=2")?;
+    let number = |text: &str| text.parse::<u32>().map_err(|e| anyhow!("{text}: {e}"));
+    let weight = number(weight)?;
+    ensure!(
+        weight > 0,
+        "a share of 0 would never be served: give at least 1"
+    );
+    Ok((number(user)?, weight))
 }
 
 #[cfg(test)]
@@ -207,7 +207,8 @@ mod tests {
         let both = checkpoints(&format!("{path}:{plain}")).unwrap();
         assert_eq!(both, (tier.join("a:b"), tier));
         assert!(checkpoints("/nowhere").is_err() && checkpoints(&format!("{plain}:/no")).is_err());
-        assert!(weight("5=0").is_err() && weight("x=1").is_err() && weight("5=2") == Ok((5, 2)));
-        assert!(rate("0 B/s").is_err() && rate("1 MB/s") == Ok(1_000_000));
+        assert!(weight("5=0").is_err() && weight("x=1").is_err());
+        assert_eq!(weight("5=2").unwrap(), (5, 2));
+        assert!(rate("0 B/s").is_err() && rate("1 MB/s").unwrap() == 1_000_000);
     }
 }

@@ -1,10 +1,11 @@
-//! Other nodes' tarnds: who they are (the file of `--peers`), what is asked of them, and what this node answers ([`host`]).
+//! Other nodes' tarnds: who they are (the file of `--peers`), and what is asked of them. What this node answers them is in
+//! [`crate::peer_host`].
 
-mod host;
+mod handed;
 
-pub(crate) use host::{PeerHost, fingerprint, handed};
+pub(crate) use handed::handed;
 
-use crate::work::to_request_error;
+use crate::mover_error::request_error_of;
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tarn_data_plane::{
     CallStream, ContentTransport, DataClient, DataClientTimeouts, DataServer, Key, Limits,
-    MAX_ADDRESSES, RemoteTree, RunId, Transport, Tree,
+    MAX_ADDRESSES, Registry, RemoteTree, RunId, Transport, Tree,
 };
 use tarn_mover::throttle::Limiter;
 use tarn_ports::{Control, Watch};
@@ -82,6 +83,10 @@ impl Drop for Following {
     fn drop(&mut self) {
         let Some(calls) = &self.0 else { return };
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(
+            calls.followed > 0,
+            "a task of a node was followed to its end twice"
+        );
         calls.followed -= 1;
         if calls.followed == 0 {
             calls.line = None;
@@ -95,8 +100,8 @@ pub(crate) struct PeerTable {
     /// This node's name.
     pub(crate) own: String,
     port: u16,
-    run: RunId,
-    key: Key,
+    pub(crate) run: RunId,
+    pub(crate) key: Key,
     others: BTreeMap<String, PeerNode>,
     /// libfabric, if it is used.
     way: ContentTransport,
@@ -140,7 +145,7 @@ impl PeerTable {
         Self::parse(&text, own).with_context(|| format!("{shown} cannot be used"))
     }
 
-    fn parse(text: &str, own: &str) -> anyhow::Result<Self> {
+    pub(crate) fn parse(text: &str, own: &str) -> anyhow::Result<Self> {
         // What toml says of an error quotes the line, which may be the key's.
         let written: PeersFile = toml::from_str(text).map_err(|e| {
             let line = e.span().map_or(0, |s| 1 + text[..s.start].matches('\n').count());
@@ -219,11 +224,10 @@ impl PeerTable {
     }
 
     /// Answers other nodes, on all addresses: who has no key gets no answer.
-    pub(crate) fn serve(&self, host: &Arc<PeerHost>) -> std::io::Result<DataServer> {
-        let registry = Arc::clone(host);
+    pub(crate) fn serve(&self, registry: Arc<dyn Registry>) -> std::io::Result<DataServer> {
         let limits = Limits::default();
         // Both kinds of addresses where the kernel has both.
-        let same = Arc::clone(&registry) as _;
+        let same = Arc::clone(&registry);
         match DataServer::start(("::", self.port), same, limits, self.way.clone()) {
             Err(e) if e.kind() != std::io::ErrorKind::AddrInUse => {
                 DataServer::start(("0.0.0.0", self.port), registry, limits, self.way.clone())
@@ -306,17 +310,17 @@ impl PeerTable {
                 Some(kept) => kept,
                 None => {
                     let client = self.client(node)?;
-                    let line = client.line(watch).map_err(|e| to_request_error(&e, &[]))?;
+                    let line = client.line(watch).map_err(|e| request_error_of(&e))?;
                     (client, line)
                 }
             };
             let reply = client.call_on(&mut line, body, watch);
-            let reply = reply.map_err(|e| to_request_error(&e, &[]))?;
+            let reply = reply.map_err(|e| request_error_of(&e))?;
             calls.line = Some((client, line));
             return Ok(reply);
         }
         let reply = self.client(node)?.call(body, watch);
-        reply.map_err(|e| to_request_error(&e, &[]))
+        reply.map_err(|e| request_error_of(&e))
     }
 
     /// What a place of another node holds.
@@ -392,9 +396,9 @@ pub(crate) fn open_partition_at(
 ) -> Result<(FarPartition, OwnedFd), RequestError> {
     let internal = |why: String| RequestError::new(Code::Internal, why);
     let body = pack(ask).map_err(|e| internal(e.to_string()))?;
-    let mut line = client.line(watch).map_err(|e| to_request_error(&e, &[]))?;
+    let mut line = client.line(watch).map_err(|e| request_error_of(&e))?;
     let reply = client.call_on(&mut line, &body, watch);
-    match decode_reply(&client.node, &reply.map_err(|e| to_request_error(&e, &[]))?)? {
+    match decode_reply(&client.node, &reply.map_err(|e| request_error_of(&e))?)? {
         PeerTarndReply::Lent(mut far) => {
             far.windows = way.rma().map(|rma| WindowUse {
                 provider: rma.provider().to_owned(),

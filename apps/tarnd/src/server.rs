@@ -9,7 +9,8 @@ use crate::connection::{PendingReply, ProgramConnection, ProgramConnectionId};
 use crate::guest::ChildProgram;
 use crate::journal::{self, TaskJournal};
 use crate::options::Options;
-use crate::peers::{PeerHost, PeerTable};
+use crate::peer_host::PeerHost;
+use crate::peers::PeerTable;
 use crate::progress::RunningTask;
 use crate::waits::TaskWaitTable;
 use crate::work::{
@@ -28,7 +29,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
@@ -134,22 +135,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, TarndError> {
     std::fs::create_dir_all(options.state())
         .with_context(|| format!("cannot make the state folder {}", options.state().display()))
         .map_err(state)?;
-    let lock = options.state().join("tarnd.lock");
-    let _lock = RunLock::take(&lock).map_err(|e| {
-        let busy = matches!(e, LockError::Busy { .. });
-        let folder = options.state().display();
-        let text = match &e {
-            LockError::Busy { holder, .. } => format!(
-                "another tarnd{} has the state folder {folder}: stop it (SIGTERM), or give this one another folder (`--state`)",
-                holder.as_ref().map(|h| format!(" ({h})")).unwrap_or_default()
-            ),
-            e => format!("state folder {folder}: {e}"),
-        };
-        TarndError::new(
-            if busy { Exit::Busy } else { Exit::State },
-            anyhow::anyhow!(text),
-        )
-    })?;
+    let _lock = lock_state(options.state())?;
     let records = journal::read(options.state()).map_err(state)?;
     let own = options.node_name.clone().unwrap_or_else(host_name);
     let folder = std::fs::canonicalize(options.state()).map_err(|e| state(e.into()))?;
@@ -157,27 +143,14 @@ pub(crate) fn run(options: &Options) -> Result<u8, TarndError> {
     let listener = listen_at(options.socket(), options.guests)?;
     let _socket = Remove(options.socket());
     let (reader, writer) = UnixStream::pair().map_err(|e| state(e.into()))?;
-    // Under `nohup` it stays when the terminal goes.
-    let hangup = (!tarn_sys::process::ignores(SIGHUP)).then_some(SIGHUP);
-    for signal in [SIGTERM, SIGINT].into_iter().chain(hangup) {
-        let writer = writer.try_clone().map_err(|e| state(e.into()))?;
-        signal_hook::low_level::pipe::register(signal, writer).map_err(|e| state(e.into()))?;
-    }
+    register_signals(&writer).map_err(|e| state(e.into()))?;
     reader.set_nonblocking(true).map_err(|e| state(e.into()))?;
-    let peers = options
-        .peers
-        .as_deref()
-        .map(|path| PeerTable::read(path, &own));
-    let mut peers = peers
-        .transpose()
-        .map_err(|e| TarndError::new(Exit::Usage, e))?;
-    if let Some(peers) = &mut peers {
-        let used = peers.travel(&options.transport);
-        used.map_err(|e| TarndError::new(Exit::Usage, e))?;
-    }
+    let peers = read_peers(options, &own).map_err(|e| TarndError::new(Exit::Usage, e))?;
     let host = peers.as_ref().map(|p| PeerHost::new(p, options.socket()));
     let data = peers.as_ref().zip(host.as_ref());
-    let data = data.map(|(peers, host)| peers.serve(host)).transpose();
+    let data = data
+        .map(|(peers, host)| peers.serve(Arc::clone(host) as _))
+        .transpose();
     let data = data
         .context("cannot serve other nodes at the port that the file of peers has for this one")
         .map_err(state)?;
@@ -207,6 +180,45 @@ pub(crate) fn run(options: &Options) -> Result<u8, TarndError> {
     let code = server.code();
     drop((server, data));
     outcome.map_err(state).map(|()| code)
+}
+
+/// Takes the state folder: one tarnd has it.
+fn lock_state(folder: &Path) -> Result<RunLock, TarndError> {
+    RunLock::take(&folder.join("tarnd.lock")).map_err(|e| {
+        let shown = folder.display();
+        let (exit, text) = match &e {
+            LockError::Busy { holder, .. } => {
+                let holder = holder.as_ref().map(|h| format!(" ({h})"));
+                let text = format!(
+                    "another tarnd{} has the state folder {shown}: stop it (SIGTERM), or give this one another folder (`--state`)",
+                    holder.unwrap_or_default()
+                );
+                (Exit::Busy, text)
+            }
+            e => (Exit::State, format!("state folder {shown}: {e}")),
+        };
+        TarndError::new(exit, anyhow::anyhow!(text))
+    })
+}
+
+/// Has the signals that end tarnd written to a socket.
+fn register_signals(writer: &UnixStream) -> std::io::Result<()> {
+    // Under `nohup` it stays when the terminal goes.
+    let hangup = (!tarn_sys::process::ignores(SIGHUP)).then_some(SIGHUP);
+    for signal in [SIGTERM, SIGINT].into_iter().chain(hangup) {
+        signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+    }
+    Ok(())
+}
+
+/// The other nodes, if there are any; `own` is this node's name.
+fn read_peers(options: &Options, own: &str) -> anyhow::Result<Option<PeerTable>> {
+    let Some(path) = options.peers.as_deref() else {
+        return Ok(None);
+    };
+    let mut peers = PeerTable::read(path, own)?;
+    peers.travel(&options.transport)?;
+    Ok(Some(peers))
 }
 
 impl TarndServer {
@@ -529,7 +541,7 @@ impl TarndServer {
                 FileJobOutcome::Lent(lent) => {
                     let (key, number) = lent.to;
                     if let Some(connection) = self.connections.get_mut(&key) {
-                        connection.lending = connection.lending.saturating_sub(1);
+                        connection.end_partition_request();
                     }
                     self.send_with(key, number, &lent.reply, (0, lent.file));
                     continue;
@@ -680,6 +692,7 @@ impl TarndServer {
         while left > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
             let done = self.workers.done();
+            // Surveys and partitions, which are no tasks, are done too.
             left = left.saturating_sub(done.len());
         }
     }

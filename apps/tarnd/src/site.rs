@@ -20,7 +20,7 @@ pub(crate) use worker::run as work;
 
 use crate::{TarndError, options};
 use admit::JobAdmission;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use audit::Audit;
 use clap::Parser;
 use memory::JobMemory;
@@ -45,6 +45,9 @@ const WORKERS: &str = "workers";
 /// Connections of those who have not proven who they are: at a time, and of one address.
 pub(crate) const MAX_PENDING: usize = 1024;
 pub(crate) const MAX_PENDING_OF_ONE: usize = 256;
+
+/// After somebody could not be accepted.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Serves a site's controller on a node, as root: keeps users' data, with their rights; docs/admin/site.md.
 #[derive(Debug, Parser)]
@@ -103,20 +106,33 @@ pub(crate) struct Options {
     pub(crate) log_format: options::DaemonLogFormat,
 }
 
-fn transport(text: &str) -> Result<Transport, String> {
-    match text.parse().map_err(|e: TransportError| e.to_string())? {
-        Transport::Libfabric(_) => Err("workers have no windows: give tcp or sealed".into()),
+impl Options {
+    /// What each worker is told.
+    fn worker_config(&self) -> WorkerConfig {
+        WorkerConfig {
+            sealed: self.transport == Transport::Sealed,
+            external_rate: self.external_rate,
+            object_endpoint: self.object_endpoint.clone(),
+            peer_rate: self.peer_rate,
+            move_rate: self.move_rate,
+        }
+    }
+}
+
+fn transport(text: &str) -> anyhow::Result<Transport> {
+    match text.parse().map_err(anyhow::Error::msg)? {
+        Transport::Libfabric(_) => bail!("workers have no windows: give tcp or sealed"),
         transport => Ok(transport),
     }
 }
 
-fn endpoint(text: &str) -> Result<String, String> {
+fn endpoint(text: &str) -> anyhow::Result<String> {
     let host = ["https://", "http://"]
         .iter()
         .find_map(|scheme| text.strip_prefix(scheme));
     match host.is_some_and(|host| !host.is_empty() && !host.contains(['@', ' '])) {
         true => Ok(text.to_owned()),
-        false => Err("give https://HOST or https://HOST:PORT".into()),
+        false => bail!("give https://HOST or https://HOST:PORT"),
     }
 }
 
@@ -156,47 +172,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         let is_busy = e.downcast_ref::<LockError>().is_some();
         TarndError::new(if is_busy { Exit::Busy } else { Exit::State }, e)
     })?;
-    let stores = Arc::new(stores);
-    prepare(&options.run_dir).map_err(state)?;
-    let node = options.node_name.clone().unwrap_or_else(host_name);
-    let audit = Arc::new(Audit::open(options.audit.as_deref()).map_err(state)?);
-    let epoch = stores.epoch().map_err(state)?;
-    let memory = JobMemory::new(&options.run_dir)
-        .with_context(|| format!("no place for jobs' memory in {}", options.run_dir.display()))
-        .map_err(state)?;
-    let worker_config = WorkerConfig {
-        sealed: options.transport == Transport::Sealed,
-        external_rate: options.external_rate,
-        object_endpoint: options.object_endpoint.clone(),
-        peer_rate: options.peer_rate,
-        move_rate: options.move_rate,
-    };
-    let pool = WorkerPool {
-        stores: Arc::clone(&stores),
-        memory: memory.all().to_owned(),
-        locks: options.run_dir.join(WORKERS),
-        node: node.clone(),
-        min_uid: options.min_uid,
-        worker_config,
-        audit: Arc::clone(&audit),
-        posts: Posts::default(),
-        secrets: Mutex::default(),
-    };
-    let site = Arc::new(SiteNodeService {
-        pool: Arc::new(pool),
-        memory,
-        admission: JobAdmission::new(&options.run_dir, Arc::clone(&stores)),
-        boot: boot(),
-        node,
-        stores,
-        audit,
-        munge: munge(options.munge_socket.as_deref()),
-        meter: Arc::new(tarn_power::MachineMeter::new(&tarn_power::sysfs())),
-        term: Mutex::new(Term {
-            epoch,
-            current: None,
-        }),
-    });
+    let site = SiteNodeService::new(options, Arc::new(stores)).map_err(state)?;
     let listener = TcpListener::bind(options.listen)
         .with_context(|| format!("cannot listen at {}", options.listen))
         .map_err(state)?;
@@ -207,31 +183,31 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         "tarnd {} serves the site",
         env!("CARGO_PKG_VERSION")
     );
+    accept_sessions(&listener, &Arc::new(site))
+}
+
+/// Serves everybody who connects, each on a thread.
+fn accept_sessions(listener: &TcpListener, site: &Arc<SiteNodeService>) -> ! {
     let pending = PendingConnections::new(MAX_PENDING, MAX_PENDING_OF_ONE);
     loop {
-        let (stream, from) = match listener.accept() {
-            Ok(both) => both,
+        let accepted = listener.accept().and_then(|(stream, from)| {
+            let (place, gone) = pending.admit(&stream, from)?;
+            Ok((stream, from, place, gone))
+        });
+        let (stream, from, place, gone) = match accepted {
+            Ok(accepted) => accepted,
             Err(e) => {
                 tracing::warn!("nobody can be accepted now: {e}");
-                std::thread::sleep(Duration::from_millis(200));
+                std::thread::sleep(PAUSE);
                 continue;
             }
         };
-        let place = match pending.admit(&stream, from) {
-            Ok((place, gone)) => {
-                if let Some(gone) = gone {
-                    let text = "one that had not proven who it is was closed for the next: too many at a time";
-                    site.audit.turned_away(gone, "session", text);
-                }
-                place
-            }
-            Err(e) => {
-                tracing::warn!("nobody can be accepted now: {e}");
-                std::thread::sleep(Duration::from_millis(200));
-                continue;
-            }
-        };
-        let theirs = Arc::clone(&site);
+        if let Some(gone) = gone {
+            let text =
+                "one that had not proven who it is was closed for the next: too many at a time";
+            site.audit.turned_away(gone, "session", text);
+        }
+        let theirs = Arc::clone(site);
         let thread = std::thread::Builder::new().name("session".into());
         if let Err(e) = thread.spawn(move || theirs.meet(stream, from, place)) {
             tracing::warn!("a session cannot be served: {e}");
@@ -240,6 +216,43 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
 }
 
 impl SiteNodeService {
+    /// Makes the folders that it needs beside its stores.
+    fn new(options: &Options, stores: Arc<NodeStores>) -> anyhow::Result<Self> {
+        prepare(&options.run_dir)?;
+        let node = options.node_name.clone().unwrap_or_else(host_name);
+        let audit = Arc::new(Audit::open(options.audit.as_deref())?);
+        let epoch = stores.epoch()?;
+        let memory = JobMemory::new(&options.run_dir).with_context(|| {
+            format!("no place for jobs' memory in {}", options.run_dir.display())
+        })?;
+        let pool = WorkerPool {
+            stores: Arc::clone(&stores),
+            memory: memory.all().to_owned(),
+            locks: options.run_dir.join(WORKERS),
+            node: node.clone(),
+            min_uid: options.min_uid,
+            worker_config: options.worker_config(),
+            audit: Arc::clone(&audit),
+            posts: Posts::default(),
+            secrets: Mutex::default(),
+        };
+        Ok(Self {
+            pool: Arc::new(pool),
+            memory,
+            admission: JobAdmission::new(&options.run_dir, Arc::clone(&stores)),
+            boot: boot(),
+            node,
+            stores,
+            audit,
+            munge: munge(options.munge_socket.as_deref()),
+            meter: Arc::new(tarn_power::MachineMeter::new(&tarn_power::sysfs())),
+            term: Mutex::new(Term {
+                epoch,
+                current: None,
+            }),
+        })
+    }
+
     /// Somebody connects, who may be the controller.
     fn meet(&self, stream: TcpStream, from: SocketAddr, place: PendingConnection) {
         let own = rustix::process::geteuid().as_raw();

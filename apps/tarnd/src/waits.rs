@@ -42,8 +42,12 @@ impl TaskWaitTable {
     ) {
         let key = self.next;
         self.next += 1;
+        debug_assert!(!live.is_empty(), "nothing to wait for");
         for id in live {
-            self.by_task.entry(*id).or_default().push(key);
+            debug_assert!(ids.contains(id), "a task is waited for that was not named");
+            let keys = self.by_task.entry(*id).or_default();
+            assert!(!keys.contains(&key), "task {id} is waited for twice");
+            keys.push(key);
         }
         self.by_time.insert((until, key));
         self.by_connection
@@ -78,12 +82,28 @@ impl TaskWaitTable {
             let Some(wait) = self.all.get_mut(&key) else {
                 continue;
             };
-            wait.missing = wait.missing.saturating_sub(1);
+            assert!(
+                wait.missing > 0,
+                "more tasks have ended than were waited for"
+            );
+            wait.missing -= 1;
             if wait.any || wait.missing == 0 {
                 ready.extend(self.remove(key));
             }
         }
+        self.check();
         ready
+    }
+
+    /// Counts again, in debug builds: each wait is in the list of each task that it misses.
+    fn check(&self) {
+        let listed = |key: u64| self.by_task.values().filter(|k| k.contains(&key)).count();
+        debug_assert!(
+            self.all
+                .iter()
+                .all(|(key, wait)| wait.missing == listed(*key)),
+            "waits do not miss the tasks that they wait for"
+        );
     }
 
     /// Those whose time is over.

@@ -33,7 +33,7 @@ pub(crate) use copy::{SINGLE, list_of, release};
 pub(crate) use memory::hash_memory;
 pub(crate) use partition::{PartitionQuery, PartitionReply, PartitionRequest, list, serve};
 pub(crate) use place::{
-    ConfinedPath, Id, above, check_outside, hidden, id_of, kind_of, open_folder, set_tag,
+    ConfinedPath, above, check_outside, hidden, id_of, kind_of, open_folder, set_tag,
     to_request_error,
 };
 

@@ -43,8 +43,8 @@ impl NodeEventBuffer {
     fn pop(&mut self) -> Option<NodeEvent> {
         let node_event = self.node_events.pop_front()?;
         if let NodeEvent::News(node, ..) = &node_event {
-            let count = self.unheard.get_mut(node);
-            let count = count.expect("news of a node are counted while they wait");
+            let count = self.unheard.entry(*node).or_default();
+            assert!(*count > 0, "news of a node that waited were not counted");
             *count -= 1;
             if *count == 0 {
                 self.unheard.remove(node);

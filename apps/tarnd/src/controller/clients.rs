@@ -239,14 +239,9 @@ fn converse(
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    let ask = match hear(stream)? {
+    let ask = match receive_request(stream)? {
         Ok(ask) => ask,
-        Err(text) => {
-            return send_reply(
-                stream,
-                &ControllerReply::Refused(RequestError::new(Code::Invalid, text)),
-            );
-        }
+        Err(why) => return send_reply(stream, &ControllerReply::Refused(why)),
     };
     let mut groups = peer_groups(stream)?;
     groups.push(group);
@@ -328,16 +323,18 @@ fn answer(
     }
 }
 
-fn hear(mut stream: &UnixStream) -> io::Result<Result<ControllerRequest, String>> {
+/// What a client asks; the inner error is told to it.
+fn receive_request(mut stream: &UnixStream) -> io::Result<Result<ControllerRequest, RequestError>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_ASK {
-        return Ok(Err(format!("a question of more than {MAX_ASK} bytes")));
+        let text = format!("a question of more than {MAX_ASK} bytes");
+        return Ok(Err(RequestError::new(Code::Invalid, text)));
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body)?;
-    Ok(decode(&body).map_err(|e| e.to_string()))
+    Ok(decode(&body).map_err(|e| RequestError::new(Code::Invalid, e.to_string())))
 }
 
 fn send_reply(mut stream: &UnixStream, said: &ControllerReply) -> io::Result<()> {

@@ -1,9 +1,10 @@
 //! One thread has the node's world: it performs what it is told, answers what it is asked, and says what happens.
 
-use super::loans::Loans;
+use super::remote_tiers::RemoteTiers;
 use super::replicas::Replicas;
 use super::step_inbox::OpenInbox;
 use super::step_sender::StepSender;
+use anyhow::anyhow;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -94,41 +95,32 @@ impl Driver {
         news: NotificationSender,
         replicas: Arc<Replicas>,
         step_sender: Arc<StepSender>,
-        loans: Arc<Loans>,
-    ) -> Result<(Self, NodeReply), String> {
+        remote_tiers: Arc<RemoteTiers>,
+    ) -> anyhow::Result<(Self, NodeReply)> {
         let (work, waiting) = sync_channel(WAITING);
         let (made, born) = channel();
         let (alive, gone) = channel();
-        let ends = Arc::new(AtomicBool::new(false));
-        let its_end = Arc::clone(&ends);
-        let kept = PreservedFolders::default();
-        let keeps = Arc::clone(&kept);
-        let its_work = work.clone();
+        let (ends, kept) = (Arc::<AtomicBool>::default(), PreservedFolders::default());
+        let (its_end, keeps, its_work) = (Arc::clone(&ends), Arc::clone(&kept), work.clone());
         let drive = move || {
             // Dropped last, however it ends.
             let _alive: std::sync::mpsc::Sender<()> = alive;
             let world = match catch_unwind(AssertUnwindSafe(|| Local::new(config))) {
                 Ok(Ok(world)) => world,
-                Ok(Err(e)) => return drop(made.send(Err(e.to_string()))),
-                Err(_) => return drop(made.send(Err(BUG.into()))),
+                Ok(Err(e)) => return drop(made.send(Err(anyhow::Error::from(e)))),
+                Err(_) => return drop(made.send(Err(anyhow!(BUG)))),
             };
             let able = NodeReply::Opened {
                 several: as_text(world.multi_node()),
                 shared: as_text(world.one_namespace()),
                 images: as_text(world.images()),
             };
-            loans.watched_by(&world);
+            remote_tiers.watched_by(&world);
             let give = Give {
                 work: its_work,
                 waker: world.waker(),
             };
-            let undelivered = give.clone();
-            step_sender.watched_by(Box::new(move |to, step, why| {
-                undelivered.give(DriverInput::Undelivered(to, step, why));
-            }));
-            let inbox = replicas
-                .inbox
-                .open(move |from, step, message| give.give(DriverInput::Step(from, step, message)));
+            let inbox = receive_step_messages(&give, &step_sender, &replicas);
             let _ = made.send(Ok((world.waker(), able)));
             let driving = Driving {
                 progress: world.progress(),
@@ -140,23 +132,21 @@ impl Driver {
                 replicas,
                 inbox,
                 step_sender,
-                loans,
+                remote_tiers,
                 told_of: false,
                 looked: Instant::now(),
             };
             driving.run();
         };
         let thread = std::thread::Builder::new().name("tarn-world".into());
-        thread
-            .spawn(drive)
-            .map_err(|e| format!("cannot start a thread: {e}"))?;
-        let (waker, able) = born.recv().map_err(|_| BUG.to_owned())??;
-        let gone = Mutex::new(gone);
+        let started = thread.spawn(drive);
+        started.map_err(|e| anyhow!("cannot start a thread: {e}"))?;
+        let (waker, able) = born.recv().map_err(|_| anyhow!(BUG))??;
         let driver = Self {
             give: Give { work, waker },
             ends,
             kept,
-            gone,
+            gone: Mutex::new(gone),
         };
         Ok((driver, able))
     }
@@ -196,6 +186,16 @@ impl Driver {
     }
 }
 
+/// Messages of other nodes about steps, and those that could not be given to them, are work for the thread from now on.
+fn receive_step_messages(give: &Give, step_sender: &StepSender, replicas: &Replicas) -> OpenInbox {
+    let (received, undelivered) = (give.clone(), give.clone());
+    step_sender.watched_by(Box::new(move |to, step, why| {
+        undelivered.give(DriverInput::Undelivered(to, step, why));
+    }));
+    let receive = move |from, step, message| received.give(DriverInput::Step(from, step, message));
+    replicas.inbox.open(receive)
+}
+
 struct Driving {
     keeps: PreservedFolders,
     /// None once the run has left it.
@@ -206,7 +206,7 @@ struct Driving {
     replicas: Arc<Replicas>,
     inbox: OpenInbox,
     step_sender: Arc<StepSender>,
-    loans: Arc<Loans>,
+    remote_tiers: Arc<RemoteTiers>,
     progress: Progress,
     /// What went on was told, and not yet that nothing does.
     told_of: bool,
@@ -266,7 +266,7 @@ impl Driving {
             while let Some((_, what)) = event {
                 // With its tier everything fails here, and nothing of it is to blame.
                 if has_failed(&what)
-                    && let Some(why) = self.loans.gone()
+                    && let Some(why) = self.remote_tiers.gone()
                 {
                     return Err(WorldError(why));
                 }

@@ -1,6 +1,7 @@
 //! What this node has, for a run that may use all of it.
 
 use super::replicas::Replicas;
+use anyhow::anyhow;
 use std::path::Path;
 use std::time::Duration;
 use tarn_data_plane::{DataClientTimeouts, LinkProbe};
@@ -25,23 +26,22 @@ pub(super) fn measure(
     external: Link,
     state: &Path,
     draw: Draw,
-) -> Result<Cluster, String> {
-    let said = |e: machine::MachineError| e.to_string();
+) -> anyhow::Result<Cluster> {
     let tiers: Result<Vec<TierSpec>, _> = tiers.iter().map(|t| t.parse()).collect();
-    let mut tiers = tiers.map_err(said)?;
+    let mut tiers = tiers?;
     if tiers.is_empty() {
         tiers.push(machine::default_tier());
     }
-    // What lies apart where tarn runs may be one folder here.
-    tarn_node::apart(&tiers).map_err(|why| format!("node {node}: {why}"))?;
-    let mut found = machine::machine().map_err(said)?;
+    // Tiers that are apart where tarn runs may be one folder here.
+    tarn_node::apart(&tiers).map_err(|why| anyhow!("node {node}: {why}"))?;
+    let mut found = machine::machine()?;
     found.name = node.to_owned();
     // The job's share of the node: a job step may be bound to fewer.
     let given = std::env::var("SLURM_CPUS_ON_NODE").ok();
     if let Some(cores) = given.and_then(|c| c.parse().ok()).filter(|c| *c > 0) {
         found.cores = cores;
     }
-    let remembered = memory(state, node)?;
+    let remembered = remembered(state, node)?;
     for tier in &tiers {
         // What of it is still taken counts.
         tarn_node::lent::settle_idle(&tier.root);
@@ -72,7 +72,7 @@ pub(super) fn measure(
         external,
         state: &remembered,
     };
-    let mut cluster = machine::cluster(&found, &spec).map_err(said)?;
+    let mut cluster = machine::cluster(&found, &spec)?;
     cluster.hosts.iter_mut().for_each(|h| h.draw = draw);
     for n in &mut cluster.nodes {
         node.clone_into(&mut n.name);
@@ -92,7 +92,7 @@ pub(super) fn link(
     at: &Address,
     state: &Path,
     replicas: &Replicas,
-) -> Result<u64, String> {
+) -> anyhow::Result<u64> {
     let timeout = DataClientTimeouts {
         connect: LINK_TIMEOUT,
         stall: LINK_TIMEOUT,
@@ -106,16 +106,17 @@ pub(super) fn link(
         most: LINK_BYTES,
         timeout: LINK_TIMEOUT,
     };
-    machine::link(from, &memory(state, node)?, || {
+    machine::link(from, &remembered(state, node)?, || {
         let client = replicas.client(from, at, timeout)?;
-        client.rate(&probe).map_err(|e| e.failure.message)
+        let rate = client.rate(&probe);
+        rate.map_err(|e| anyhow!(e.failure.message))
     })
 }
 
 /// The folder of what is remembered of this node; made.
-pub(super) fn memory(state: &Path, node: &str) -> Result<StateDir, String> {
+pub(super) fn remembered(state: &Path, node: &str) -> anyhow::Result<StateDir> {
     let folder = state.join("hosts").join(node);
     std::fs::create_dir_all(&folder)
-        .map_err(|e| format!("it cannot make {}: {e}", folder.display()))?;
+        .map_err(|e| anyhow!("it cannot make {}: {e}", folder.display()))?;
     Ok(StateDir(folder))
 }

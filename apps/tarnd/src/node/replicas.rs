@@ -3,6 +3,7 @@
 use super::paced::Paced;
 use super::step_inbox::StepInbox;
 use crate::pieces::{self, ExportedPieces};
+use anyhow::{anyhow, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
@@ -111,14 +112,14 @@ impl Replicas {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in where everything lies.
+    /// Takes in where everything is stored.
     ///
     /// # Errors
     /// When it is of another run, or there is no such node.
-    pub(super) fn open(&self, node_config: &NodeConfig) -> Result<(), String> {
+    pub(super) fn open(&self, node_config: &NodeConfig) -> anyhow::Result<()> {
         let (run, key) = node_config.data;
         if run.to_le_bytes() != self.run || key != self.key.0 {
-            return Err("the run's data plane is not the one that tarnd was started for".into());
+            bail!("the run's data plane is not the one that tarnd was started for");
         }
         let name = |id: NodeId| {
             node_config
@@ -129,7 +130,7 @@ impl Replicas {
         };
         let own = node_config.cluster.nodes.get(node_config.node.at());
         let own =
-            own.ok_or_else(|| format!("there is no node {} in the cluster", node_config.node))?;
+            own.ok_or_else(|| anyhow!("there is no node {} in the cluster", node_config.node))?;
         let tier = |t: &tarn_types::cluster::Tier| {
             let folder = TierDir::new(&t.root, &node_config.workspace, &own.name);
             (t.name.clone(), folder)
@@ -164,9 +165,9 @@ impl Replicas {
         name: &str,
         (host, port): &Address,
         timeout: DataClientTimeouts,
-    ) -> Result<Arc<DataClient>, String> {
+    ) -> anyhow::Result<Arc<DataClient>> {
         let unknown =
-            |why: String| format!("node {name} cannot be reached at {host}:{port}: {why}");
+            |why: String| anyhow!("node {name} cannot be reached at {host}:{port}: {why}");
         let mut found = (host.as_str(), *port)
             .to_socket_addrs()
             .map_err(|e| unknown(e.to_string()))?;
@@ -191,11 +192,12 @@ impl Replicas {
         to: NodeId,
         timeouts: DataClientTimeouts,
     ) -> Result<Arc<DataClient>, MoverError> {
-        let failed = |why| MoverError::new(FailureKind::Io, why);
+        let failed = |why: String| MoverError::new(FailureKind::Io, why);
         let found = self.known().nodes.get(&to).cloned();
         let (name, address) =
             found.ok_or_else(|| failed(format!("node {to} is no node of this run")))?;
-        let client = self.client(&name, &address, timeouts).map_err(failed)?;
+        let client = self.client(&name, &address, timeouts);
+        let client = client.map_err(|e| failed(e.to_string()))?;
         let (run, key) = self.messages.clone();
         Ok(Arc::new(DataClient {
             run,
@@ -304,7 +306,7 @@ impl pieces::PiecePeers for Replicas {
             address.clone()
         };
         Replicas::client(self, node, &address, DataClientTimeouts::default())
-            .map_err(|why| NotOpened::new(Code::Io, why))
+            .map_err(|why| NotOpened::new(Code::Io, why.to_string()))
     }
 
     fn way(&self) -> &ContentTransport {
@@ -390,7 +392,7 @@ impl Peers for WorldReplicas {
         let client = self
             .replicas
             .client(&name, &address, DataClientTimeouts::default());
-        let client = client.map_err(|why| failed(FailureKind::Io, why))?;
+        let client = client.map_err(|why| failed(FailureKind::Io, why.to_string()))?;
         let tree = client.tree(tree_of(spot.tier, key));
         Ok(match limiter {
             Some(limiter) => Arc::new(Paced { tree, limiter }),

@@ -68,6 +68,34 @@ struct QueuedStepMessages {
     has_thread: bool,
 }
 
+impl QueuedStepMessages {
+    fn has_space(&self) -> bool {
+        self.bytes < MAX_WAITING_BYTES && self.messages.len() < MAX_WAITING
+    }
+
+    fn push(&mut self, message: Message) {
+        self.bytes += message.bytes.len();
+        self.messages.push_back(message);
+    }
+
+    fn pop(&mut self) -> Option<Message> {
+        let message = self.messages.pop_front()?;
+        let bytes = message.bytes.len();
+        assert!(
+            bytes <= self.bytes,
+            "bytes of a message that waited were not counted"
+        );
+        self.bytes -= bytes;
+        debug_assert!(!self.messages.is_empty() || self.bytes == 0);
+        Some(message)
+    }
+
+    fn take_all(&mut self) -> VecDeque<Message> {
+        self.bytes = 0;
+        std::mem::take(&mut self.messages)
+    }
+}
+
 struct Message {
     step: AttemptId,
     after: u64,
@@ -117,11 +145,10 @@ impl StepMessageQueue {
             .changed
             .wait_timeout_while(lock(&self.waiting), IDLE, none);
         let mut waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
-        let Some(message) = waiting.messages.pop_front() else {
+        let Some(message) = waiting.pop() else {
             waiting.has_thread = false;
             return None;
         };
-        waiting.bytes = waiting.bytes.saturating_sub(message.bytes.len());
         drop(waiting);
         self.changed.notify_all();
         Some(message)
@@ -130,8 +157,7 @@ impl StepMessageQueue {
     /// Forgets all that waits; which attempts it was about.
     fn clear(&self) -> BTreeSet<AttemptId> {
         let mut waiting = lock(&self.waiting);
-        waiting.bytes = 0;
-        let all = std::mem::take(&mut waiting.messages);
+        let all = waiting.take_all();
         drop(waiting);
         self.changed.notify_all();
         all.into_iter().map(|m| m.step).collect()
@@ -199,14 +225,13 @@ impl Followers for StepSender {
             if inner.is_gone(to) {
                 return false;
             }
-            if waiting.bytes < MAX_WAITING_BYTES && waiting.messages.len() < MAX_WAITING {
+            if waiting.has_space() {
                 break;
             }
             let waited = queue.changed.wait_timeout(waiting, PAUSE);
             waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        waiting.bytes += message.len();
-        waiting.messages.push_back(Message {
+        waiting.push(Message {
             step,
             after,
             bytes: message,

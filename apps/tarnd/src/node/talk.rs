@@ -1,10 +1,11 @@
 //! Sessions of the run, and what of it outlasts them.
 
 use super::drive::{Driver, send_notification};
-use super::loans::{Loans, is_gone};
+use super::remote_tiers::{RemoteTiers, is_gone};
 use super::replicas::{Replicas, WorldReplicas};
 use super::step_sender::StepSender;
 use super::{Notice, measure};
+use anyhow::{anyhow, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -22,11 +23,14 @@ use tarn_proto::node::{
 };
 use tarn_seal::ring::KeyRing;
 use tarn_sessions::{NotificationSender, SessionHandler, SessionOpenError, Talk};
+use tarn_types::cluster::Link;
 use tarn_types::layout::StateDir;
-use tarn_types::nodes::{OwnedNodes, Staying};
+use tarn_types::nodes::{OwnedNodes, SharedPath, Staying};
 
 /// How long steps and transfers are given to end once they are told to. They are killed: it is the kernel that may take long.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Why nothing about a run can be done.
+const NOT_OPENED: &str = "the run has not been opened on this node";
 /// The program's version, for messages to people.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
@@ -39,7 +43,7 @@ pub(super) struct NodeRun {
     /// Measures this node.
     meter: Arc<tarn_power::MachineMeter>,
     replicas: Arc<Replicas>,
-    loans: Arc<Loans>,
+    remote_tiers: Arc<RemoteTiers>,
     notify: Sender<Notice>,
     state: Mutex<NodeRunState>,
 }
@@ -69,7 +73,7 @@ impl NodeRun {
         run: String,
         helper: PathBuf,
         replicas: Arc<Replicas>,
-        loans: Loans,
+        remote_tiers: RemoteTiers,
         notify: Sender<Notice>,
     ) -> Self {
         Self {
@@ -78,7 +82,7 @@ impl NodeRun {
             helper,
             meter: Arc::new(tarn_power::MachineMeter::new(&tarn_power::sysfs())),
             replicas,
-            loans: Arc::new(loans),
+            remote_tiers: Arc::new(remote_tiers),
             notify,
             state: Mutex::default(),
         }
@@ -117,9 +121,9 @@ impl NodeRun {
         world.is_none_or(|(_, world)| world.end(TIMEOUT))
     }
 
-    /// Gives back what is borrowed, and takes what is lent.
-    pub(super) fn give_back(&self) {
-        self.loans.end();
+    /// Detaches tiers of other nodes, and ends the exports of its own.
+    pub(super) fn end_remote_tiers(&self) {
+        self.remote_tiers.end();
     }
 
     /// Nobody has come for too long: what the run left here goes, but for what somebody asks to keep. False if somebody has come
@@ -146,7 +150,7 @@ impl NodeRun {
 
     fn clear(&self, node_config: NodeConfig, protected: BTreeSet<PathBuf>) -> Vec<String> {
         let config = self.config(node_config, None, None);
-        let world = config.and_then(|config| Local::new(config).map_err(|e| e.to_string()));
+        let world = config.and_then(|config| Ok(Local::new(config)?));
         let mut world = match world {
             Ok(world) => Box::new(world),
             Err(e) => return vec![format!("the run's data here cannot be removed: {e}")],
@@ -168,14 +172,14 @@ impl NodeRun {
         node_config: NodeConfig,
         peers: Option<Arc<dyn Peers>>,
         followers: Option<Arc<dyn Followers>>,
-    ) -> Result<Config, String> {
+    ) -> anyhow::Result<Config> {
         let os = std::ffi::OsString::from_vec;
         let environment = node_config.environment.into_iter();
         let keys = node_config
             .keys
             .map(|keys| KeyRing::parse(&keys.0))
             .transpose();
-        let keys = keys.map_err(|e| format!("the keys of the run's data cannot be used: {e}"))?;
+        let keys = keys.map_err(|e| anyhow!("the keys of the run's data cannot be used: {e}"))?;
         let caller_env: Vec<_> = environment.map(|(k, v)| (os(k), os(v))).collect();
         // Which object store, and with which keys, whoever called tarn has said.
         let theirs = caller_env.clone();
@@ -218,19 +222,18 @@ impl NodeRun {
         })
     }
 
-    fn check(&self, version: u32, tarn: &str) -> Result<(), String> {
-        if version != VERSION {
-            return Err(format!(
-                "its tarnd {RELEASE} speaks version {VERSION} of the messages about a run, tarn {tarn} version {version}; use the same release of tarn on all nodes"
-            ));
-        }
-        match self.helper.is_file() {
-            true => Ok(()),
-            false => Err(format!(
-                "it has no {}: steps are started through the `tarn` beside `tarnd`; install both in one folder",
-                self.helper.display()
-            )),
-        }
+    /// Whether it is of the same release as who asks, and can start steps.
+    fn check_release(&self, version: u32, tarn: &str) -> anyhow::Result<()> {
+        ensure!(
+            version == VERSION,
+            "its tarnd {RELEASE} speaks version {VERSION} of the messages about a run, tarn {tarn} version {version}; use the same release of tarn on all nodes"
+        );
+        ensure!(
+            self.helper.is_file(),
+            "it has no {}: steps are started through the `tarn` beside `tarnd`; install both in one folder",
+            self.helper.display()
+        );
+        Ok(())
     }
 
     /// Makes the world of a session.
@@ -239,18 +242,16 @@ impl NodeRun {
         session: u64,
         news: &NotificationSender,
         node_config: NodeConfig,
-    ) -> Result<NodeReply, String> {
-        if self.world().is_some() {
-            return Err("the run was opened already".into());
-        }
-        if let Some(why) = self.loans.gone() {
-            return Err(why);
+    ) -> anyhow::Result<NodeReply> {
+        ensure!(self.world().is_none(), "the run was opened already");
+        if let Some(why) = self.remote_tiers.gone() {
+            bail!(why);
         }
         self.take_folders(&node_config.workspace, &node_config.state)?;
         self.replicas.open(&node_config)?;
         self.state().node_config = Some(node_config.clone());
         let step_sender = StepSender::new(Arc::clone(&self.replicas), node_config.node);
-        let step_sender = Arc::new(step_sender.map_err(|e| e.to_string())?);
+        let step_sender = Arc::new(step_sender?);
         let begun = {
             let news = news.clone();
             move |id| {
@@ -264,22 +265,22 @@ impl NodeRun {
         };
         let followers = Arc::clone(&step_sender);
         let config = self.config(node_config, Some(Arc::new(peers)), Some(followers))?;
-        let (replicas, loans) = (Arc::clone(&self.replicas), Arc::clone(&self.loans));
-        let (world, able) = Driver::start(config, news.clone(), replicas, step_sender, loans)?;
+        let (replicas, tiers) = (Arc::clone(&self.replicas), Arc::clone(&self.remote_tiers));
+        let (world, able) = Driver::start(config, news.clone(), replicas, step_sender, tiers)?;
         let mut state = self.state();
         if state.ends {
             drop(state);
             world.end(TIMEOUT);
-            return Err("tarnd ends".into());
+            bail!("tarnd ends");
         }
         state.world = Some((session, Arc::new(world)));
         Ok(able)
     }
 
     /// Makes sure that no other tarnd works in this node's folders of the workspace, such as one that was cut off from the run
-    /// that is now gone on with: that one makes way.
-    fn take_folders(&self, workspace: &str, state: &Path) -> Result<(), String> {
-        let folder = measure::memory(state, &self.about.node)?.0;
+    /// that now continues: that one makes way.
+    fn take_folders(&self, workspace: &str, state: &Path) -> anyhow::Result<()> {
+        let folder = measure::remembered(state, &self.about.node)?.0;
         let path = folder.join(format!("{workspace}.lock"));
         let held = |state: &NodeRunState| state.lock.as_ref().is_some_and(|(p, _)| *p == path);
         if held(&self.state()) {
@@ -298,36 +299,67 @@ impl NodeRun {
                 }
                 Err(LockError::Busy { holder, .. }) => {
                     let who = holder.map_or_else(String::new, |h| format!(" ({h})"));
-                    return Err(format!(
+                    bail!(
                         "another tarnd{who} has the folders of {workspace} on node {}, and does not end; stop it",
                         self.about.node
-                    ));
+                    );
                 }
-                Err(e) => return Err(e.to_string()),
+                Err(e) => return Err(e.into()),
             }
         }
     }
 
-    /// Borrows a tier. When that goes, so does the world of this node.
-    fn borrow(
+    /// Attaches a tier of another node. When that goes, so does the world of this node.
+    fn attach_tier(
         self: &Arc<Self>,
-        (tier, lender): (String, String),
+        (tier, provider): (String, String),
         brick: proto::Brick,
         bytes: u64,
         state: &Path,
-    ) -> Result<NodeReply, String> {
+    ) -> anyhow::Result<NodeReply> {
         let host = Arc::downgrade(self);
         let gone = {
-            let (tier, lender) = (tier.clone(), lender.clone());
+            let (tier, provider) = (tier.clone(), provider.clone());
             move |why: String| {
                 let world = host.upgrade().and_then(|host| host.world());
                 if let Some(world) = world {
-                    world.break_off(is_gone(&tier, &lender, &why));
+                    world.break_off(is_gone(&tier, &provider, &why));
                 }
             }
         };
-        let names = (&*self.about.node, &*tier, &*lender);
-        self.loans.borrow(names, brick, (bytes, state), gone)
+        let names = (&*self.about.node, &*tier, &*provider);
+        self.remote_tiers
+            .attach_tier(names, brick, (bytes, state), gone)
+    }
+
+    /// What this node has, for a tarn of this release that sees what it must.
+    fn measure(
+        &self,
+        (version, tarn): (u32, &str),
+        (tiers, external): (&[String], Link),
+        state: &Path,
+        sights: &[SharedPath],
+    ) -> anyhow::Result<NodeReply> {
+        self.check_release(version, tarn)?;
+        for sight in sights {
+            tarn_node::sight::check(sight).map_err(anyhow::Error::msg)?;
+        }
+        let draw = self.meter.draw();
+        let cluster = measure::measure(&self.about.node, tiers, external, state, draw)?;
+        Ok(NodeReply::Cluster(cluster))
+    }
+
+    /// Passes a request on to the node's world.
+    fn ask_world(&self, request: NodeRequest) -> anyhow::Result<NodeReply> {
+        match &request {
+            NodeRequest::Offer { protected, .. } => self.protect(protected),
+            NodeRequest::Clean(staying) => self.protect(&staying.protected),
+            _ => {}
+        }
+        match self.world() {
+            Some(world) => Ok(world.call(request)),
+            None => bail!(NOT_OPENED),
+        }
     }
 
     fn answer(
@@ -335,7 +367,7 @@ impl NodeRun {
         session: u64,
         news: &NotificationSender,
         call: NodeRequest,
-    ) -> Result<NodeReply, String> {
+    ) -> anyhow::Result<NodeReply> {
         match call {
             NodeRequest::Measure {
                 version,
@@ -344,15 +376,7 @@ impl NodeRun {
                 external,
                 state,
                 sights,
-            } => {
-                self.check(version, &tarn)?;
-                for sight in &sights {
-                    tarn_node::sight::check(sight).map_err(|e| e.to_string())?;
-                }
-                let draw = self.meter.draw();
-                measure::measure(&self.about.node, &tiers, external, &state, draw)
-                    .map(NodeReply::Cluster)
-            }
+            } => self.measure((version, &tarn), (&tiers, external), &state, &sights),
             NodeRequest::Link { from, at, state } => {
                 measure::link(&self.about.node, &from, &at, &state, &self.replicas)
                     .map(NodeReply::Rate)
@@ -368,7 +392,7 @@ impl NodeRun {
                 borrower,
                 workspace,
                 bytes,
-            } => self.loans.export_tier(Terms {
+            } => self.remote_tiers.export_tier(Terms {
                 helper: self.helper.clone(),
                 root,
                 tier,
@@ -383,7 +407,7 @@ impl NodeRun {
                 brick,
                 bytes,
                 state,
-            } => self.borrow((tier, lender), brick, bytes, &state),
+            } => self.attach_tier((tier, lender), brick, bytes, &state),
             NodeRequest::Room(roots) => Ok(NodeReply::Room(tarn_node::machine::held_space(&roots))),
             NodeRequest::Sweep {
                 workspace,
@@ -399,17 +423,7 @@ impl NodeRun {
                 self.state().closed = true;
                 Ok(NodeReply::Done)
             }
-            call => {
-                match &call {
-                    NodeRequest::Offer { protected, .. } => self.protect(protected),
-                    NodeRequest::Clean(staying) => self.protect(&staying.protected),
-                    _ => {}
-                }
-                match self.world() {
-                    Some(world) => Ok(world.call(call)),
-                    None => Err("the run has not been opened on this node".into()),
-                }
-            }
+            request => self.ask_world(request),
         }
     }
 
@@ -476,9 +490,9 @@ struct NodeRunSession {
 
 impl Talk for NodeRunSession {
     fn call(&self, request: Vec<u8>) -> Vec<u8> {
-        let call = proto::decode(&request).map_err(|e| e.to_string());
+        let call = proto::decode(&request).map_err(anyhow::Error::from);
         let answer = call.and_then(|call| self.host.answer(self.number, &self.news, call));
-        let answer = answer.unwrap_or_else(NodeReply::Failed);
+        let answer = answer.unwrap_or_else(|why| NodeReply::Failed(why.to_string()));
         let answer = match answer {
             // That is why.
             NodeReply::Failed(_) if self.host.state().ends => NodeReply::Ending,
@@ -491,22 +505,18 @@ impl Talk for NodeRunSession {
     }
 
     fn handle_command(&self, said: Vec<u8>) {
-        let told = proto::decode::<NodeCommand>(&said).map_err(|e| e.to_string());
-        let world = self
-            .host
-            .world()
-            .ok_or("the run has not been opened on this node");
-        match (told, world) {
-            (Ok(told), Ok(world)) => world.enqueue_command(told),
-            (Err(why), _) => self.broken(why),
-            (_, Err(why)) => self.broken(why.to_owned()),
+        let world = self.host.world();
+        match (proto::decode::<NodeCommand>(&said), world) {
+            (Ok(command), Some(world)) => world.enqueue_command(command),
+            (Err(why), _) => self.report_broken(why.to_string()),
+            (Ok(_), None) => self.report_broken(NOT_OPENED.to_owned()),
         }
     }
 }
 
 impl NodeRunSession {
-    /// What was told cannot be done: nobody may wait for it.
-    fn broken(&self, why: String) {
+    /// A command cannot be done: nobody may wait for it.
+    fn report_broken(&self, why: String) {
         if let Ok(bytes) = proto::encode(proto::NodeNotification::Broken(why)) {
             self.news.send(bytes);
         }

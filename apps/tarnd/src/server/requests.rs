@@ -16,7 +16,7 @@ use tarn_tasks::{Added, Process, TaskEvent, TaskReply};
 /// Requests of one connection that wait for tasks.
 const MAX_WAITS: usize = 64;
 /// Partitions that are opened or listed for one connection at a time.
-const MAX_LENDING: u32 = 16;
+const MAX_PARTITION_REQUESTS: u32 = 16;
 /// Bytes of outcomes in one reply: the rest is asked for again.
 const MAX_OUTCOMES: usize = 56 << 10;
 /// Bytes of an outcome without its text, at most.
@@ -174,9 +174,10 @@ impl TarndServer {
         let Some(connection) = self.connections.get(&key) else {
             return Ok(());
         };
-        if connection.lending >= MAX_LENDING {
-            let text =
-                format!("{MAX_LENDING} partitions are being opened for this connection already");
+        if connection.partition_requests() >= MAX_PARTITION_REQUESTS {
+            let text = format!(
+                "{MAX_PARTITION_REQUESTS} partitions are being opened for this connection already"
+            );
             self.send(key, number, &refused(Code::Busy, text), 0);
             return Ok(());
         }
@@ -208,7 +209,7 @@ impl TarndServer {
             Err(why) => self.send(key, number, &Reply::Refused(why), 0),
             Ok(root) => {
                 if let Some(connection) = self.connections.get_mut(&key) {
-                    connection.lending += 1;
+                    connection.begin_partition_request();
                 }
                 self.workers.give(FileJob::Lend(PartitionRequest {
                     to: (key, number),

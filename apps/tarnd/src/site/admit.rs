@@ -40,6 +40,29 @@ impl JobAdmission {
         memory: &Path,
         mounts: &[Mount],
     ) -> Result<(), RequestError> {
+        let text = self.describe((job, user), memory, mounts)?;
+        if text.len() > MAX_FILE {
+            let text = format!(
+                "the description of the data of job {job} is longer than {MAX_FILE} bytes: ask for fewer datasets, or spread fewer partitions over so many nodes"
+            );
+            return Err(RequestError::new(Code::Invalid, text));
+        }
+        self.write(job, &text).map_err(|e| {
+            let text = format!(
+                "cannot write the file of job {job} in {}: {e}",
+                self.folder.display()
+            );
+            RequestError::new(Code::Io, text)
+        })
+    }
+
+    /// The content of a job's file.
+    fn describe(
+        &self,
+        (job, user): (SlurmJobId, Uid),
+        memory: &Path,
+        mounts: &[Mount],
+    ) -> Result<String, RequestError> {
         let is_clear = mounts.iter().any(|mount| mount.in_memory);
         let roots = self.roots(mounts)?;
         let is_lent = mounts.iter().any(|mount| mount.partition);
@@ -69,45 +92,41 @@ impl JobAdmission {
         }
         for mount in mounts {
             check(mount)?;
-            let place = match mount.in_memory {
-                true => "clear-".to_owned(),
-                false => {
-                    let root = self.stores.root_of(&mount.store)?;
-                    let at = roots.iter().position(|known| *known == root);
-                    at.filter(|at| *at > 0)
-                        .map_or_else(String::new, |at| format!("{at}-"))
-                }
-            };
-            let how = match (mount.partition, mount.writable) {
-                (true, _) => "part",
-                (_, true) => "rw",
-                _ => "ro",
-            };
-            let (name, path) = (&mount.dataset, mount.path.display());
-            text += &format!("mount\t{place}{how}\t{name}\t{}\t{path}\n", mount.owner);
-            if let Some(spread) = &mount.spread {
-                text += &format!("spread\t{}\t{}\n", spread.block, spread.nodes.join(","));
+            text += &self.describe_mount(mount, &roots)?;
+        }
+        Ok(text)
+    }
+
+    /// The lines of one dataset, which is stored below one of the roots.
+    fn describe_mount(&self, mount: &Mount, roots: &[&Path]) -> Result<String, RequestError> {
+        let place = match mount.in_memory {
+            true => "clear-".to_owned(),
+            false => {
+                let root = self.stores.root_of(&mount.store)?;
+                let at = roots.iter().position(|known| *known == root);
+                at.filter(|at| *at > 0)
+                    .map_or_else(String::new, |at| format!("{at}-"))
             }
-        }
-        if text.len() > MAX_FILE {
-            let text = format!(
-                "the description of the data of job {job} is longer than {MAX_FILE} bytes: ask for fewer datasets, or spread fewer partitions over so many nodes"
-            );
-            return Err(RequestError::new(Code::Invalid, text));
-        }
-        let failed = |e: std::io::Error| {
-            let text = format!(
-                "cannot write the file of job {job} in {}: {e}",
-                self.folder.display()
-            );
-            RequestError::new(Code::Io, text)
         };
+        let how = match (mount.partition, mount.writable) {
+            (true, _) => "part",
+            (_, true) => "rw",
+            _ => "ro",
+        };
+        let (name, path) = (&mount.dataset, mount.path.display());
+        let mut text = format!("mount\t{place}{how}\t{name}\t{}\t{path}\n", mount.owner);
+        if let Some(spread) = &mount.spread {
+            text += &format!("spread\t{}\t{}\n", spread.block, spread.nodes.join(","));
+        }
+        Ok(text)
+    }
+
+    fn write(&self, job: SlurmJobId, text: &str) -> std::io::Result<()> {
         let fresh = self.folder.join(format!(".{job}"));
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&fresh).map_err(failed)?;
-        file.write_all(text.as_bytes()).map_err(failed)?;
-        std::fs::rename(&fresh, self.folder.join(job.to_string())).map_err(failed)
+        options.open(&fresh)?.write_all(text.as_bytes())?;
+        std::fs::rename(&fresh, self.folder.join(job.to_string()))
     }
 
     /// The roots of the stores that mounts lie in, in the order of these; of those that lie in none, the first store's.

@@ -181,104 +181,128 @@ fn report(writer: &mut MungeSessionWriter, queue: &Receiver<Report>) {
     }
 }
 
+/// Where the result of an order goes.
+struct OrderReports<'a> {
+    number: u64,
+    reports: &'a Sender<Report>,
+}
+
+impl OrderReports<'_> {
+    /// A task of a worker's that reports by itself.
+    fn task(&self, about: String, order: WorkerOrder) -> WorkerTask {
+        WorkerTask {
+            number: self.number,
+            order,
+            about: Some(about),
+            reports: self.reports.clone(),
+        }
+    }
+}
+
 impl SiteNodeService {
     fn obey(&self, command: NumberedOrder, reports: &Sender<Report>) {
         let number = command.number;
-        let done = |user: Uid, what: &str, result: Result<(), RequestError>| {
-            ended(&self.audit, user, what, result, (number, reports));
-        };
-        let task = |about: String, order: WorkerOrder| WorkerTask {
-            number,
-            order,
-            about: Some(about),
-            reports: reports.clone(),
-        };
+        let to = OrderReports { number, reports };
         match command.order {
-            NodeOrder::Do { user, group, work } => {
-                let what = brief(&work);
-                let (user, group) = match project::actor(&self.stores, user, group, &work) {
-                    Ok(Some(actor)) => actor,
-                    // It is not there, so it need not be removed; a part that is to be checked is none.
-                    Ok(None) => {
-                        let is_removed = matches!(*work, Work::Remove(_));
-                        let missing = || RequestError::new(Code::NotFound, "it is not there");
-                        done(user, &what, is_removed.then_some(()).ok_or_else(missing));
-                        return;
-                    }
-                    Err(e) => {
-                        let why = format!("its writer cannot be found out: {e}");
-                        done(user, &what, Err(RequestError::new(Code::Io, why)));
-                        return;
-                    }
-                };
-                let may = self
-                    .allowed(user, group, &work)
-                    .and_then(|()| self.memory_for(user, group, &work));
-                match may {
-                    Ok(()) => self
-                        .pool
-                        .give(user, group, task(what, WorkerOrder::Work(work))),
-                    Err(why) => done(user, &what, Err(why)),
-                }
-            }
+            NodeOrder::Do { user, group, work } => self.give_work((user, group), work, &to),
             NodeOrder::Stop(stopped) => {
                 self.pool.stop(stopped);
                 let what = WorkResult::Done;
                 let _ = reports.send(Report::Worked { number, what });
             }
             NodeOrder::Serve { user, group } => {
-                self.pool
-                    .give(user, group, task("serve".into(), WorkerOrder::Port));
+                let task = to.task("serve".into(), WorkerOrder::Port);
+                self.pool.give(user, group, task);
             }
             NodeOrder::Admit { job, user, mounts } => {
                 let memory = self.memory.of(job);
                 let result = self.admission.admit((job, user), &memory, &mounts);
-                done(user, &format!("admit job {job}"), result);
+                self.report_result(user, &format!("admit job {job}"), result, &to);
             }
-            NodeOrder::Dismiss(job) => {
-                let what = format!("dismiss job {job}");
-                let removal = self
-                    .admission
-                    .dismiss(job)
-                    .and_then(|()| self.memory.remove(job));
-                match removal {
-                    Ok(None) => done(0, &what, Ok(())),
-                    Err(why) => done(0, &what, Err(why)),
-                    // There may be much of it, however its user has piled it up.
-                    Ok(Some(rest)) => {
-                        let (audit, reports) = (Arc::clone(&self.audit), reports.clone());
-                        let clear = move || {
-                            let result = rest.clear();
-                            ended(&audit, 0, &what, result, (number, &reports));
-                        };
-                        let thread = std::thread::Builder::new().name("clear".into());
-                        if let Err(e) = thread.spawn(clear) {
-                            tracing::warn!(
-                                job,
-                                "its memory goes with its last process: no thread: {e}"
-                            );
-                        }
-                    }
-                }
-            }
-            NodeOrder::Look => {
-                let (capacity, meter) = (self.stores.capacity_report().0, Arc::clone(&self.meter));
-                let reports = reports.clone();
-                let look = move || {
-                    let _ = reports.send(Report::Capacity {
-                        number,
-                        capacity,
-                        draw: meter.draw(),
-                        cores: std::thread::available_parallelism().map_or(0, |n| n.get() as u32),
-                    });
-                };
-                // What draws power may take a moment to say so, and the next order does not wait for that.
-                let thread = std::thread::Builder::new().name("look".into());
-                if let Err(e) = thread.spawn(look) {
-                    tracing::warn!("the node's power is not known: no thread: {e}");
-                }
-            }
+            NodeOrder::Dismiss(job) => self.dismiss_job(job, &to),
+            NodeOrder::Look => self.report_capacity(&to),
             NodeOrder::Beat => {}
+        }
+    }
+
+    fn report_result(
+        &self,
+        user: Uid,
+        what: &str,
+        result: Result<(), RequestError>,
+        to: &OrderReports<'_>,
+    ) {
+        ended(&self.audit, user, what, result, (to.number, to.reports));
+    }
+
+    /// Has a worker do what its user may do.
+    fn give_work(&self, (user, group): (Uid, Gid), work: Box<Work>, to: &OrderReports<'_>) {
+        let what = brief(&work);
+        let (user, group) = match project::actor(&self.stores, user, group, &work) {
+            Ok(Some(actor)) => actor,
+            // It is not there, so it need not be removed; a part that is to be checked is none.
+            Ok(None) => {
+                let is_removed = matches!(*work, Work::Remove(_));
+                let missing = || RequestError::new(Code::NotFound, "it is not there");
+                let result = is_removed.then_some(()).ok_or_else(missing);
+                return self.report_result(user, &what, result, to);
+            }
+            Err(e) => {
+                let why = format!("its writer cannot be found out: {e}");
+                let why = RequestError::new(Code::Io, why);
+                return self.report_result(user, &what, Err(why), to);
+            }
+        };
+        let may = self
+            .allowed(user, group, &work)
+            .and_then(|()| self.memory_for(user, group, &work));
+        match may {
+            Ok(()) => self
+                .pool
+                .give(user, group, to.task(what, WorkerOrder::Work(work))),
+            Err(why) => self.report_result(user, &what, Err(why), to),
+        }
+    }
+
+    /// A job is over: its tasks see nothing any more, and its memory goes.
+    fn dismiss_job(&self, job: SlurmJobId, to: &OrderReports<'_>) {
+        let what = format!("dismiss job {job}");
+        let removal = self
+            .admission
+            .dismiss(job)
+            .and_then(|()| self.memory.remove(job));
+        let rest = match removal {
+            Ok(Some(rest)) => rest,
+            Ok(None) => return self.report_result(0, &what, Ok(()), to),
+            Err(why) => return self.report_result(0, &what, Err(why), to),
+        };
+        // There may be much of it, however its user has piled it up.
+        let (audit, number, reports) = (Arc::clone(&self.audit), to.number, to.reports.clone());
+        let clear = move || {
+            let result = rest.clear();
+            ended(&audit, 0, &what, result, (number, &reports));
+        };
+        let thread = std::thread::Builder::new().name("clear".into());
+        if let Err(e) = thread.spawn(clear) {
+            tracing::warn!(job, "its memory goes with its last process: no thread: {e}");
+        }
+    }
+
+    /// What draws power may take a moment to say so, and the next order does not wait for that.
+    fn report_capacity(&self, to: &OrderReports<'_>) {
+        let (capacity, meter) = (self.stores.capacity_report().0, Arc::clone(&self.meter));
+        let (number, reports) = (to.number, to.reports.clone());
+        let look = move || {
+            let _ = reports.send(Report::Capacity {
+                number,
+                capacity,
+                draw: meter.draw(),
+                cores: std::thread::available_parallelism().map_or(0, |n| n.get() as u32),
+            });
+        };
+        let thread = std::thread::Builder::new().name("look".into());
+        if let Err(e) = thread.spawn(look) {
+            tracing::warn!("the node's power is not known: no thread: {e}");
         }
     }
 }

@@ -52,7 +52,7 @@ struct StoreMarker {
 }
 
 /// Reads `[NAME=]PATH:SIZE[,volatile]`.
-pub(crate) fn wanted(text: &str) -> Result<StoreSpec, String> {
+pub(crate) fn wanted(text: &str) -> anyhow::Result<StoreSpec> {
     let (name, rest) = match text.split_once('=') {
         Some((name, rest)) if !text.starts_with('/') => (name, rest),
         _ => ("", text),
@@ -60,28 +60,26 @@ pub(crate) fn wanted(text: &str) -> Result<StoreSpec, String> {
     let is_word = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
     let is_name = name.len() <= 32 && !name.starts_with(['-', '.']) && name.bytes().all(is_word);
     if !is_name || name.is_empty() && rest.len() != text.len() {
-        return Err(format!(
+        bail!(
             "`{name}` cannot be the name of a store: up to 32 letters, digits, `_`, `-`, `.`, not `-` or `.` first"
-        ));
+        );
     }
     let (path, about) = rest
         .rsplit_once(':')
-        .ok_or("give PATH:SIZE, such as /scm/tarn:400GiB, or NAME=PATH:SIZE")?;
+        .context("give PATH:SIZE, such as /scm/tarn:400GiB, or NAME=PATH:SIZE")?;
     let (size, is_volatile) = match about.split_once(',') {
         Some((size, VOLATILE)) => (size, true),
-        Some((_, other)) => {
-            return Err(format!("`{other}`: only `{VOLATILE}` may follow a store"));
-        }
+        Some((_, other)) => bail!("`{other}`: only `{VOLATILE}` may follow a store"),
         None => (about, false),
     };
     let root = PathBuf::from(path);
     if !root.is_absolute() {
-        return Err(format!("{} is not absolute", root.display()));
+        bail!("{} is not absolute", root.display());
     }
     Ok(StoreSpec {
         name: name.to_owned(),
         root,
-        bytes: parse_size(size).map_err(|e| e.to_string())?,
+        bytes: parse_size(size)?,
         is_volatile,
     })
 }
@@ -400,15 +398,21 @@ mod tests {
             bytes: 4 << 30,
             is_volatile,
         };
-        assert_eq!(wanted("/scm/tarn:4GiB"), Ok(one("", "/scm/tarn", false)));
-        assert_eq!(wanted("/a=b/tarn:4GiB"), Ok(one("", "/a=b/tarn", false)));
         assert_eq!(
-            wanted("pmem=/scm/tarn:4 GiB"),
-            Ok(one("pmem", "/scm/tarn", false))
+            wanted("/scm/tarn:4GiB").unwrap(),
+            one("", "/scm/tarn", false)
         );
         assert_eq!(
-            wanted("d-1=/x:y:4GiB,volatile"),
-            Ok(one("d-1", "/x:y", true))
+            wanted("/a=b/tarn:4GiB").unwrap(),
+            one("", "/a=b/tarn", false)
+        );
+        assert_eq!(
+            wanted("pmem=/scm/tarn:4 GiB").unwrap(),
+            one("pmem", "/scm/tarn", false)
+        );
+        assert_eq!(
+            wanted("d-1=/x:y:4GiB,volatile").unwrap(),
+            one("d-1", "/x:y", true)
         );
         for bad in [
             "scm:4GiB",

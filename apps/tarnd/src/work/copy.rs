@@ -2,7 +2,7 @@
 
 use super::place::{ConfinedPath, Id, hidden, id_of, kind_of, to_request_error};
 use super::{FilePoolState, TaskEndpoint, TaskPlan, TaskVerb, partition};
-use crate::peers::fingerprint;
+use crate::fingerprint::fingerprint;
 use rustix::fs::FileType;
 use std::path::PathBuf;
 use std::sync::Arc;

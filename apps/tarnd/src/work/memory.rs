@@ -4,7 +4,7 @@
 use super::place::{ConfinedPath, hidden, id_of, kind_of, to_request_error};
 use super::{FilePoolState, TaskEndpoint, TaskPlan, TaskVerb, copy as files};
 use crate::connection::ProgramRegion;
-use crate::peers::fingerprint;
+use crate::fingerprint::fingerprint;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise, fdatasync, fstat, openat};
 use rustix::io::{Errno, pread, pwrite};

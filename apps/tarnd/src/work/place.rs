@@ -1,6 +1,7 @@
 //! Paths, opened beneath their space's root: no link and no `..` leads out of it.
 
 use super::TaskEndpoint;
+use crate::mover_error::code_of;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fstat, fstatfs, mkdirat,
@@ -11,10 +12,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use tarn_ports::{MoverError, ObjectStoreError};
+use tarn_ports::MoverError;
 use tarn_proto::local::{Code, RequestError, TaskId};
 use tarn_types::bounds::MAX_PATH_BYTES;
-use tarn_types::event::FailureKind;
 
 const FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -261,24 +261,13 @@ impl ConfinedPath {
 
 /// A mover's error as it is told, with the paths that people know.
 pub(crate) fn to_request_error(error: &MoverError, places: &[&ConfinedPath]) -> RequestError {
-    let code = match error.failure.kind {
-        _ if error.refused == Some(ObjectStoreError::Missing) => Code::NotFound,
-        _ if error.refused == Some(ObjectStoreError::Denied) => Code::Denied,
-        FailureKind::NoSpace => Code::NoSpace,
-        FailureKind::SourceChanged => Code::Changed,
-        FailureKind::Corrupt => Code::Corrupt,
-        FailureKind::Cancelled => Code::Cancelled,
-        FailureKind::Escape => Code::Denied,
-        FailureKind::Conflict => Code::Exists,
-        _ => Code::Io,
-    };
     let mut text = error.failure.message.clone();
     for held in places {
         let fd = format!("/proc/self/fd/{}/", held.folder.as_raw_fd());
         let shown = held.shown.display().to_string();
         text = text.replace(&fd, &format!("{}/", shown.trim_end_matches('/')));
     }
-    RequestError::new(code, text)
+    RequestError::new(code_of(error), text)
 }
 
 /// A folder by its path.

@@ -53,26 +53,8 @@ impl WorkerPool {
         let mut projects = project::all(&self.stores);
         projects.retain(|gid| groups.contains(gid));
         let (near, far) = UnixStream::pair().map_err(failed)?;
-        let program = std::env::current_exe().map_err(failed)?;
-        let mut command = Command::new(program);
-        command
-            .arg("--worker")
-            .env_clear()
-            // Jobs' memory is reached from there, and by no path.
-            .current_dir(&self.memory)
-            .stdin(Stdio::from(std::os::fd::OwnedFd::from(far)))
-            // Locked as long as it runs: its user cannot get at what it has open.
-            .stdout(Stdio::from(lock_file.try_clone().map_err(failed)?));
-        let mut child = become_user(&mut command, user, group, groups.clone())
-            .spawn()
-            .map_err(failed)?;
-        // Its end of the socket is the child's alone now: when that ends, this is told.
-        drop(command);
-        let number = format!("{}\n", child.id());
-        let noted = lock_file
-            .set_len(0)
-            .and_then(|()| lock_file.rewind())
-            .and_then(|()| lock_file.write_all(number.as_bytes()));
+        let started = self.start_program((user, group, &groups), far, &lock_file);
+        let mut child = started.map_err(failed)?;
         let told = WorkerCommand::Begin {
             stores: self.stores.places(),
             node: self.node.clone(),
@@ -80,7 +62,7 @@ impl WorkerPool {
             projects,
             worker_config: self.worker_config.clone(),
         };
-        let first = noted
+        let first = note_process(&mut lock_file, child.id())
             .and_then(|()| near.set_read_timeout(Some(SILENCE)))
             .and_then(|()| near.set_write_timeout(Some(SILENCE)))
             .and_then(|()| send_message(&near, &told))
@@ -112,6 +94,26 @@ impl WorkerPool {
             answered: Box::new(answered),
         };
         Ok((worker, listening))
+    }
+
+    /// Starts a worker's program as its user, with an end of the socket to it.
+    fn start_program(
+        &self,
+        (user, group, groups): (Uid, Gid, &[Gid]),
+        socket: UnixStream,
+        lock_file: &File,
+    ) -> io::Result<Child> {
+        // Dropped with this function: the end of the socket is the child's alone then, and when that ends, tarnd is told.
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .arg("--worker")
+            .env_clear()
+            // Jobs' memory is reached from there, and by no path.
+            .current_dir(&self.memory)
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(socket)))
+            // Locked as long as it runs: its user cannot get at what it has open.
+            .stdout(Stdio::from(lock_file.try_clone()?));
+        become_user(&mut command, user, group, groups.to_vec()).spawn()
     }
 
     /// A lock that the user's next worker has as long as it runs: no other one runs then. One that does not end, of a tarnd before
@@ -154,6 +156,13 @@ fn first_word(near: &UnixStream) -> io::Result<u16> {
             }
         }
     }
+}
+
+/// Writes into the user's lock which process has it.
+fn note_process(lock_file: &mut File, pid: u32) -> io::Result<()> {
+    lock_file.set_len(0)?;
+    lock_file.rewind()?;
+    lock_file.write_all(format!("{pid}\n").as_bytes())
 }
 
 fn give_up(child: &mut Child) {

@@ -2,7 +2,7 @@
 
 use super::sealed::KEY;
 use super::{MAX_MANIFEST, UserStore, not_it};
-use crate::peers::fingerprint;
+use crate::fingerprint::fingerprint;
 use crate::site::site_registry;
 use crate::work::to_request_error;
 use rustix::fs::{Mode, OFlags};

@@ -4,7 +4,9 @@
 //! journal are the same for them.
 
 use crate::connection::ProgramRegion;
-use crate::work::{self, ConfinedPath, Id, TaskEndpoint};
+use crate::fingerprint::fingerprint;
+use crate::peers::PeerTable;
+use crate::work::{self, ConfinedPath, TaskEndpoint};
 use rustix::fs::FileType;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,14 +22,10 @@ use tarn_data_plane::{
 use tarn_mover::Trees;
 use tarn_ports::Control;
 use tarn_proto::local::{
-    Code, PeerTarndReply, PeerTarndRequest, RequestError, SpaceInfo, TaskId, TaskLocation,
-    TaskSpec, pack, unpack,
+    Code, PeerTarndReply, PeerTarndRequest, RequestError, SpaceInfo, TaskId, pack, unpack,
 };
 use tarn_sys::beneath::Root;
-use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
-
-use super::PeerTable;
 
 /// Permissions of a file that memory becomes.
 const MODE: u32 = 0o644;
@@ -55,11 +53,6 @@ pub(crate) struct PeerHost {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The name of a task's memory where other nodes name a dataspace; no dataspace has such a name.
-pub(crate) fn memory_name(task: TaskId) -> String {
-    format!("{}{task}", String::from_utf8_lossy(tarn_tasks::HIDDEN))
 }
 
 impl PeerHost {
@@ -289,31 +282,6 @@ fn memory_list(
     Ok(Manifest { entries })
 }
 
-/// What tells whether something is still what was listed, and nothing has been written since: which file or folder it is, names (not
-/// that of a single file), kinds, sizes, modes and times. What has taken its name meanwhile may look the same, and be its own copy,
-/// where two nodes or names lead to one place.
-pub(crate) fn fingerprint(list: &Manifest, (device, inode): Id) -> u128 {
-    let mut hasher = tarn_types::hash::Hasher::new();
-    hasher.field(b"tarn list 2").number(device).number(inode);
-    let single =
-        matches!(&list.entries[..], [only] if !only.is_folder() && !only.path.contains(&b'/'));
-    for entry in &list.entries {
-        if !single {
-            hasher.field(&entry.path);
-        }
-        match &entry.kind {
-            EntryKind::Directory => hasher.field(b"d"),
-            EntryKind::File { size, .. } => hasher.field(b"f").number(*size),
-            EntryKind::Symlink(target) => hasher.field(b"l").field(target),
-        };
-        hasher
-            .number(u64::from(entry.mode))
-            .number(entry.mtime.cast_unsigned());
-    }
-    let Hash(print) = hasher.finish();
-    print
-}
-
 impl Registry for PeerHost {
     fn key(&self, run: &RunId) -> Option<Key> {
         (*run == self.run).then(|| self.key.clone())
@@ -364,65 +332,6 @@ impl Registry for PeerHost {
             .unwrap_or_else(PeerTarndReply::Refused);
         Ok(Called::Reply(pack(&said)?))
     }
-}
-
-/// A task as the node sees it that is to do it for this one: its own dataspaces are its own there, this node's are another's.
-/// `None` when it is this node's to do.
-pub(crate) fn handed(own: &str, task: &tarn_tasks::Task) -> Option<(String, TaskSpec)> {
-    use tarn_proto::local::{CopyVerification, TaskOperation};
-    let node = task.done_by()?.to_owned();
-    let there = |place: &TaskLocation| match place {
-        TaskLocation::Node {
-            node: n,
-            space,
-            path,
-        } if *n == node => TaskLocation::Space {
-            name: space.clone(),
-            path: path.clone(),
-        },
-        TaskLocation::Space { name, path } => TaskLocation::Node {
-            node: own.to_owned(),
-            space: name.clone(),
-            path: path.clone(),
-        },
-        TaskLocation::Memory { .. } => TaskLocation::Node {
-            node: own.to_owned(),
-            space: memory_name(task.id),
-            path: b"".into(),
-        },
-        other => other.clone(),
-    };
-    let mut verify = task.spec.verify;
-    let kind = match &task.spec.kind {
-        TaskOperation::Nothing => return None,
-        TaskOperation::Remove { at } => TaskOperation::Remove { at: there(at) },
-        TaskOperation::Allocate { at, bytes, how } => TaskOperation::Allocate {
-            at: there(at),
-            bytes: *bytes,
-            how: how.clone(),
-        },
-        TaskOperation::Copy { from, to } => TaskOperation::Copy {
-            from: there(from),
-            to: there(to),
-        },
-        TaskOperation::Move { from, to } => match (there(from), there(to)) {
-            // The source is removed from here, once the copy is proven.
-            (from @ TaskLocation::Node { .. }, to) => {
-                verify = CopyVerification::Readback;
-                TaskOperation::Copy { from, to }
-            }
-            (from, to) => TaskOperation::Move { from, to },
-        },
-    };
-    let spec = TaskSpec {
-        kind,
-        verify,
-        // These have ended, and that is this node's to tell.
-        after: Vec::new(),
-        deadline: None,
-        ..task.spec.clone()
-    };
-    Some((node, spec))
 }
 
 #[cfg(test)]

@@ -1,0 +1,25 @@
+//! A mover's error as programs and other nodes are told it.
+
+use tarn_ports::{MoverError, ObjectStoreError};
+use tarn_proto::local::{Code, RequestError};
+use tarn_types::event::FailureKind;
+
+/// The error, with paths as the mover knows them.
+pub(crate) fn request_error_of(error: &MoverError) -> RequestError {
+    RequestError::new(code_of(error), error.failure.message.clone())
+}
+
+/// Its kind.
+pub(crate) fn code_of(error: &MoverError) -> Code {
+    match error.failure.kind {
+        _ if error.refused == Some(ObjectStoreError::Missing) => Code::NotFound,
+        _ if error.refused == Some(ObjectStoreError::Denied) => Code::Denied,
+        FailureKind::NoSpace => Code::NoSpace,
+        FailureKind::SourceChanged => Code::Changed,
+        FailureKind::Corrupt => Code::Corrupt,
+        FailureKind::Cancelled => Code::Cancelled,
+        FailureKind::Escape => Code::Denied,
+        FailureKind::Conflict => Code::Exists,
+        _ => Code::Io,
+    }
+}
