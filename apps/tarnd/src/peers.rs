@@ -1,5 +1,5 @@
 //! Other nodes' tarnds: who they are (the file of `--peers`), and what is asked of them. What this node answers them is in
-//! [`crate::peer_host`].
+//! `peer_host`.
 
 mod handed;
 

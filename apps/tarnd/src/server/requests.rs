@@ -7,9 +7,9 @@ use crate::work::{FileJob, PartitionQuery, PartitionRequest, TaskMemory};
 use rustix::fd::OwnedFd;
 use std::time::Duration;
 use tarn_proto::local::{
-    Code, JobChange, JobId, LocalRequest, MAX_BATCH, MAX_IDS, PacketError, PathBytes, Reply,
-    RequestError, Scope, SpaceChange, Stats, TaskId, TaskLocation, TaskOperation, TaskOutcome,
-    TaskSpec, TaskStatus, decode, versions,
+    Code, JobChange, JobId, LocalRequest, MAX_BATCH, MAX_IDS, PacketError, PathBytes, RegionId,
+    Reply, RequestError, Scope, SpaceChange, Stats, TaskId, TaskLocation, TaskOperation,
+    TaskOutcome, TaskSpec, TaskStatus, decode, versions,
 };
 use tarn_tasks::{Added, Process, TaskEvent, TaskReply};
 
@@ -44,16 +44,7 @@ impl TarndServer {
         let packet = match packet {
             Ok(packet) => packet,
             Err(e) => {
-                let code = match e {
-                    PacketError::Version(_) => Code::Version,
-                    _ => Code::Invalid,
-                };
-                // Whoever sends this is not understood any further.
-                if let Some(connection) = self.connections.get_mut(&key) {
-                    tracing::warn!(user = connection.user, pid = connection.pid, "closed: {e}");
-                    connection.closing = true;
-                }
-                self.send(key, 0, &refused(code, e.to_string()), 0);
+                self.reject_packet(key, &e);
                 return Ok(());
             }
         };
@@ -75,12 +66,8 @@ impl TarndServer {
                 path,
                 write,
             } => {
-                self.start_partition_request(
-                    key,
-                    number,
-                    (node, space, path),
-                    PartitionQuery::One(write),
-                )?;
+                let query = PartitionQuery::One(write);
+                self.start_partition_request(key, number, (node, space, path), query)?;
             }
             LocalRequest::Partitions {
                 node,
@@ -88,12 +75,8 @@ impl TarndServer {
                 path,
                 after,
             } => {
-                self.start_partition_request(
-                    key,
-                    number,
-                    (node, space, path),
-                    PartitionQuery::List(after),
-                )?;
+                let query = PartitionQuery::List(after);
+                self.start_partition_request(key, number, (node, space, path), query)?;
             }
             _ if self.is_guest(key) => {
                 let text = format!(
@@ -102,6 +85,37 @@ impl TarndServer {
                 );
                 self.send(key, number, &refused(Code::Denied, text), 0);
             }
+            request => self.answer_owner(key, number, request, fd)?,
+        }
+        Ok(())
+    }
+
+    /// Whoever sends what is no packet is not understood any further.
+    fn reject_packet(&mut self, key: ProgramConnectionId, why: &PacketError) {
+        let code = match why {
+            PacketError::Version(_) => Code::Version,
+            _ => Code::Invalid,
+        };
+        if let Some(connection) = self.connections.get_mut(&key) {
+            tracing::warn!(
+                user = connection.user,
+                pid = connection.pid,
+                "closed: {why}"
+            );
+            connection.closing = true;
+        }
+        self.send(key, 0, &refused(code, why.to_string()), 0);
+    }
+
+    /// Answers a program of the user whose tarnd this is.
+    fn answer_owner(
+        &mut self,
+        key: ProgramConnectionId,
+        number: u32,
+        request: LocalRequest,
+        fd: Option<OwnedFd>,
+    ) -> anyhow::Result<()> {
+        match request {
             LocalRequest::Submit(tasks) => self.submit(key, number, tasks)?,
             LocalRequest::Wait { ids, any, timeout } => self.wait(key, number, ids, any, timeout),
             LocalRequest::Status(ids) => self.status(key, number, &ids),
@@ -113,26 +127,8 @@ impl TarndServer {
             }
             LocalRequest::Pause(scope) => self.pause(key, number, scope, true)?,
             LocalRequest::Resume(scope) => self.pause(key, number, scope, false)?,
-            LocalRequest::Register { length } => {
-                let Some(connection) = self.connections.get_mut(&key) else {
-                    return Ok(());
-                };
-                let reply = match connection.register(fd, length) {
-                    Ok(region) => Reply::Registered(region),
-                    Err(why) => Reply::Refused(why),
-                };
-                self.send(key, number, &reply, 0);
-            }
-            LocalRequest::Unregister(region) => {
-                let Some(connection) = self.connections.get_mut(&key) else {
-                    return Ok(());
-                };
-                let reply = match connection.unregister(region) {
-                    Ok(()) => Reply::Done,
-                    Err(why) => Reply::Refused(why),
-                };
-                self.send(key, number, &reply, 0);
-            }
+            LocalRequest::Register { length } => self.register_memory(key, number, fd, length),
+            LocalRequest::Unregister(region) => self.unregister_memory(key, number, region),
             LocalRequest::Spaces => {
                 let spaces = self.core.spaces_for(self.user(key));
                 self.send(key, number, &Reply::Spaces(spaces), 0);
@@ -154,8 +150,35 @@ impl TarndServer {
                 let stats = self.stats();
                 self.send(key, number, &Reply::Stats(stats), 0);
             }
+            LocalRequest::Hello { .. }
+            | LocalRequest::Open { .. }
+            | LocalRequest::Partitions { .. } => {
+                unreachable!("it is answered whoever asks")
+            }
         }
         Ok(())
+    }
+
+    fn register_memory(
+        &mut self,
+        key: ProgramConnectionId,
+        number: u32,
+        fd: Option<OwnedFd>,
+        length: u64,
+    ) {
+        if let Some(connection) = self.connections.get_mut(&key) {
+            let registered = connection.register(fd, length);
+            let reply = registered.map_or_else(Reply::Refused, Reply::Registered);
+            self.send(key, number, &reply, 0);
+        }
+    }
+
+    fn unregister_memory(&mut self, key: ProgramConnectionId, number: u32, region: RegionId) {
+        if let Some(connection) = self.connections.get_mut(&key) {
+            let unregistered = connection.unregister(region);
+            let reply = unregistered.map_or_else(Reply::Refused, |()| Reply::Done);
+            self.send(key, number, &reply, 0);
+        }
     }
 
     fn is_guest(&self, key: ProgramConnectionId) -> bool {

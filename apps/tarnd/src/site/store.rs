@@ -2,6 +2,7 @@
 //! has its name when it is whole.
 
 mod dest;
+mod fetch;
 mod holds;
 mod lent;
 mod moves;
@@ -37,7 +38,7 @@ use tarn_node::untouched::{self, MarkValidity};
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
-    Gid, Origin, Owner, Part, Proof, Slice, SlurmJobId, StoreContent as Thing, Work, WorkResult,
+    Gid, Owner, Part, Proof, Slice, SlurmJobId, StoreContent as Thing, Work, WorkResult,
 };
 use tarn_types::hash::Hash;
 use tarn_types::manifest::Manifest;
@@ -176,23 +177,7 @@ impl UserStore {
         work: Work,
         control: &Control,
     ) -> Result<WorkResult, RequestError> {
-        let _claim = match &work {
-            Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Move { part, .. } => {
-                Some(part.to_string())
-            }
-            Work::Prepare { job, dataset, .. } => Some(format!("{job} writes {dataset}")),
-            Work::View { job, dataset, .. } => Some(format!("{job} reads {dataset}")),
-            Work::Lend { job, partition, .. } => Some(format!("{job} has {partition}")),
-            Work::Share { job, .. } | Work::Join { job, .. } => Some(export_claim_name(*job)),
-            Work::Send { dest, .. } => Some(dest.display().to_string()),
-            Work::CheckDest { .. }
-            | Work::Check(_)
-            | Work::CheckIn(..)
-            | Work::Remove(_)
-            | Work::WrapAnew(_)
-            | Work::Inventory(_) => None,
-        }
-        .map(|what| self.claim(what));
+        let _claim = claim_name(&work).map(|what| self.claim(what));
         match work {
             Work::Fetch {
                 part,
@@ -209,8 +194,7 @@ impl UserStore {
                 memory,
                 store,
             } => {
-                let is_in = (&store[..], memory.is_some());
-                let parts = Published::all(parts, hashes)?;
+                let (parts, is_in) = (Published::all(parts, hashes)?, (&*store, memory.is_some()));
                 self.prepare((job, &dataset), &parts, is_in, control)
             }
             Work::View {
@@ -221,8 +205,7 @@ impl UserStore {
                 memory,
                 store,
             } => {
-                let is_in = (&store[..], memory.is_some());
-                let parts = Published::all(parts, hashes)?;
+                let (parts, is_in) = (Published::all(parts, hashes)?, (&*store, memory.is_some()));
                 self.view((job, &dataset), &parts, is_in, control)
             }
             Work::Lend {
@@ -252,23 +235,26 @@ impl UserStore {
             Work::CheckDest { dest, owner } => self.check_dest(&dest, &owner, control),
             Work::Check(part) => self.check((&part, self.where_is(&part)), control),
             Work::CheckIn(part, store) => self.check((&part, self.root_of(&store)?), control),
-            Work::Remove(things) => {
-                for thing in &things {
-                    self.remove(thing)?;
-                }
-                Ok(WorkResult::Done)
-            }
-            Work::WrapAnew(parts) => {
-                for part in &parts {
-                    for root in self.roots_of(part) {
-                        let (held, _, proof) = self.manifest_at(root, part)?;
-                        self.wrap_anew(&held, (part, &proof))?;
-                    }
-                }
-                Ok(WorkResult::Done)
-            }
+            Work::Remove(things) => self.remove_all(&things),
+            Work::WrapAnew(parts) => self.wrap_again(&parts),
             Work::Inventory(projects) => self.inventory(&projects),
         }
+    }
+
+    fn remove_all(&self, things: &[Thing]) -> Result<WorkResult, RequestError> {
+        let removed = things.iter().try_for_each(|thing| self.remove(thing));
+        removed.map(|()| WorkResult::Done)
+    }
+
+    /// Keys of parts, wherever they are, are wrapped with the newest secret.
+    fn wrap_again(&self, parts: &[Part]) -> Result<WorkResult, RequestError> {
+        for part in parts {
+            for root in self.roots_of(part) {
+                let (held, _, proof) = self.manifest_at(root, part)?;
+                self.wrap_anew(&held, (part, &proof))?;
+            }
+        }
+        Ok(WorkResult::Done)
     }
 
     /// What a part that is there holds.
@@ -317,113 +303,6 @@ impl UserStore {
             ..proof
         };
         Ok((manifest, proof))
-    }
-
-    fn fetch(
-        &self,
-        (part, store): (&Part, &str),
-        from: &Origin,
-        (proof, seal): (Option<&Proof>, bool),
-        control: &Control,
-    ) -> Result<WorkResult, RequestError> {
-        let root = match store {
-            "" => self.where_is(part),
-            store => self.root_of(store)?,
-        };
-        let held = self.part(root, part, true)?;
-        if held.stat()?.is_some() {
-            if let Ok((_, there)) = self.manifest_in(&held, held.name())
-                && proof.is_none_or(|proof| *proof == there)
-                // What an earlier order left in clear, which nobody knew of, is not what is to be sealed. Nor is what is sealed taken for the
-                // source as long as nobody knows of it: its key is of the part, not of what lies outside, and may be an older one's.
-                && (!seal || there.sealed && proof.is_some())
-            {
-                if let Origin::Outside(path) = from {
-                    self.check_source((path, part.owner), &there, control)?;
-                }
-                return Ok(WorkResult::Proven {
-                    proof: there,
-                    moved: 0,
-                });
-            }
-            self.discard(&held)?;
-        }
-        // A project's other members have half-done parts of their own.
-        let whole = match part.owner {
-            Owner::User(_) => hidden(held.name(), "whole"),
-            Owner::Project(_) => hidden(held.name(), &format!("{}.whole", self.user)),
-        };
-        self.begin(&held, &whole)?;
-        let mut origin = proof.and_then(|proof| proof.origin);
-        let mut wrapped = None;
-        let key = match from {
-            Origin::Outside(_) if seal => Some(sealed::new_key()?),
-            _ => None,
-        };
-        let (source, file) = match from {
-            Origin::Outside(path) => {
-                let (source, file, print) = self.source(path, part.owner, control)?;
-                // As it was before it was read: what changes meanwhile is another content the next time.
-                origin = Some(print);
-                (source, file)
-            }
-            Origin::Peer(peer) => {
-                let Some(proof) = proof else {
-                    let text = "data from another node must be known before";
-                    return Err(RequestError::new(Code::Invalid, text));
-                };
-                if proof.sealed {
-                    wrapped = Some(self.key_from(part, peer, control)?);
-                }
-                (self.remote(part, peer, proof, control)?, proof.file.clone())
-            }
-        };
-        let dest = held.path_of(&[&whole, &b"/tree"[..]].concat());
-        let staging = held.path_of(&[&whole, &b"/staging"[..]].concat());
-        let job = CopyJob {
-            seal: key.clone(),
-            ..copying(vec![source], dest, staging)
-        };
-        let report = match from {
-            Origin::Outside(path) => {
-                let (mover, limiter) = (self.outside_mover(path)?, self.outside.clone());
-                mover.copy_limited(&job, control, limiter)
-            }
-            Origin::Peer(_) => self.mover.copy_limited(&job, control, self.between.clone()),
-        };
-        let mut report = report.map_err(|e| to_request_error(&e, &[&held]))?;
-        let mut manifest = report.manifests.pop().unwrap_or_default();
-        if let (Owner::Project(gid), Origin::Outside(_)) = (part.owner, from) {
-            self.share(&held, &job.dest, gid, &mut manifest)?;
-        }
-        if key.is_some() {
-            manifest = self.as_it_lies(&held, &job.dest, control)?;
-        }
-        let mut there = self.label(&held, &whole, &manifest, (file, origin))?;
-        // Until it has its name: who wraps all keys anew comes before, or finds it.
-        let keys = self.keys();
-        let key = match &wrapped {
-            Some(wrapped) => Some(sealed::unwrapped(&keys, (part, &there), wrapped)?),
-            None => key,
-        };
-        if let Some(key) = &key {
-            sealed::keep_key((&held, &whole), (part, &there), (key, &keys))?;
-        }
-        there.sealed = key.is_some();
-        if let Some(proof) = proof
-            && *proof != there
-        {
-            self.mover
-                .remove(&held.path_of(&whole))
-                .map_err(|e| to_request_error(&e, &[&held]))?;
-            let text = format!("the received data of {part} differs from the published data");
-            return Err(RequestError::new(Code::Corrupt, text));
-        }
-        self.publish_as(&held, &whole)?;
-        Ok(WorkResult::Proven {
-            proof: there,
-            moved: report.bytes,
-        })
     }
 
     fn prepare(
@@ -753,7 +632,27 @@ fn write(
     })
 }
 
-/// What is claimed by who lends a job's pieces, or removes them.
+/// What a work claims, so that no other one touches it meanwhile.
+fn claim_name(work: &Work) -> Option<String> {
+    match work {
+        Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Move { part, .. } => {
+            Some(part.to_string())
+        }
+        Work::Prepare { job, dataset, .. } => Some(format!("{job} writes {dataset}")),
+        Work::View { job, dataset, .. } => Some(format!("{job} reads {dataset}")),
+        Work::Lend { job, partition, .. } => Some(format!("{job} has {partition}")),
+        Work::Share { job, .. } | Work::Join { job, .. } => Some(export_claim_name(*job)),
+        Work::Send { dest, .. } => Some(dest.display().to_string()),
+        Work::CheckDest { .. }
+        | Work::Check(_)
+        | Work::CheckIn(..)
+        | Work::Remove(_)
+        | Work::WrapAnew(_)
+        | Work::Inventory(_) => None,
+    }
+}
+
+/// What is claimed by who exports a job's pieces, or removes them.
 fn export_claim_name(job: SlurmJobId) -> String {
     format!("{job} lends")
 }

@@ -166,12 +166,12 @@ pub(super) fn put(
     at: &ObjectUrl,
     control: &Control,
 ) -> Result<Finish, RequestError> {
-    let putting = putting(shared, plan, from, control).and_then(|putting| {
-        check(&putting, from, at)?;
-        Ok(putting)
+    let upload = find_source(shared, plan, from, control).and_then(|upload| {
+        check(&upload, from, at)?;
+        Ok(upload)
     });
-    let putting = match putting {
-        Ok(putting) => putting,
+    let upload = match upload {
+        Ok(upload) => upload,
         Err(why) if is_moved(shared, plan, &why, at, control)? => {
             copy::remove_gone(shared, plan, from)?;
             return Ok(Finish::nothing());
@@ -184,14 +184,14 @@ pub(super) fn put(
             return Err(why);
         }
     };
-    let report = deliver(shared, plan, &putting, at, control);
+    let report = deliver(shared, plan, &upload, at, control);
     let (bytes, checksum) = report.inspect_err(|why| {
         let strange = why.code == Code::Exists && !plan.resumed;
         if !strange && !shared.keeps(plan, why) {
             withdraw(shared, plan, at, plan.resumed);
         }
     })?;
-    let freed = match (&putting.moved, &putting.held) {
+    let freed = match (&upload.moved, &upload.held) {
         (MoveSource::Own(print), Some(held)) => copy::release_own(shared, plan, held, *print)?,
         (MoveSource::Far(peers, place, print), _) => {
             peers.release(*place, plan.id, *print)?;
@@ -224,22 +224,22 @@ fn is_moved(
 
 /// Whether the source can be that place.
 fn check(
-    putting: &ObjectUpload<'_>,
+    upload: &ObjectUpload<'_>,
     from: &TaskEndpoint,
     at: &ObjectUrl,
 ) -> Result<(), RequestError> {
-    let (name, invalid) = (&putting.name, |text: String| {
+    let (name, invalid) = (&upload.name, |text: String| {
         Err(RequestError::new(Code::Invalid, text))
     });
     let is_file = |e: &Entry| matches!(e.kind, EntryKind::File { .. });
-    match (putting.single, at.is_tree()) {
+    match (upload.single, at.is_tree()) {
         (true, true) => invalid(format!(
             "`{name}` is no folder, and {at} a tree: name the object that it becomes, such as {at}NAME"
         )),
         (false, false) => invalid(format!(
             "`{name}` is a tree: name the tree of objects that it becomes with a `/` at its end, {at}/"
         )),
-        (true, false) if !putting.list.entries.iter().all(is_file) => {
+        (true, false) if !upload.list.entries.iter().all(is_file) => {
             invalid(format!("`{name}` is no file: only files become objects"))
         }
         _ => match from {
@@ -252,38 +252,16 @@ fn check(
 }
 
 /// Finds the source.
-fn putting<'a>(
+fn find_source<'a>(
     shared: &'a FilePoolState,
     plan: &'a TaskPlan,
     from: &'a TaskEndpoint,
     control: &Control,
 ) -> Result<ObjectUpload<'a>, RequestError> {
     let source = CopySource::of(PathBuf::new());
-    let moves = plan.verb == TaskVerb::Move;
-    Ok(match from {
-        TaskEndpoint::Path { .. } => {
-            let held = ConfinedPath::open(from, false)?;
-            let stat = held.stat()?.ok_or_else(|| held.missing())?;
-            let single = kind_of(&stat) != FileType::Directory;
-            let list = copy::list(shared, &held, control)?;
-            ObjectUpload {
-                source: CopySource {
-                    root: held.path(),
-                    as_entry: single.then(|| SINGLE.to_owned()),
-                    only: (!single).then(|| list.entries.iter().map(|e| e.path.clone()).collect()),
-                    ..source
-                },
-                single,
-                name: held.place().to_owned(),
-                moved: match moves {
-                    true => MoveSource::Own(fingerprint(&list, id_of(&stat))),
-                    false => MoveSource::No,
-                },
-                list,
-                held: Some(held),
-            }
-        }
-        TaskEndpoint::Object(at) => ObjectUpload {
+    match from {
+        TaskEndpoint::Path { .. } => path_source(shared, plan, from, control),
+        TaskEndpoint::Object(at) => Ok(ObjectUpload {
             source: CopySource {
                 root: path(at),
                 ..source
@@ -293,12 +271,12 @@ fn putting<'a>(
             name: at.to_string(),
             held: None,
             moved: MoveSource::No,
-        },
+        }),
         TaskEndpoint::Memory {
             region,
             offset,
             length,
-        } => ObjectUpload {
+        } => Ok(ObjectUpload {
             source: CopySource {
                 peer: Some(Arc::new(InMemory {
                     region: region.clone(),
@@ -311,31 +289,68 @@ fn putting<'a>(
             name: "the memory".into(),
             held: None,
             moved: MoveSource::No,
+        }),
+        TaskEndpoint::Far { .. } => peer_source(shared, plan, from, control),
+    }
+}
+
+/// A path of this node, or outside.
+fn path_source<'a>(
+    shared: &FilePoolState,
+    plan: &TaskPlan,
+    from: &TaskEndpoint,
+    control: &Control,
+) -> Result<ObjectUpload<'a>, RequestError> {
+    let held = ConfinedPath::open(from, false)?;
+    let stat = held.stat()?.ok_or_else(|| held.missing())?;
+    let single = kind_of(&stat) != FileType::Directory;
+    let list = copy::list(shared, &held, control)?;
+    Ok(ObjectUpload {
+        source: CopySource {
+            as_entry: single.then(|| SINGLE.to_owned()),
+            only: (!single).then(|| list.entries.iter().map(|e| e.path.clone()).collect()),
+            ..CopySource::of(held.path())
         },
-        TaskEndpoint::Far { .. } => {
-            let (peers, place) = (Asking::of(shared, plan)?, remote::far(from)?);
-            let hashes = plan.verify != CopyVerification::None || moves;
-            let PeerEndpoint {
-                single,
-                list,
-                print,
-                tree,
-            } = peers.list(place, hashes, control)?;
-            ObjectUpload {
-                source: CopySource {
-                    peer: Some(remote::noted(tree, plan)),
-                    ..source
-                },
-                list,
-                single,
-                name: remote::show(place),
-                held: None,
-                moved: match moves {
-                    true => MoveSource::Far(peers, place, print),
-                    false => MoveSource::No,
-                },
-            }
-        }
+        single,
+        name: held.place().to_owned(),
+        moved: match plan.verb {
+            TaskVerb::Move => MoveSource::Own(fingerprint(&list, id_of(&stat))),
+            _ => MoveSource::No,
+        },
+        list,
+        held: Some(held),
+    })
+}
+
+/// A place of another node.
+fn peer_source<'a>(
+    shared: &'a FilePoolState,
+    plan: &'a TaskPlan,
+    from: &'a TaskEndpoint,
+    control: &Control,
+) -> Result<ObjectUpload<'a>, RequestError> {
+    let moves = plan.verb == TaskVerb::Move;
+    let (peers, place) = (Asking::of(shared, plan)?, remote::far(from)?);
+    let hashes = plan.verify != CopyVerification::None || moves;
+    let PeerEndpoint {
+        single,
+        list,
+        print,
+        tree,
+    } = peers.list(place, hashes, control)?;
+    Ok(ObjectUpload {
+        source: CopySource {
+            peer: Some(remote::noted(tree, plan)),
+            ..CopySource::of(PathBuf::new())
+        },
+        list,
+        single,
+        name: remote::show(place),
+        held: None,
+        moved: match moves {
+            true => MoveSource::Far(peers, place, print),
+            false => MoveSource::No,
+        },
     })
 }
 
@@ -347,17 +362,17 @@ fn owner(plan: &TaskPlan) -> String {
 fn deliver(
     shared: &FilePoolState,
     plan: &TaskPlan,
-    putting: &ObjectUpload<'_>,
+    upload: &ObjectUpload<'_>,
     at: &ObjectUrl,
     control: &Control,
 ) -> Result<(u64, Option<Checksum>), RequestError> {
     let job = DeliveryJob {
         sources: vec![CopySource {
-            manifest: Some(putting.list.clone()),
-            ..putting.source.clone()
+            manifest: Some(upload.list.clone()),
+            ..upload.source.clone()
         }],
         dest: path(at),
-        single: putting.single,
+        single: upload.single,
         owner: owner(plan),
         over: match (plan.replace, plan.resumed) {
             (true, _) => Over::All,
@@ -371,7 +386,7 @@ fn deliver(
     };
     let limiter = shared.limiter(plan);
     let report = shared.mover.deliver_limited(&job, control, limiter);
-    let held: Vec<&ConfinedPath> = putting.held.iter().collect();
+    let held: Vec<&ConfinedPath> = upload.held.iter().collect();
     let report = report.map_err(|e| {
         let why = to_request_error(&e, &held);
         // What it has put before it met somebody else's goes; what it met is not its own.
@@ -382,7 +397,7 @@ fn deliver(
         why
     })?;
     let checksum = match report.manifests.first().map(|m| &m.entries[..]) {
-        Some([entry]) if putting.single && plan.verify != CopyVerification::None => {
+        Some([entry]) if upload.single && plan.verify != CopyVerification::None => {
             match &entry.kind {
                 EntryKind::File { hash, .. } => hash.map(|h| h.0.to_be_bytes()),
                 _ => None,
@@ -390,7 +405,7 @@ fn deliver(
         }
         _ => None,
     };
-    Ok((putting.list.bytes(), checksum))
+    Ok((upload.list.bytes(), checksum))
 }
 
 /// Removes what a task has put that does not go on; what has taken the place of other objects stays. So does what a move has put
