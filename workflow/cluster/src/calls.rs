@@ -66,16 +66,20 @@ impl AllocationWorld {
     ///
     /// # Errors
     /// When a node says that it cannot.
-    pub(crate) fn ask(
+    pub(crate) fn call_nodes(
         &mut self,
         calls: Vec<(NodeId, NodeRequest)>,
         timeout: Duration,
     ) -> Result<Vec<(NodeId, NodeReply)>, WorldError> {
-        let asked = self.begin(calls, timeout);
-        self.finish(asked)
+        let pending = self.send_requests(calls, timeout);
+        self.await_replies(pending)
     }
 
-    fn begin(&self, calls: Vec<(NodeId, NodeRequest)>, timeout: Duration) -> PendingNodeReplies {
+    fn send_requests(
+        &self,
+        calls: Vec<(NodeId, NodeRequest)>,
+        timeout: Duration,
+    ) -> PendingNodeReplies {
         let mut answers = Vec::new();
         for (n, call) in calls {
             if let Some(connection) = self.node(n).and_then(|node| node.connection.as_ref()) {
@@ -87,14 +91,14 @@ impl AllocationWorld {
         PendingNodeReplies { answers, until }
     }
 
-    fn finish(
+    fn await_replies(
         &mut self,
-        asked: PendingNodeReplies,
+        pending: PendingNodeReplies,
     ) -> Result<Vec<(NodeId, NodeReply)>, WorldError> {
         let mut answers = Vec::new();
         let mut refused = None;
-        for (n, answer) in asked.answers {
-            let left = asked.until.saturating_duration_since(Instant::now());
+        for (n, answer) in pending.answers {
+            let left = pending.until.saturating_duration_since(Instant::now());
             match answer.recv_timeout(left) {
                 Ok(Ok(answer)) => answers.push((n, answer)),
                 Ok(Err(NodeCallError::Refused(why))) => {
@@ -110,12 +114,12 @@ impl AllocationWorld {
         }
     }
 
-    fn each(&self, call: impl Fn(NodeId) -> NodeRequest) -> Vec<(NodeId, NodeRequest)> {
+    fn requests_to_all(&self, call: impl Fn(NodeId) -> NodeRequest) -> Vec<(NodeId, NodeRequest)> {
         self.up().map(|n| (n, call(n))).collect()
     }
 
     /// The positions of the folders that each node sees, and of those that home does.
-    fn shares(&self, folders: &[PathBuf]) -> (BTreeMap<NodeId, Vec<usize>>, Vec<usize>) {
+    fn split_by_node(&self, folders: &[PathBuf]) -> (BTreeMap<NodeId, Vec<usize>>, Vec<usize>) {
         let sees = RunTierFolders::of(&self.node_config);
         let (mut nodes, mut home) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
         for (i, folder) in folders.iter().enumerate() {
@@ -130,14 +134,14 @@ impl AllocationWorld {
     }
 }
 
-fn picked(folders: &[PathBuf], which: &[usize]) -> Vec<PathBuf> {
+fn select_folders(folders: &[PathBuf], which: &[usize]) -> Vec<PathBuf> {
     which
         .iter()
         .filter_map(|i| folders.get(*i).cloned())
         .collect()
 }
 
-fn of(n: NodeId, all: &BTreeSet<(StoreKey, Place)>) -> BTreeSet<(StoreKey, Place)> {
+fn on_node(n: NodeId, all: &BTreeSet<(StoreKey, Place)>) -> BTreeSet<(StoreKey, Place)> {
     let here = all.iter().filter(|(_, place)| on(place) == Some(n));
     here.cloned().collect()
 }
@@ -172,14 +176,14 @@ impl NodeWorld for AllocationWorld {
         self.node_config.prior = prior.clone();
         self.offered = Some(there.clone());
         self.protected = protected.clone();
-        let calls = self.each(|n| NodeRequest::Offer {
+        let calls = self.requests_to_all(|n| NodeRequest::Offer {
             prior: prior.clone(),
-            there: of(n, there),
+            there: on_node(n, there),
             protected: protected.clone(),
         });
-        let asked = self.begin(calls, QUICK);
+        let pending = self.send_requests(calls, QUICK);
         self.home.offer(prior, there, protected)?;
-        self.finish(asked).map(drop)
+        self.await_replies(pending).map(drop)
     }
 
     fn know(&mut self, parts: Vec<(PartRef, PartInfo)>) -> Result<(), WorldError> {
@@ -217,14 +221,14 @@ impl NodeWorld for AllocationWorld {
             }
             calls.push((n, NodeRequest::Inventory(share)));
         }
-        let asked = self.begin(calls, THOROUGH);
+        let pending = self.send_requests(calls, THOROUGH);
         let mut found: BTreeSet<_> = self.home.inventory(&home)?.into_iter().collect();
-        for (n, answer) in self.finish(asked)? {
+        for (n, answer) in self.await_replies(pending)? {
             match answer {
                 NodeReply::Found(there) => {
                     found.extend(there.into_iter().filter(|(_, at)| on(at) == Some(n)));
                 }
-                _ => self.nonsense(n),
+                _ => self.lose_for_invalid_message(n),
             }
         }
         let mut all = Vec::new();
@@ -238,8 +242,8 @@ impl NodeWorld for AllocationWorld {
                 && let Place::Node(spot) = place
                 && let Some(node) = self.node_table.nodes.get_mut(spot.node.at())
             {
-                let lies = (*part, spot.tier, key.clone());
-                node.holds.insert(lies, info.stored);
+                let stored = (*part, spot.tier, key.clone());
+                node.holds.insert(stored, info.stored);
             }
         }
         Ok(all)
@@ -248,17 +252,17 @@ impl NodeWorld for AllocationWorld {
     fn clean(&mut self, staying: &Staying) -> Result<Cleaned, WorldError> {
         self.protected = staying.protected.clone();
         self.pinned = staying.pinned.clone();
-        let calls = self.each(|n| {
+        let calls = self.requests_to_all(|n| {
             NodeRequest::Clean(Staying {
-                keep: of(n, &staying.keep),
+                keep: on_node(n, &staying.keep),
                 ..staying.clone()
             })
         });
-        let asked = self.begin(calls, THOROUGH);
+        let pending = self.send_requests(calls, THOROUGH);
         let mut all = self.home.clean(staying)?;
-        for (n, answer) in self.finish(asked)? {
+        for (n, answer) in self.await_replies(pending)? {
             let NodeReply::Cleaned(mut cleaned) = answer else {
-                self.nonsense(n);
+                self.lose_for_invalid_message(n);
                 continue;
             };
             all.removed.append(&mut cleaned.removed);
@@ -278,11 +282,11 @@ impl NodeWorld for AllocationWorld {
     }
 
     fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<Option<bool>>, WorldError> {
-        let (shares, home) = self.shares(folders);
+        let (shares, home) = self.split_by_node(folders);
         let calls = shares
             .iter()
-            .map(|(n, which)| (*n, NodeRequest::Exist(picked(folders, which))));
-        let asked = self.begin(calls.collect(), QUICK);
+            .map(|(n, which)| (*n, NodeRequest::Exist(select_folders(folders, which))));
+        let pending = self.send_requests(calls.collect(), QUICK);
         let mut there = vec![None; folders.len()];
         let mut note = |which: &[usize], found: Vec<Option<bool>>| {
             for (i, found) in which.iter().zip(found) {
@@ -290,29 +294,29 @@ impl NodeWorld for AllocationWorld {
                 there[*i] = found.max(there[*i]);
             }
         };
-        note(&home, self.home.exist(&picked(folders, &home))?);
-        for (n, answer) in self.finish(asked)? {
+        note(&home, self.home.exist(&select_folders(folders, &home))?);
+        for (n, answer) in self.await_replies(pending)? {
             match (answer, shares.get(&n)) {
                 (NodeReply::There(found), Some(which)) => {
                     note(which, found.into_iter().map(Some).collect());
                 }
-                _ => self.nonsense(n),
+                _ => self.lose_for_invalid_message(n),
             }
         }
         Ok(there)
     }
 
     fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError> {
-        let (shares, home) = self.shares(folders);
+        let (shares, home) = self.split_by_node(folders);
         let calls = shares
             .iter()
-            .map(|(n, which)| (*n, NodeRequest::Remove(picked(folders, which))));
-        let asked = self.begin(calls.collect(), THOROUGH);
-        let mut left = self.home.remove(&picked(folders, &home))?;
-        for (n, answer) in self.finish(asked)? {
+            .map(|(n, which)| (*n, NodeRequest::Remove(select_folders(folders, which))));
+        let pending = self.send_requests(calls.collect(), THOROUGH);
+        let mut left = self.home.remove(&select_folders(folders, &home))?;
+        for (n, answer) in self.await_replies(pending)? {
             match answer {
                 NodeReply::Left(mut trouble) => left.append(&mut trouble),
-                _ => self.nonsense(n),
+                _ => self.lose_for_invalid_message(n),
             }
         }
         let sees = RunTierFolders::of(&self.node_config);
@@ -328,18 +332,18 @@ impl NodeWorld for AllocationWorld {
     }
 
     fn leave(mut self: Box<Self>) -> Vec<String> {
-        let asked = self.begin(self.each(|_| NodeRequest::Leave), THOROUGH);
+        let pending = self.send_requests(self.requests_to_all(|_| NodeRequest::Leave), THOROUGH);
         let mut left = Vec::new();
         let keys: Vec<_> = self.parts.keys().map(|(p, k)| (p, k.clone())).collect();
         for (part, key) in keys {
-            self.perhaps_gone(part, &key);
+            self.drop_key_if_gone(part, &key);
         }
-        match self.finish(asked) {
+        match self.await_replies(pending) {
             Ok(answers) => {
                 for (n, answer) in answers {
                     match answer {
                         NodeReply::Left(mut trouble) => left.append(&mut trouble),
-                        _ => self.nonsense(n),
+                        _ => self.lose_for_invalid_message(n),
                     }
                 }
             }

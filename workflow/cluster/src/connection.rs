@@ -1,4 +1,4 @@
-//! What is said to one node: a queue and a thread, so that no node makes the loop wait for it.
+//! Messages to one node: a queue and a thread, so that no node makes the loop wait for it.
 
 use crate::MAX_QUEUED;
 use crate::error::{NodeCallError, NodeReplyResult, NodeSessionError};
@@ -14,9 +14,9 @@ use tarn_proto::node::{self, NodeCommand, NodeReply, NodeRequest};
 use tarn_types::action::{Action, Do};
 use tarn_types::id::NodeId;
 
-/// Something to be said.
+/// A message that waits to be sent.
 enum OutgoingNodeMessage {
-    Tell(NodeCommand),
+    Command(NodeCommand),
     Call(NodeRequest, Duration, SyncSender<NodeReplyResult>),
     /// Makes a node ready that was lost.
     Return(Box<Return>),
@@ -26,7 +26,7 @@ enum OutgoingNodeMessage {
 pub(crate) struct NodeConnection {
     items: Sender<OutgoingNodeMessage>,
     queued: Arc<AtomicUsize>,
-    /// Since when the node has been taking what it is told now.
+    /// Since when the node has been taking the message that is being sent.
     since: Arc<Mutex<Option<Instant>>>,
     link: Arc<dyn NodeLink>,
 }
@@ -76,12 +76,12 @@ impl NodeConnection {
         queued
     }
 
-    /// Tells. False when far too much waits already.
-    pub(crate) fn send_command(&self, told: NodeCommand) -> bool {
-        self.put(OutgoingNodeMessage::Tell(told))
+    /// Queues a command. False when far too much waits already.
+    pub(crate) fn send_command(&self, command: NodeCommand) -> bool {
+        self.put(OutgoingNodeMessage::Command(command))
     }
 
-    /// Asks, once all that was told before has been said.
+    /// Queues a request behind all commands before it.
     pub(crate) fn call(&self, call: NodeRequest, timeout: Duration) -> Receiver<NodeReplyResult> {
         let (reply, answer) = sync_channel(1);
         self.put(OutgoingNodeMessage::Call(call, timeout, reply));
@@ -124,9 +124,9 @@ pub(crate) struct NodeSender {
 impl NodeSender {
     fn send_message(&self, item: OutgoingNodeMessage) {
         match item {
-            OutgoingNodeMessage::Tell(NodeCommand::Do(action)) => self.order(action),
-            OutgoingNodeMessage::Tell(told) => {
-                self.send_command(told);
+            OutgoingNodeMessage::Command(NodeCommand::Do(action)) => self.order(action),
+            OutgoingNodeMessage::Command(command) => {
+                self.send_command(command);
             }
             OutgoingNodeMessage::Call(call, timeout, reply) => {
                 // Whoever asked may have given the node up meanwhile.

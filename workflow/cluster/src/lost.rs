@@ -28,7 +28,7 @@ impl AllocationWorld {
         node.knows = Knows::new();
         node.node_state = NodeState::lost();
         let session = node.session;
-        self.try_again(n, session);
+        self.reconnect(n, session);
         if !was_up {
             return;
         }
@@ -54,7 +54,7 @@ impl AllocationWorld {
         for id in performed.collect::<Vec<_>>() {
             if let Some(moving) = self.under_way.moving.remove(&id) {
                 let event = self.transfer_lost(&moving.order, n);
-                self.transfer_over(&moving.order, event);
+                self.end_transfer(&moving.order, event);
             }
         }
         let running = self.under_way.running.iter();
@@ -94,7 +94,7 @@ impl AllocationWorld {
     }
 
     /// Tries to reach a lost node again for as long as the run lasts.
-    fn try_again(&self, n: NodeId, session: u64) {
+    fn reconnect(&self, n: NodeId, session: u64) {
         let (relink, event_queue) = (
             Arc::clone(&self.relink),
             self.node_table.event_queue.clone(),
@@ -117,7 +117,7 @@ impl AllocationWorld {
     }
 
     /// A lost node has a session again: it is made ready.
-    pub(crate) fn linked(&mut self, n: NodeId, linked: ReachableNode) {
+    pub(crate) fn make_ready(&mut self, n: NodeId, linked: ReachableNode) {
         let data = linked.data.clone();
         self.node_config.peers.insert(n, data.clone());
         let Some(session) = self.node(n).map(|node| node.session) else {
@@ -175,21 +175,21 @@ impl AllocationWorld {
         }
     }
 
-    pub(crate) fn returned(&mut self, n: NodeId, returned: Returned) {
+    pub(crate) fn record_return(&mut self, n: NodeId, returned: Returned) {
         let Some(node) = self.node_mut(n) else { return };
-        let lies = |w: &BroughtBackReplica| ((w.part, w.tier, w.key.clone()), w.stored);
-        let lies = returned.whole.iter().map(lies).collect();
+        let replica = |w: &BroughtBackReplica| ((w.part, w.tier, w.key.clone()), w.stored);
+        let stored = returned.whole.iter().map(replica).collect();
         if let NodeState::Lost { back, .. } = &mut node.node_state {
             *back = Some(returned);
-            let lay = std::mem::replace(&mut node.holds, lies);
-            for (part, _, key) in lay.into_keys() {
-                self.perhaps_gone(part, &key);
+            let before = std::mem::replace(&mut node.holds, stored);
+            for (part, _, key) in before.into_keys() {
+                self.drop_key_if_gone(part, &key);
             }
         }
     }
 
     /// A node that can be used again, once the engine has been told of its loss and of the end of all that it had to do with.
-    pub(crate) fn back(&mut self) -> Option<Event> {
+    pub(crate) fn take_returned_node(&mut self) -> Option<Event> {
         let ready = |n: &NodeId| {
             let node = self.node(*n);
             let back = node.is_some_and(|node| {

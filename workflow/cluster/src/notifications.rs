@@ -20,7 +20,7 @@ const TERMINATE: i32 = 15;
 impl AllocationWorld {
     pub(crate) fn handle_notification(&mut self, n: NodeId, news: NodeNotification) {
         match news {
-            NodeNotification::Event(event) => self.happened(n, event),
+            NodeNotification::Event(event) => self.handle_node_event(n, event),
             // Whether it has to do with the attempt, the other one knows.
             NodeNotification::Undelivered { to, step, why } => {
                 if self.is_up(n) && self.is_up(to) && n != to {
@@ -38,7 +38,7 @@ impl AllocationWorld {
                     self.chains.begun(id);
                 }
             }
-            NodeNotification::Ending => self.ending(n),
+            NodeNotification::Ending => self.handle_ending(n),
             NodeNotification::Broken(why) => {
                 self.lose(n, format!("it cannot run steps any more: {why}"))
             }
@@ -46,7 +46,7 @@ impl AllocationWorld {
     }
 
     /// Whoever cancels a job tells all its processes to end, here and there, and then ends them: no node is lost by accident.
-    fn ending(&mut self, n: NodeId) {
+    fn handle_ending(&mut self, n: NodeId) {
         if !std::mem::replace(&mut self.interrupted, true) {
             self.queue_engine_event(Event::Interrupted { signal: TERMINATE }, Vec::new());
         }
@@ -65,7 +65,7 @@ impl AllocationWorld {
     }
 
     /// What a node says has happened there. Of what it was not told to do nothing can have.
-    fn happened(&mut self, n: NodeId, event: Event) {
+    fn handle_node_event(&mut self, n: NodeId, event: Event) {
         if let Event::Capacity { spot, bytes } = &event
             && spot.node == n
             && let Some(NodeState::Lost { capacities, .. }) =
@@ -82,15 +82,15 @@ impl AllocationWorld {
                 if self.performs(n, id)
                     && let Some(moving) = self.under_way.moving.remove(&id)
                 {
-                    self.moved(moving, event);
+                    self.finish_transfer(moving, event);
                 }
             }
             Event::Ended {
                 instance, attempt, ..
-            } => self.ended(n, (instance, attempt), event),
+            } => self.finish_attempt(n, (instance, attempt), event),
             Event::Evicted { part, ref at } if on(at).is_some_and(|of| self.speaks_for(n, of)) => {
                 let of = on(at).unwrap_or(n);
-                self.evicted(part, at);
+                self.record_eviction(part, at);
                 self.queue_engine_event(event, vec![n, of]);
             }
             Event::Capacity { spot, .. } if spot.node == n => {
@@ -99,9 +99,9 @@ impl AllocationWorld {
             Event::Image {
                 what: Imaged::Copied { at, .. } | Imaged::NotCopied { at, .. },
                 ..
-            } if at.node != n => self.nonsense(n),
+            } if at.node != n => self.lose_for_invalid_message(n),
             Event::Image { .. } => self.queue_engine_event(event, vec![n]),
-            _ => self.nonsense(n),
+            _ => self.lose_for_invalid_message(n),
         }
     }
 
@@ -122,11 +122,11 @@ impl AllocationWorld {
             Event::SourceFailed { data, .. } => drop(self.under_way.listing.remove(&data)),
             Event::TransferDone { id, .. } | Event::TransferFailed { id, .. } => {
                 if let Some(moving) = self.under_way.moving.remove(&id) {
-                    self.moved(moving, event);
+                    self.finish_transfer(moving, event);
                 }
                 return;
             }
-            Event::Evicted { part, ref at } => self.evicted(part, at),
+            Event::Evicted { part, ref at } => self.record_eviction(part, at),
             Event::Interrupted { signal } => {
                 if self.interrupted && signal != HANG_UP {
                     self.send_command_to_others(None, &NodeCommand::KillAll);
@@ -143,33 +143,33 @@ impl AllocationWorld {
     }
 
     /// The end of a transfer, whoever has performed it.
-    fn moved(&mut self, moving: DispatchedTransfer, mut event: Event) {
+    fn finish_transfer(&mut self, moving: DispatchedTransfer, mut event: Event) {
         let order = &moving.order;
         match &mut event {
             Event::TransferDone { hashes, stored, .. } => {
-                self.arrived(&moving, hashes, stored);
+                self.record_arrival(&moving, hashes, stored);
                 let read = order.parts.iter().any(|m| m.from == Place::Source);
                 if read && moving.by != ActionPerformer::Home {
                     self.home.learned(order, moving.began);
                 }
             }
             Event::TransferFailed { failure, .. } => {
-                self.blame(moving.cut, failure);
+                self.blame_lost_node(moving.cut, failure);
                 if failure.kind == FailureKind::Corrupt {
                     // It may be the key that is of no use.
                     for m in &order.parts {
                         if let Some(key) = self.parts.get(m.part).map(|info| info.key.clone()) {
-                            self.perhaps_gone(m.part, &key);
+                            self.drop_key_if_gone(m.part, &key);
                         }
                     }
                 }
             }
             _ => {}
         }
-        self.transfer_over(order, event);
+        self.end_transfer(order, event);
     }
 
-    fn arrived(&mut self, moving: &DispatchedTransfer, hashes: &[Hash], stored: &[u64]) {
+    fn record_arrival(&mut self, moving: &DispatchedTransfer, hashes: &[Hash], stored: &[u64]) {
         for (i, m) in moving.order.parts.iter().enumerate() {
             if let Some(hash) = hashes.get(i) {
                 self.parts.hashed(m.part, *hash);
@@ -178,15 +178,15 @@ impl AllocationWorld {
                 && let Some(info) = self.parts.get(m.part)
             {
                 let bytes = stored.get(i).copied().unwrap_or(info.stored);
-                let lies = (m.part, spot.tier, info.key.clone());
+                let replica = (m.part, spot.tier, info.key.clone());
                 if let Some(node) = self.node_table.nodes.get_mut(spot.node.at()) {
-                    node.holds.insert(lies, bytes);
+                    node.holds.insert(replica, bytes);
                 }
             }
         }
     }
 
-    fn ended(&mut self, n: NodeId, id: AttemptId, mut event: Event) {
+    fn finish_attempt(&mut self, n: NodeId, id: AttemptId, mut event: Event) {
         let running = &mut self.under_way.running;
         let performed = running.get(&id).and_then(|r| r.nodes.first()) == Some(&n);
         let Some(ran) = performed.then(|| running.remove(&id)).flatten() else {
@@ -194,14 +194,14 @@ impl AllocationWorld {
         };
         if let Event::Ended { ended, .. } = &mut event {
             match ended {
-                AttemptOutcome::Committed { outputs, .. } => self.committed(id.0, outputs),
-                AttemptOutcome::Failed { failure, .. } => self.blame(ran.cut, failure),
+                AttemptOutcome::Committed { outputs, .. } => self.record_commit(id.0, outputs),
+                AttemptOutcome::Failed { failure, .. } => self.blame_lost_node(ran.cut, failure),
             }
         }
         self.queue_engine_event(event, ran.nodes);
     }
 
-    fn committed(&mut self, instance: InstanceId, outputs: &[Output]) {
+    fn record_commit(&mut self, instance: InstanceId, outputs: &[Output]) {
         let mut earlier = Vec::new();
         for output in outputs {
             for (info, spots) in &output.parts {
@@ -210,8 +210,8 @@ impl AllocationWorld {
                 earlier.extend(known.map(|known| (part, known.key.clone())));
                 for TierRef { node, tier } in spots {
                     if let Some(node) = self.node_table.nodes.get_mut(node.at()) {
-                        let lies = (part, *tier, info.key.clone());
-                        node.holds.insert(lies, info.stored);
+                        let replica = (part, *tier, info.key.clone());
+                        node.holds.insert(replica, info.stored);
                     }
                 }
             }
@@ -219,11 +219,11 @@ impl AllocationWorld {
         self.parts.committed(instance, outputs);
         // What an earlier commit has left somewhere, if anything, goes by another key.
         for (part, key) in earlier {
-            self.perhaps_gone(part, &key);
+            self.drop_key_if_gone(part, &key);
         }
     }
 
-    fn evicted(&mut self, part: PartRef, at: &Place) {
+    fn record_eviction(&mut self, part: PartRef, at: &Place) {
         let place = (part, at.clone());
         let evicting = &mut self.under_way.evicting;
         let keys = evicting.get_mut(&place);
@@ -249,12 +249,12 @@ impl AllocationWorld {
         {
             node.holds.remove(&(part, spot.tier, key.clone()));
         }
-        self.perhaps_gone(part, &key);
+        self.drop_key_if_gone(part, &key);
     }
 
     /// With the last replica of an encrypted part, and the last transfer that makes one, its key goes. What lies on a lost node counts:
     /// the node may come back with it.
-    pub(crate) fn perhaps_gone(&mut self, part: PartRef, key: &StoreKey) {
+    pub(crate) fn drop_key_if_gone(&mut self, part: PartRef, key: &StoreKey) {
         let dataset = self.node_config.workflow.data.get(part.data.at());
         if !dataset.is_some_and(|d| d.encrypt) {
             return;
@@ -273,7 +273,7 @@ impl AllocationWorld {
     }
 
     /// What fails while one of its nodes is lost fails because of that.
-    fn blame(&self, cut: Option<NodeId>, failure: &mut Failure) {
+    fn blame_lost_node(&self, cut: Option<NodeId>, failure: &mut Failure) {
         if let Some(lost) = cut
             && failure.kind != FailureKind::NodeLost
         {
@@ -283,12 +283,12 @@ impl AllocationWorld {
         }
     }
 
-    pub(crate) fn not_begun(&mut self, n: NodeId, id: AttemptId, message: String) {
+    pub(crate) fn fail_attempt(&mut self, n: NodeId, id: AttemptId, message: String) {
         let kind = FailureKind::Launch;
-        self.ended(n, id, failed(id, Failure { kind, message }));
+        self.finish_attempt(n, id, failed(id, Failure { kind, message }));
     }
 
-    pub(crate) fn nonsense(&mut self, n: NodeId) {
+    pub(crate) fn lose_for_invalid_message(&mut self, n: NodeId) {
         self.lose(n, "it sent a message that a node never sends".into());
     }
 }

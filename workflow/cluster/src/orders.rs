@@ -115,11 +115,11 @@ impl AllocationWorld {
     fn transfer(&mut self, action: &Action, t: &Transfer) -> Result<(), WorldError> {
         if let Some(lost) = nodes_of(t).find(|n| !self.is_up(*n)).as_ref() {
             let event = self.transfer_lost(t, *lost);
-            self.transfer_over(t, event);
+            self.end_transfer(t, event);
             return Ok(());
         }
         if self.chains.is_broken(t) {
-            self.broken(t);
+            self.fail_without_source(t);
             return Ok(());
         }
         let by = match &t.to {

@@ -1,4 +1,4 @@
-//! What is known of parts, what each node has been told of them, and what lies on each node. All of it grows with the parts
+//! What is known of parts, what each node has been told of them, and what is stored on each node. All of it grows with the parts
 //! of the run (`bounds::MAX_PARTS` a version), none of it with their files.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,7 +84,7 @@ impl RunPartTable {
         }
     }
 
-    /// The parts that an instance takes over from an earlier run; those of them that lie on nodes, with where.
+    /// The parts that an instance takes over from an earlier run; those of them that are stored on nodes, with where.
     pub(crate) fn reused(
         &mut self,
         workflow: &Workflow,

@@ -211,14 +211,14 @@ impl AllocationWorld {
     fn open_nodes(&mut self) -> Result<(), WorldError> {
         let open = |n| NodeRequest::Open(Box::new(self.opening_of(n)));
         let calls = self.up().map(|n| (n, open(n))).collect();
-        for (n, answer) in self.ask(calls, QUICK)? {
+        for (n, answer) in self.call_nodes(calls, QUICK)? {
             let NodeReply::Opened {
                 several,
                 shared,
                 images,
             } = answer
             else {
-                self.nonsense(n);
+                self.lose_for_invalid_message(n);
                 continue;
             };
             let name = self.name(n);
@@ -248,20 +248,20 @@ impl AllocationWorld {
     }
 
     /// A transfer is over: the engine is told. What waited to follow it ends with it, unless it is done.
-    pub(crate) fn transfer_over(&mut self, order: &Transfer, event: Event) {
+    pub(crate) fn end_transfer(&mut self, order: &Transfer, event: Event) {
         self.store.ended(order);
         let done = matches!(event, Event::TransferDone { .. });
         let followers = self.chains.ended(order, done);
         self.queue_engine_event(event, nodes_of(order).collect());
         for id in followers {
             if let Some(moving) = self.under_way.moving.remove(&id) {
-                self.broken(&moving.order);
+                self.fail_without_source(&moving.order);
             }
         }
     }
 
     /// What a transfer was to read does not come.
-    pub(crate) fn broken(&mut self, t: &Transfer) {
+    pub(crate) fn fail_without_source(&mut self, t: &Transfer) {
         let failure = Failure {
             kind: FailureKind::Cancelled,
             message: "its source replica has failed".into(),
@@ -285,7 +285,7 @@ impl AllocationWorld {
             failure,
             damaged: None,
         };
-        self.transfer_over(t, failed);
+        self.end_transfer(t, failed);
     }
 
     /// How a node is opened now.
@@ -322,17 +322,17 @@ impl AllocationWorld {
     }
 
     /// Tells a node, whether it can be used or is being made ready for that.
-    pub(crate) fn send_command(&mut self, n: NodeId, told: NodeCommand) {
+    pub(crate) fn send_command(&mut self, n: NodeId, command: NodeCommand) {
         let connection = self.node(n).and_then(|node| node.connection.as_ref());
-        if connection.is_some_and(|connection| !connection.send_command(told)) {
+        if connection.is_some_and(|connection| !connection.send_command(command)) {
             self.lose(n, "too many messages to it are not yet sent".into());
         }
     }
 
-    pub(crate) fn send_command_to_others(&mut self, but: Option<NodeId>, told: &NodeCommand) {
+    pub(crate) fn send_command_to_others(&mut self, but: Option<NodeId>, command: &NodeCommand) {
         for n in (0..self.node_table.nodes.len() as u32).map(NodeId) {
             if Some(n) != but {
-                self.send_command(n, told.clone());
+                self.send_command(n, command.clone());
             }
         }
     }
@@ -356,15 +356,17 @@ impl AllocationWorld {
                 let known = connection.and_then(NodeConnection::over);
                 self.lose(n, known.unwrap_or_else(|| why.to_string()));
             }
-            NodeEvent::NotBegun(_, _, attempt, why) => self.not_begun(n, attempt, why.to_string()),
-            NodeEvent::Linked(_, _, linked) => self.linked(n, linked),
-            NodeEvent::Returned(_, _, Ok(returned)) => self.returned(n, returned),
+            NodeEvent::NotBegun(_, _, attempt, why) => {
+                self.fail_attempt(n, attempt, why.to_string())
+            }
+            NodeEvent::Linked(_, _, linked) => self.make_ready(n, linked),
+            NodeEvent::Returned(_, _, Ok(returned)) => self.record_return(n, returned),
             NodeEvent::Returned(_, _, Err(why)) => self.lose(n, why.to_string()),
         }
     }
 
     /// Gives up nodes that take nothing of what they are told.
-    fn look_after(&mut self) {
+    fn give_up_stuck_nodes(&mut self) {
         if self.looked.elapsed() < Duration::from_secs(1) {
             return;
         }
@@ -403,10 +405,10 @@ impl AllocationWorld {
             .map(|n| (n, NodeRequest::Idle(Some(idle))))
             .collect();
         let mut all = SpaceWaitCause::default();
-        for (n, answer) in self.ask(calls, QUICK)? {
+        for (n, answer) in self.call_nodes(calls, QUICK)? {
             match answer {
                 NodeReply::Waits(waits) => all = all.and(waits),
-                _ => self.nonsense(n),
+                _ => self.lose_for_invalid_message(n),
             }
         }
         self.idle = Some((since, Instant::now()));
@@ -460,7 +462,7 @@ impl World for AllocationWorld {
         loop {
             self.hand_out()?;
             // Here, not in `poll`: all that was decided before the loss was known has been performed by now.
-            if let Some(event) = self.back() {
+            if let Some(event) = self.take_returned_node() {
                 return Ok((self.now(), event));
             }
             if let Some(event) = self.poll() {
@@ -483,7 +485,7 @@ impl World for AllocationWorld {
             if let Some(node_event) = self.node_table.event_queue.take(left) {
                 self.read(node_event);
             }
-            self.look_after();
+            self.give_up_stuck_nodes();
             self.note_idle(until.is_some())?;
         }
     }

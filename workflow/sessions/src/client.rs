@@ -5,8 +5,8 @@ use crate::frames::{
     Frame, MAX_FRAME, SessionFragmentBuffer, SessionHello, SessionMessageKind, frames,
 };
 use crate::{
-    ControlError, RunKeys, SessionTimeouts, TOLD_AHEAD, TOLD_AHEAD_BYTES, UNHEARD, VERSION, lock,
-    start, write_all,
+    ControlError, MAX_COMMAND_BYTES_AHEAD, MAX_COMMANDS_AHEAD, MAX_WAITING_NOTIFICATIONS, RunKeys,
+    SessionTimeouts, VERSION, lock, start, write_all,
 };
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -33,19 +33,27 @@ pub enum CallError {
 
 type PendingSessionReplies = Mutex<BTreeMap<u64, SyncSender<Vec<u8>>>>;
 
-/// What was told, and what of it the node has heard.
+/// Commands that were sent, and those of them that the node has handled.
 #[derive(Default)]
 struct SessionSendWindow {
-    told: u64,
-    heard: u64,
-    bytes_told: u64,
-    bytes_heard: u64,
+    sent: u64,
+    handled: u64,
+    bytes_sent: u64,
+    bytes_handled: u64,
 }
 
 impl SessionSendWindow {
     fn has_space(&self, bytes: u64) -> bool {
-        let (messages, ahead) = (self.told - self.heard, self.bytes_told - self.bytes_heard);
-        messages == 0 || messages < TOLD_AHEAD as u64 && ahead + bytes <= TOLD_AHEAD_BYTES
+        assert!(
+            self.handled <= self.sent && self.bytes_handled <= self.bytes_sent,
+            "more commands were handled than sent"
+        );
+        let (messages, ahead) = (
+            self.sent - self.handled,
+            self.bytes_sent - self.bytes_handled,
+        );
+        messages == 0
+            || messages < MAX_COMMANDS_AHEAD as u64 && ahead + bytes <= MAX_COMMAND_BYTES_AHEAD
     }
 }
 
@@ -53,8 +61,8 @@ struct ClientSessionState {
     waiting: PendingSessionReplies,
     outgoing: FrameQueue,
     ahead: Mutex<SessionSendWindow>,
-    /// Something was heard, or the session is over.
-    heard: Condvar,
+    /// Commands were handled, or the session is over.
+    acknowledged: Condvar,
     /// Why the session is over, once it is.
     over: OnceLock<String>,
     /// Shut down then.
@@ -71,21 +79,21 @@ impl ClientSessionState {
         self.waiting().clear();
         // Locked in between, so that nobody who has just looked begins to wait after this.
         drop(self.ahead());
-        self.heard.notify_all();
+        self.acknowledged.notify_all();
     }
 
     fn ahead(&self) -> MutexGuard<'_, SessionSendWindow> {
         lock(&self.ahead)
     }
 
-    /// Takes what the node says to have heard; false if that cannot be.
+    /// Takes in how much the node says to have handled; false if that cannot be.
     fn note_received(&self, messages: u64, bytes: u64) -> bool {
         let mut ahead = self.ahead();
-        let makes_sense = (ahead.heard..=ahead.told).contains(&messages)
-            && (ahead.bytes_heard..=ahead.bytes_told).contains(&bytes);
+        let makes_sense = (ahead.handled..=ahead.sent).contains(&messages)
+            && (ahead.bytes_handled..=ahead.bytes_sent).contains(&bytes);
         if makes_sense {
-            (ahead.heard, ahead.bytes_heard) = (messages, bytes);
-            self.heard.notify_all();
+            (ahead.handled, ahead.bytes_handled) = (messages, bytes);
+            self.acknowledged.notify_all();
         }
         makes_sense
     }
@@ -104,8 +112,8 @@ impl ClientSessionState {
 /// else.
 pub struct NodeSession {
     shared: Arc<ClientSessionState>,
-    /// Held while something is told: what is told keeps its order.
-    telling: Mutex<()>,
+    /// Held while a command is queued: commands keep their order.
+    commanding: Mutex<()>,
     next: AtomicU64,
     about: Vec<u8>,
 }
@@ -148,14 +156,14 @@ impl NodeSession {
             waiting: Mutex::default(),
             outgoing: FrameQueue::default(),
             ahead: Mutex::default(),
-            heard: Condvar::new(),
+            acknowledged: Condvar::new(),
             over: OnceLock::new(),
             socket: Arc::clone(incoming.socket()),
         });
-        let (told, heard) = sync_channel(UNHEARD);
+        let (notifications, queued) = sync_channel(MAX_WAITING_NOTIFICATIONS);
         start("tarn-news", move || {
-            for said in heard {
-                news(Some(said));
+            for notification in queued {
+                news(Some(notification));
             }
             news(None);
         })?;
@@ -173,14 +181,14 @@ impl NodeSession {
             let _ = writer.socket.shutdown(Shutdown::Both);
         })?;
         start("tarn-hears", move || {
-            let why = receive(incoming, &reader, &told, timeouts);
+            let why = receive(incoming, &reader, &notifications, timeouts);
             reader.end(why);
             // Whoever hears of the end can ask why.
-            drop(told);
+            drop(notifications);
         })?;
         Ok(Self {
             shared,
-            telling: Mutex::default(),
+            commanding: Mutex::default(),
             next: AtomicU64::new(1),
             about,
         })
@@ -230,26 +238,29 @@ impl NodeSession {
         Ok(answer)
     }
 
-    /// Tells without an answer; what is told is heard in the order of telling. Waits only while the node has not yet heard much
-    /// of what was told before.
+    /// Sends a command, which has no reply; commands are handled in the order in which they are sent. Waits only while the node has
+    /// not yet handled much of what was sent before.
     ///
     /// # Errors
     /// When the node is lost.
-    pub fn send_command(&self, said: Vec<u8>) -> Result<(), CallError> {
-        let _in_order = lock(&self.telling);
-        let bytes = said.len() as u64;
+    pub fn send_command(&self, command: Vec<u8>) -> Result<(), CallError> {
+        let _in_order = lock(&self.commanding);
+        let bytes = command.len() as u64;
         let full = |ahead: &mut SessionSendWindow| self.over().is_none() && !ahead.has_space(bytes);
-        let waited = self.shared.heard.wait_while(self.shared.ahead(), full);
+        let waited = self
+            .shared
+            .acknowledged
+            .wait_while(self.shared.ahead(), full);
         let number = {
             let mut ahead = waited.unwrap_or_else(PoisonError::into_inner);
-            ahead.told += 1;
-            ahead.bytes_told += bytes;
-            ahead.told
+            ahead.sent += 1;
+            ahead.bytes_sent += bytes;
+            ahead.sent
         };
         if self.over().is_some() {
             return Err(self.shared.lost());
         }
-        let command = frames(SessionMessageKind::Told, number, said);
+        let command = frames(SessionMessageKind::Command, number, command);
         let sent = self.shared.outgoing.put(command, None);
         sent.map_err(|_| self.shared.lost())
     }
@@ -347,8 +358,8 @@ fn try_open(
     };
     let (mut incoming, mut outgoing) =
         messages(socket, &keys, StreamEnd::Client).map_err(failed)?;
-    let said = outgoing.send(&[&Frame::Hello(hello.clone()).encode()]);
-    said.map_err(failed)?;
+    let sent = outgoing.send(&[&Frame::Hello(hello.clone()).encode()]);
+    sent.map_err(failed)?;
     loop {
         let first = incoming.receive(MAX_FRAME, Wait::Silence(timeouts.connect));
         match Frame::decode(&first.map_err(failed)?) {
@@ -362,7 +373,7 @@ fn try_open(
             }
             Some(Frame::Refused(why)) => return Err(Failed::Refused(why)),
             // It ends in this moment.
-            Some(Frame::Piece(SessionMessageKind::News, _)) => {
+            Some(Frame::Piece(SessionMessageKind::Notification, _)) => {
                 return Err(Failed::Cut("its tarnd ends".into()));
             }
             _ => {
@@ -377,29 +388,29 @@ fn try_open(
 fn receive(
     mut incoming: tarn_stream::Receiver,
     shared: &ClientSessionState,
-    told: &SyncSender<Vec<u8>>,
+    notifications: &SyncSender<Vec<u8>>,
     timeouts: SessionTimeouts,
 ) -> String {
     let (mut answers, mut news) = (
         SessionFragmentBuffer::default(),
         SessionFragmentBuffer::default(),
     );
-    let mut heard = Instant::now();
+    let mut received = Instant::now();
     loop {
         let frame = match incoming.receive(MAX_FRAME, Wait::Silence(timeouts.lost)) {
             Ok(bytes) => Frame::decode(&bytes),
-            Err(e) => return cut(&e, heard.elapsed(), timeouts.lost),
+            Err(e) => return cut(&e, received.elapsed(), timeouts.lost),
         };
-        heard = Instant::now();
+        received = Instant::now();
         match frame {
             Some(Frame::Heartbeat) => {}
-            Some(Frame::Heard { messages, bytes }) => {
+            Some(Frame::Acknowledged { messages, bytes }) => {
                 if !shared.note_received(messages, bytes) {
                     return "it acknowledges messages that were never sent".into();
                 }
             }
             Some(Frame::End(why)) => return why,
-            Some(Frame::Piece(SessionMessageKind::Answer, piece)) => {
+            Some(Frame::Piece(SessionMessageKind::Reply, piece)) => {
                 let number = piece.number;
                 match answers.take(piece) {
                     Ok(None) => {}
@@ -412,11 +423,13 @@ fn receive(
                     Err(why) => return why.to_string(),
                 }
             }
-            Some(Frame::Piece(SessionMessageKind::News, piece)) => match news.take(piece) {
+            Some(Frame::Piece(SessionMessageKind::Notification, piece)) => match news.take(piece) {
                 Ok(None) => {}
-                Ok(Some(said)) => {
-                    if told.try_send(said).is_err() {
-                        return format!("{UNHEARD} messages of it wait to be read");
+                Ok(Some(notification)) => {
+                    if notifications.try_send(notification).is_err() {
+                        return format!(
+                            "{MAX_WAITING_NOTIFICATIONS} messages of it wait to be read"
+                        );
                     }
                 }
                 Err(why) => return why.to_string(),

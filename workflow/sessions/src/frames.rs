@@ -21,8 +21,8 @@ pub(crate) enum Frame {
     Refused(String),
     /// Still here.
     Heartbeat,
-    /// The client has been heard: `u64` messages, `u64` bytes.
-    Heard {
+    /// Commands of the client have been handled: `u64` messages, `u64` bytes.
+    Acknowledged {
         /// So many of its messages.
         messages: u64,
         /// So many bytes of them.
@@ -34,7 +34,7 @@ pub(crate) enum Frame {
     Piece(SessionMessageKind, SessionFragment),
 }
 
-/// Who says what.
+/// The first message of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SessionHello {
     pub(crate) lowest: u16,
@@ -43,17 +43,17 @@ pub(crate) struct SessionHello {
     pub(crate) node: String,
 }
 
-/// Of a message in pieces.
+/// The kinds of messages that may come in pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionMessageKind {
     /// Numbered from 1 by the client.
     Request,
     /// With the number of its request.
-    Answer,
-    /// What the server says unasked, from 0.
-    News,
-    /// What the client tells, from 1.
-    Told,
+    Reply,
+    /// Sent by the server unasked, numbered from 0.
+    Notification,
+    /// One way from the client, numbered from 1.
+    Command,
 }
 
 /// A message, or a piece of one that is too long for one frame.
@@ -68,20 +68,20 @@ const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const REFUSED: u8 = 3;
 const HEARTBEAT: u8 = 4;
-const HEARD: u8 = 5;
+const ACKNOWLEDGED: u8 = 5;
 const REQUEST: u8 = 6;
-const ANSWER: u8 = 7;
-const NEWS: u8 = 8;
-const TOLD: u8 = 9;
+const REPLY: u8 = 7;
+const NOTIFICATION: u8 = 8;
+const COMMAND: u8 = 9;
 const END: u8 = 10;
 
 impl SessionMessageKind {
     fn byte(self) -> u8 {
         match self {
             Self::Request => REQUEST,
-            Self::Answer => ANSWER,
-            Self::News => NEWS,
-            Self::Told => TOLD,
+            Self::Reply => REPLY,
+            Self::Notification => NOTIFICATION,
+            Self::Command => COMMAND,
         }
     }
 }
@@ -108,9 +108,11 @@ impl Frame {
             Self::Refused(why) => join(&[&[REFUSED], why.as_bytes()]),
             Self::End(why) => join(&[&[END], why.as_bytes()]),
             Self::Heartbeat => vec![HEARTBEAT],
-            Self::Heard { messages, bytes } => {
-                join(&[&[HEARD], &messages.to_le_bytes(), &bytes.to_le_bytes()])
-            }
+            Self::Acknowledged { messages, bytes } => join(&[
+                &[ACKNOWLEDGED],
+                &messages.to_le_bytes(),
+                &bytes.to_le_bytes(),
+            ]),
             Self::Piece(kind, piece) => join(&[
                 &[kind.byte()],
                 &piece.number.to_le_bytes(),
@@ -143,17 +145,17 @@ impl Frame {
             REFUSED => return Some(Self::Refused(str::from_utf8(rest).ok()?.into())),
             END => return Some(Self::End(str::from_utf8(rest).ok()?.into())),
             HEARTBEAT => return rest.is_empty().then_some(Self::Heartbeat),
-            HEARD => {
+            ACKNOWLEDGED => {
                 let (messages, rest) = rest.split_first_chunk()?;
-                return Some(Self::Heard {
+                return Some(Self::Acknowledged {
                     messages: u64::from_le_bytes(*messages),
                     bytes: u64::from_le_bytes(rest.try_into().ok()?),
                 });
             }
             REQUEST => SessionMessageKind::Request,
-            ANSWER => SessionMessageKind::Answer,
-            NEWS => SessionMessageKind::News,
-            TOLD => SessionMessageKind::Told,
+            REPLY => SessionMessageKind::Reply,
+            NOTIFICATION => SessionMessageKind::Notification,
+            COMMAND => SessionMessageKind::Command,
             _ => return None,
         };
         let (number, rest) = rest.split_first_chunk()?;
@@ -255,9 +257,9 @@ mod tests {
         };
         let kinds = [
             SessionMessageKind::Request,
-            SessionMessageKind::Answer,
-            SessionMessageKind::News,
-            SessionMessageKind::Told,
+            SessionMessageKind::Reply,
+            SessionMessageKind::Notification,
+            SessionMessageKind::Command,
         ];
         let pieces = kinds.map(|kind| Frame::Piece(kind, piece.clone()));
         let others = [
@@ -266,7 +268,7 @@ mod tests {
             Frame::Refused("no".into()),
             Frame::End("enough".into()),
             Frame::Heartbeat,
-            Frame::Heard {
+            Frame::Acknowledged {
                 messages: 3,
                 bytes: 1 << 40,
             },
@@ -281,7 +283,7 @@ mod tests {
             &[11, 1],
             &[HEARTBEAT, 0],
             &[HELLO, 1, 0, 1, 0, 4, 0, b'r'],
-            &[HEARD, 1, 2, 3],
+            &[ACKNOWLEDGED, 1, 2, 3],
             &[REFUSED, 0xff],
             &[REQUEST, 1, 0, 0, 0, 0, 0, 0, 0, 2, b'x'],
         ];

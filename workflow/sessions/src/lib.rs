@@ -27,12 +27,12 @@ pub const VERSION: u16 = 2;
 pub const MAX_MESSAGE: usize = 1 << 30;
 /// Frames of one session that wait to be sent, of at most 1 MiB each.
 const QUEUE: usize = 64;
-/// News of one session that wait to be heard.
-const UNHEARD: usize = 4096;
-/// Messages that are told ahead of those that were heard.
-const TOLD_AHEAD: usize = 1024;
-/// Their bytes; a longer message is told alone.
-const TOLD_AHEAD_BYTES: u64 = 64 << 20;
+/// Notifications of one session that wait to be read.
+const MAX_WAITING_NOTIFICATIONS: usize = 4096;
+/// Commands that are sent ahead of those that were handled.
+const MAX_COMMANDS_AHEAD: usize = 1024;
+/// Their bytes; a longer command is sent alone.
+const MAX_COMMAND_BYTES_AHEAD: u64 = 64 << 20;
 /// Calls of one session that are being answered at once.
 const CALLS_AT_ONCE: usize = 256;
 /// Calls beyond these that wait to be answered; a client that makes more than that is cut off.

@@ -50,14 +50,14 @@ pub trait Talk: Send + Sync + 'static {
     /// Answers a request. May block; up to 256 are answered at once, and more wait their turn.
     fn call(&self, request: Vec<u8>) -> Vec<u8>;
 
-    /// Takes what the client tells, one after the other, in order. May block: that holds up nobody but who tells.
-    fn handle_command(&self, said: Vec<u8>);
+    /// Handles commands of the client, one after the other, in order. May block: that holds up only those who send commands.
+    fn handle_command(&self, command: Vec<u8>);
 }
 
-/// Says what happened without having been asked.
+/// Sends notifications: what happened, without having been asked.
 #[derive(Clone)]
 pub struct NotificationSender {
-    said: SyncSender<Frame>,
+    outgoing: SyncSender<Frame>,
     /// The number of the next: pieces of two that are sent at once are kept apart by it.
     next: Arc<AtomicU64>,
 }
@@ -66,7 +66,8 @@ impl NotificationSender {
     /// Sends; blocks while the client is slower than what happens. False if it has gone.
     pub fn send(&self, content: Vec<u8>) -> bool {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        frames(SessionMessageKind::News, number, content).all(|f| self.said.send(f).is_ok())
+        frames(SessionMessageKind::Notification, number, content)
+            .all(|f| self.outgoing.send(f).is_ok())
     }
 }
 
@@ -231,7 +232,7 @@ fn serve(
     let Some(Frame::Hello(hello)) = Frame::decode(&first) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let (said, queued) = sync_channel(QUEUE);
+    let (frames_out, queued) = sync_channel(QUEUE);
     let (heartbeat, closer) = (shared.timeouts.heartbeat, Arc::clone(incoming.socket()));
     let writing = start("tarn-says", move || {
         // The reading thread finds the end.
@@ -240,23 +241,26 @@ fn serve(
     });
     writing.map_err(io::Error::other)?;
     let news = NotificationSender {
-        said: said.clone(),
+        outgoing: frames_out.clone(),
         next: Arc::default(),
     };
     let opened = shared.welcome(&hello, news);
     let welcomed = opened.and_then(|(about, talk)| {
         let ending = Arc::new(SessionCloser::new(Arc::clone(incoming.socket())));
         let there = shared.take_place(&ending)?;
-        Ok((about, ServedSession::new(talk, there, said.clone(), ending)))
+        Ok((
+            about,
+            ServedSession::new(talk, there, frames_out.clone(), ending),
+        ))
     });
     match welcomed {
         Ok((about, talking)) => {
-            if said.send(Frame::Welcome(VERSION, about)).is_ok() {
+            if frames_out.send(Frame::Welcome(VERSION, about)).is_ok() {
                 talking.run(incoming, lost);
             }
         }
         Err(SessionOpenError(why)) => {
-            let _ = said.send(Frame::Refused(why));
+            let _ = frames_out.send(Frame::Refused(why));
             // The client closes once it has read that.
             let _ = incoming.receive(MAX_FRAME, Wait::Whole(connect));
             let _ = incoming.socket().shutdown(Shutdown::Both);

@@ -1,7 +1,7 @@
 //! A session that has begun, at the end that answers.
 
 use crate::frames::{Frame, MAX_FRAME, SessionFragmentBuffer, SessionMessageKind, frames};
-use crate::{CALLS_AT_ONCE, MAX_MESSAGE, MAX_WAITING_CALLS, TOLD_AHEAD, Talk, lock, start};
+use crate::{CALLS_AT_ONCE, MAX_COMMANDS_AHEAD, MAX_MESSAGE, MAX_WAITING_CALLS, Talk, lock, start};
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -130,7 +130,7 @@ struct SessionServiceGuard {
 /// One session.
 pub(crate) struct ServedSession {
     present: Arc<SessionServiceGuard>,
-    said: SyncSender<Frame>,
+    outgoing: SyncSender<Frame>,
     ending: Arc<SessionCloser>,
 }
 
@@ -138,7 +138,7 @@ impl ServedSession {
     pub(crate) fn new(
         talk: Box<dyn Talk>,
         there: Sender<()>,
-        said: SyncSender<Frame>,
+        outgoing: SyncSender<Frame>,
         ending: Arc<SessionCloser>,
     ) -> Self {
         Self {
@@ -146,7 +146,7 @@ impl ServedSession {
                 talk,
                 _there: there,
             }),
-            said,
+            outgoing,
             ending,
         }
     }
@@ -154,21 +154,21 @@ impl ServedSession {
     fn shared(&self) -> Self {
         Self {
             present: Arc::clone(&self.present),
-            said: self.said.clone(),
+            outgoing: self.outgoing.clone(),
             ending: Arc::clone(&self.ending),
         }
     }
 
-    /// Hears and answers until the session is over.
+    /// Handles commands and answers requests until the session is over.
     pub(crate) fn run(self, mut incoming: tarn_stream::Receiver, lost: Duration) {
-        let (telling, told) = sync_channel(TOLD_AHEAD);
-        let hearing = self.shared();
-        if start("tarn-told", move || hearing.hear(&told)).is_ok() {
-            self.read(&mut incoming, &telling, lost);
+        let (commands, queued) = sync_channel(MAX_COMMANDS_AHEAD);
+        let handler = self.shared();
+        if start("tarn-told", move || handler.handle_commands(&queued)).is_ok() {
+            self.read(&mut incoming, &commands, lost);
         }
         self.ending.over(None);
         let why = lock(&self.ending.state).over.flatten();
-        let goodbye = why.map(|why| self.said.try_send(Frame::End(why.into())));
+        let goodbye = why.map(|why| self.outgoing.try_send(Frame::End(why.into())));
         if !matches!(goodbye, Some(Ok(()))) {
             let _ = incoming.socket().shutdown(Shutdown::Both);
         }
@@ -178,21 +178,22 @@ impl ServedSession {
     fn read(
         &self,
         incoming: &mut tarn_stream::Receiver,
-        telling: &SyncSender<Vec<u8>>,
+        commands: &SyncSender<Vec<u8>>,
         lost: Duration,
     ) {
-        let (mut requests, mut said) = (
+        let (mut requests, mut partial) = (
             SessionFragmentBuffer::default(),
             SessionFragmentBuffer::default(),
         );
         while let Ok(bytes) = incoming.receive(MAX_FRAME, Wait::Silence(lost)) {
             match Frame::decode(&bytes) {
                 Some(Frame::Heartbeat) => {}
-                Some(Frame::Piece(SessionMessageKind::Told, piece)) => match said.take(piece) {
+                Some(Frame::Piece(SessionMessageKind::Command, piece)) => match partial.take(piece)
+                {
                     Ok(None) => {}
                     Ok(Some(whole)) => {
                         // A client that does not wait to be heard is none.
-                        if telling.try_send(whole).is_err() {
+                        if commands.try_send(whole).is_err() {
                             return;
                         }
                     }
@@ -244,27 +245,35 @@ impl ServedSession {
         match catch_unwind(AssertUnwindSafe(|| talk.call(request))) {
             // Nobody need hear it any more.
             Ok(answer) => {
-                let _ = frames(SessionMessageKind::Answer, number, answer)
-                    .all(|f| self.said.send(f).is_ok());
+                let _ = frames(SessionMessageKind::Reply, number, answer)
+                    .all(|f| self.outgoing.send(f).is_ok());
             }
             Err(_) => self.ending.end("its tarnd failed at a request"),
         }
     }
 
-    /// Takes what is told.
-    fn hear(self, told: &Receiver<Vec<u8>>) {
+    /// Handles commands one after the other.
+    fn handle_commands(self, queued: &Receiver<Vec<u8>>) {
         let (mut messages, mut bytes) = (0, 0);
-        for said in told {
-            // What was told before the end and not heard is not heard any more.
+        for command in queued {
+            // Commands that wait at the end are dropped.
             if self.ending.is_over() {
                 return;
             }
             messages += 1;
-            bytes += said.len() as u64;
-            if catch_unwind(AssertUnwindSafe(|| self.present.talk.handle_command(said))).is_err() {
+            bytes += command.len() as u64;
+            if catch_unwind(AssertUnwindSafe(|| {
+                self.present.talk.handle_command(command)
+            }))
+            .is_err()
+            {
                 return self.ending.end("its tarnd failed at what it was told");
             }
-            if self.said.send(Frame::Heard { messages, bytes }).is_err() {
+            if self
+                .outgoing
+                .send(Frame::Acknowledged { messages, bytes })
+                .is_err()
+            {
                 return;
             }
         }
