@@ -6,8 +6,9 @@
 //! (sizes checked, parts and instances examined, when to look again), and looking twice does no harm. So a recorded
 //! log (events and actions) rebuilds the state without deciding anything again.
 //!
-//! Reading order: [`state`] (what is known), [`apply`] (how that changes), `data`, `steps` and `ledger` (its three tables), `capacity` (what a node can give), `lost` (lost nodes), `decide`
-//! (the choices, one file each), [`drive`](mod@drive) (the loop).
+//! Reading order: [`state`] (what is known), [`apply`] (how that changes), `data`, `steps` and `ledger` (its three tables),
+//! `capacity` (what a node can give), `lost` (lost nodes), `decide` (the choices, one file each), [`drive`](mod@drive) (the
+//! loop).
 
 pub mod advice;
 mod apply;

@@ -1,5 +1,5 @@
-//! The planner of a simulated site (real ones: services/site): which job gets which nodes when, and what is done with its data. Sans-I/O like the engine of a
-//! run: [`Planner::step`] takes the time and an event and says what is to be done.
+//! The planner of a simulated site (real ones: services/site): which job gets which nodes when, and what is done with its data.
+//! Sans-I/O like the engine of a run: [`Planner::step`] takes the time and an event and says what is to be done.
 //!
 //! Reading order: the accounts, each with its own state: `nodes` (capacity), `items` (what is stored where), `outbox` (moves),
 //! `reservations` (what jobs rely on), `queue` and `timeline` (fast indexes); `state` (all of them, with the jobs).
