@@ -38,6 +38,7 @@ pub(crate) enum TarnCommand {
     Sim(Box<crate::sim::SimArgs>),
     /// What a run is doing, or how it ended
     Status(StatusArgs),
+    #[allow(rustdoc::broken_intra_doc_links)] // a help text
     /// Why something happened or waits: a step, step[index], a dataset, a node, or the run
     Why(WhyArgs),
     /// Stop a run; it can be resumed

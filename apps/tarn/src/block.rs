@@ -51,6 +51,7 @@ pub(crate) struct BlockServeArgs {
     /// Listen at this socket [default: one in a new folder]
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     socket: Option<PathBuf>,
+    #[allow(rustdoc::broken_intra_doc_links)] // a help text
     /// Listen at this address instead, such as 10.0.0.5:10809 or [::1]:10809
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,

@@ -51,6 +51,7 @@ pub(crate) struct MachineArgs {
     /// data near the tier that it is on
     #[arg(long, value_enum, default_value_t = BindArg::Socket)]
     pub(crate) bind: BindArg,
+    #[allow(rustdoc::broken_intra_doc_links)] // a help text
     /// In an allocation: how nodes read each other's files: tcp; sealed: TCP encrypted by AES-256-GCM; or libfabric[:PROVIDER]
     /// [default provider: tcp;ofi_rxm], which needs libtarnfabric.so beside tarnd or in ../lib/tarn
     #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Tcp)]
@@ -183,6 +184,7 @@ pub(crate) struct StatusArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WhyArgs {
+    #[allow(rustdoc::broken_intra_doc_links)] // a help text
     /// A step, step[index], step[item], dataset, node or tier; nothing for the run itself
     #[arg(default_value = "")]
     pub(crate) what: String,

@@ -123,7 +123,7 @@ impl TaskJournal {
         })
     }
 
-    /// Hands over records that belong together; they are durable once [`Journal::durable`] has come to the number
+    /// Hands over records that belong together; they are durable once [`TaskJournal::durable`] has come to the number
     /// returned.
     pub(crate) fn append(&mut self, records: &[TaskLogRecord]) -> anyhow::Result<u64> {
         let lines = encode(records)?;

@@ -46,6 +46,7 @@ pub(crate) struct Options {
     /// The file that names the other nodes' tarnds and has the key that all know, mode 0600: docs/guide/tasks.md
     #[arg(long, value_name = "FILE")]
     pub(crate) peers: Option<PathBuf>,
+    #[allow(rustdoc::broken_intra_doc_links)] // a help text
     /// How content travels to and from other nodes: tcp; sealed: TCP encrypted by AES-256-GCM, also where the other tarnd has not asked for it;
     /// or libfabric[:PROVIDER], for partitions, where the other tarnd was started with the same, which needs libtarnfabric.so beside tarnd or in
     /// ../lib/tarn: docs/guide/direct-access.md

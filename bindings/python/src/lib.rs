@@ -1,6 +1,6 @@
 //! L4: checkpoints for Python: the module `tarn._native`, over which `python/tarn/checkpoint` is what people use.
 //!
-//! No array outlives its memory: a [`Region`] is unmapped when the last view of it is gone, whatever has become of its object and its
+//! No array outlives its memory: a [`PyRegion`] is unmapped when the last view of it is gone, whatever has become of its object and its
 //! session; and what a program registers is held, by its buffer, until its object is destroyed or the session has ended.
 
 #![allow(unsafe_code)]

@@ -304,7 +304,7 @@ pub fn latest(store: &dyn External) -> Result<Option<Exact>, CheckpointError> {
 /// that stay is removed.
 ///
 /// # Errors
-/// When somebody else is at it ([`Code::Busy`]), or the store cannot be read or written.
+/// When somebody else is at it ([`CheckpointErrorCode::Busy`]), or the store cannot be read or written.
 pub fn publish(store: &dyn External) -> Result<Option<Exact>, CheckpointError> {
     let _lock = store.lock()?;
     let all = list(store)?;

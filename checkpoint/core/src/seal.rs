@@ -142,8 +142,8 @@ impl Opener {
     /// For a program that may have requested encryption.
     ///
     /// # Errors
-    /// [`Code::Invalid`] when this program has not asked for encryption, has not that key, or does not take what is in clear;
-    /// [`Code::Corrupt`] when it is not the version that was sealed.
+    /// [`CheckpointErrorCode::Invalid`] when this program has not asked for encryption, has not that key, or does not take what is in clear;
+    /// [`CheckpointErrorCode::Corrupt`] when it is not the version that was sealed.
     pub(crate) fn new(
         with: Option<&RankSealer>,
         manifest: &RankManifest,
@@ -205,7 +205,7 @@ impl Opener {
     /// Opens the content of an object of that version, as it was read, where it is; what is not sealed stays as it is.
     ///
     /// # Errors
-    /// [`Code::Corrupt`] when it is not what was sealed.
+    /// [`CheckpointErrorCode::Corrupt`] when it is not what was sealed.
     pub fn open(
         &self,
         manifest: &RankManifest,

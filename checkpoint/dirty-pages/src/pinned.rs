@@ -4,7 +4,7 @@ use std::io;
 use tarn_ports::TrackError;
 
 /// Bytes of this process's memory that are pinned, as the kernel counts them (`VmPin`): for network cards (RDMA) and io_uring's fixed
-/// buffers, which write to it without this process's page tables, so that a [`crate::Watch`] does not see it. Drivers need not count.
+/// buffers, which write to it without this process's page tables, so that a [`crate::WriteWatch`] does not see it. Drivers need not count.
 ///
 /// # Errors
 /// When the system does not say.

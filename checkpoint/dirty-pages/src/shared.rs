@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Whether memory is this process's alone: no other process writes to it, nor this one by way of another mapping, which a
-/// [`crate::Watch`] would not see. What the system does not say is not.
+/// [`crate::WriteWatch`] would not see. What the system does not say is not.
 pub fn is_private(start: NonNull<u8>, len: usize) -> bool {
     let begin = start.addr().get();
     all_are(begin..begin.saturating_add(len), |flags| {

@@ -152,12 +152,12 @@ impl Tracker {
     /// Memory that is watched once it is armed; until then, all of it counts as written, and writes to it cost nothing.
     ///
     /// Seen are writes through this mapping: by all threads of this process, and by the kernel for it. Not seen are those of devices
-    /// (see [`crate::pinned`]); where the memory is shared, those by other processes, by way of another mapping or of the file, and
+    /// (see [`crate::pinned()`]); where the memory is shared, those by other processes, by way of another mapping or of the file, and
     /// what is cut off or punched out of the file; where it is of `hugetlbfs`, pages that are given back.
     ///
     /// # Safety
     /// The memory is mapped, and stays so as long as the value lives. (If it does not, answers are errors, or about what is mapped
-    /// there then; but [`Watched::copy`] reads what is not there.) No other watched memory overlaps it: to ask the one what was
+    /// there then; but [`WatchedMemory::copy`] reads what is not there.) No other watched memory overlaps it: to ask the one what was
     /// written makes it clean for the other. By `mprotect`: nobody else changes its protection.
     ///
     /// # Errors

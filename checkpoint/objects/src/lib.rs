@@ -3,21 +3,21 @@
 //! that may read it map where it lies.
 //!
 //! ```
-//! use tarn_objects::Store;
+//! use tarn_objects::NodeObjectStore;
 //!
 //! # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
 //! # let folder = folder.path();
-//! let store = Store::open(Some(folder))?;
+//! let store = NodeObjectStore::open(Some(folder))?;
 //! store.put("mesh/points", b"0 1 2", "")?;
 //! let mut field = store.create("field", 8000)?;
 //! field.bytes().fill(1); // computes in place: nothing is copied
 //! let number = field.publish("f64 1000")?.number;
 //! assert_eq!(store.map("field", Some(number))?.bytes()[7999], 1);
 //! assert_eq!(store.get("mesh/points", None)?, b"0 1 2");
-//! # Ok::<(), tarn_objects::Fault>(())
+//! # Ok::<(), tarn_objects::CheckpointError>(())
 //! ```
 //!
-//! Reading order: [`Store`], [`Draft`] (what is not published yet), [`Object`] (what is mapped), `folder` (the files of one key).
+//! Reading order: [`NodeObjectStore`], [`ObjectWriter`] (what is not published yet), [`StoredObject`] (what is mapped), `folder` (the files of one key).
 
 #![allow(unsafe_code)]
 

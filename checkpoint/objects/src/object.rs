@@ -194,7 +194,7 @@ impl StoredObject {
     /// Reads all of it, and compares it with its checksums.
     ///
     /// # Errors
-    /// [`Code::Corrupt`], with the first place that is damaged.
+    /// [`CheckpointErrorCode::Corrupt`], with the first place that is damaged.
     pub fn verify(&self) -> Result<(), CheckpointError> {
         for (chunk, (sum, _)) in chunks(self.trailer.length).zip(self.known()?) {
             if crc(&self.file()[chunk.start as usize..chunk.end as usize]) != sum {
@@ -207,7 +207,7 @@ impl StoredObject {
     /// Copies all of it; what was copied is what was put.
     ///
     /// # Errors
-    /// [`Code::Corrupt`], and [`Code::Invalid`] where the room is not as large.
+    /// [`CheckpointErrorCode::Corrupt`], and [`CheckpointErrorCode::Invalid`] where the room is not as large.
     pub fn copy_to(&self, into: &mut [u8]) -> Result<(), CheckpointError> {
         let length = self.trailer.length;
         if into.len() as u64 != length {

@@ -37,7 +37,7 @@ impl NodeObjectStore {
     /// The same by another tarnd of this node.
     ///
     /// # Errors
-    /// As [`Store::fetch`].
+    /// As [`NodeObjectStore::fetch`].
     pub fn fetch_by(
         &self,
         client: &Client,

@@ -135,7 +135,7 @@ impl NodeObjectStore {
     /// Copies a version, or the newest, out of the store; what comes is what was put.
     ///
     /// # Errors
-    /// As [`Store::map`]; when it is damaged, or there is not enough memory.
+    /// As [`NodeObjectStore::map`]; when it is damaged, or there is not enough memory.
     pub fn get(&self, key: &str, number: Option<u64>) -> Result<Vec<u8>, CheckpointError> {
         let object = self.map(key, number)?;
         let length = object.bytes().len();

@@ -63,7 +63,7 @@ impl ObjectWriter {
     }
 
     /// Its memory, all zero at first. It stays where it is for as long as this lives; what is written to it after
-    /// [`Draft::publish`] is nobody else's.
+    /// [`ObjectWriter::publish`] is nobody else's.
     pub fn bytes(&mut self) -> &mut [u8] {
         let memory = self.clear.as_mut().unwrap_or(&mut self.mapped);
         &mut memory.bytes()[..self.length as usize]
@@ -73,8 +73,8 @@ impl ObjectWriter {
     /// of it. A draft is published once.
     ///
     /// # Errors
-    /// [`Code::Invalid`] when `about` is too long, and [`Code::Busy`] when another has the key's lock: it can be tried again.
-    /// [`Code::Unsupported`] in a child that was forked from the process that made it, which may still be filling it. When it was
+    /// [`CheckpointErrorCode::Invalid`] when `about` is too long, and [`CheckpointErrorCode::Busy`] when another has the key's lock: it can be tried again.
+    /// [`CheckpointErrorCode::Unsupported`] in a child that was forked from the process that made it, which may still be filling it. When it was
     /// published or abandoned before; and when the store cannot be written: then it is abandoned, and has left nothing, unless only the last
     /// sync has failed: then it is a version that all see, and may not survive a loss of power.
     pub fn publish(&mut self, about: &str) -> Result<ObjectInfo, CheckpointError> {

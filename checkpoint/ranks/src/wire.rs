@@ -90,7 +90,7 @@ fn counts(reached: RankProgress) -> Vec<u8> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Least {
     pub(crate) reached: RankProgress,
-    /// By [`Reached::counts`].
+    /// By [`RankProgress::counts`].
     pub(crate) by: [u32; 3],
 }
 

@@ -1,13 +1,13 @@
 //! L4: checkpoints for Rust programs (docs/guide/checkpoints.md), and what C (`libtarn`) and Python (`bindings/python`) are over: ranks
-//! that meet, folders of the tiers and the core in one [`Session`].
+//! that meet, folders of the tiers and the core in one [`CheckpointSession`].
 //!
 //! ```
-//! use tarn_checkpoint::{Level, Options, Properties, Session};
+//! use tarn_checkpoint::{CheckpointSession, Options, PersistenceLevel, Properties};
 //!
 //! # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
 //! # let tier = folder.path().join("tier");
 //! # let memory = folder.path().join("memory");
-//! let mut session = Session::begin(Options {
+//! let mut session = CheckpointSession::begin(Options {
 //!     tier: Some(tier),
 //!     memory: Some(memory),
 //!     ..Options::default()
@@ -21,11 +21,11 @@
 //!     session.values::<u64>("step")?[0] += 1;
 //!     session.values::<f64>("field")?.iter_mut().for_each(|x| *x *= 0.5);
 //!     let committed = session.commit()?;
-//!     session.wait(committed.id, Level::Durable, None)?;
+//!     session.wait(committed.id, PersistenceLevel::Durable, None)?;
 //! }
 //! assert_eq!(session.values::<f64>("field")?, [0.125; 1000]);
 //! session.end()?;
-//! # Ok::<(), tarn_checkpoint::Fault>(())
+//! # Ok::<(), tarn_checkpoint::CheckpointError>(())
 //! ```
 
 #![allow(unsafe_code)]

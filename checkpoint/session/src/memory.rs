@@ -67,8 +67,8 @@ impl ObjectMemory {
     ///
     /// # Safety
     /// The range is the program's, can be written, and stays until this is gone. The program does not write to it during a
-    /// [`Session::commit`](crate::Session::commit) or [`resize`](crate::Session::resize), nor use it during a
-    /// [`Session::restart`](crate::Session::restart).
+    /// [`Session::commit`](crate::CheckpointSession::commit) or [`resize`](crate::CheckpointSession::resize), nor use it during a
+    /// [`Session::restart`](crate::CheckpointSession::restart).
     pub unsafe fn of(start: NonNull<u8>, len: usize) -> Self {
         Self {
             start,

@@ -247,7 +247,7 @@ impl VersionReader {
     /// The same as a slice of elements.
     ///
     /// # Errors
-    /// As for [`Reader::map`], and when it is no whole number of such elements.
+    /// As for [`VersionReader::map`], and when it is no whole number of such elements.
     pub fn values<T: Element>(&self, rank: u32, key: &str) -> Result<&[T], CheckpointError> {
         let bytes = self.map(rank, key.as_bytes())?;
         let aligned = bytes.as_ptr().cast::<T>().is_aligned();

@@ -131,8 +131,8 @@ pub struct Properties {
     pub precopy: Precopy,
     /// How many versions are kept.
     pub versions: usize,
-    /// What a version has reached when [`Session::commit`] returns. From [`Level::Durable`] on nothing is staged; for more it is waited
-    /// as [`Session::wait`] does.
+    /// What a version has reached when [`CheckpointSession::commit`] returns. From [`PersistenceLevel::Durable`] on nothing is staged; for more it is waited
+    /// as [`CheckpointSession::wait`] does.
     pub persistence: PersistenceLevel,
     /// Copies of what is staged, each on another node: at most [`MAX_REPLICAS`]; else as many as the options say.
     pub replicas: Option<u32>,
@@ -273,7 +273,7 @@ impl CheckpointSession {
         self.add(key.as_bytes(), ObjectMemory::new(len)?, unit, properties)
     }
 
-    /// What an object that was made by [`Session::create`] holds, in elements.
+    /// What an object that was made by [`CheckpointSession::create`] holds, in elements.
     ///
     /// # Errors
     /// When there is none, or its memory is no whole number of such elements.
@@ -515,7 +515,7 @@ impl CheckpointSession {
         self.rank.restart(which, &mut objects)
     }
 
-    /// The versions that [`Session::restart`] could take, newest last.
+    /// The versions that [`CheckpointSession::restart`] could take, newest last.
     pub fn versions(&self) -> Vec<Restorable> {
         self.rank.restorable()
     }

@@ -18,7 +18,7 @@ pub struct SessionSlot {
     process: AtomicU32,
 }
 
-/// The session of a [`Slot`], for one call.
+/// The session of a [`SessionSlot`], for one call.
 #[derive(Debug)]
 pub struct SessionGuard<'s> {
     // First, so it is given back first: who finds that no process has it does not wait for the lock.

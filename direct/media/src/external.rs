@@ -199,7 +199,7 @@ impl Reader {
         })
     }
 
-    /// Keeps whoever writes to it from writing there for as long as this lives, if they look ([`tarn_ports::Window::pinned`]) before they
+    /// Keeps whoever writes to it from writing there for as long as this lives, if they look ([`tarn_ports::MediumWindow::pinned`]) before they
     /// do. What is read afterwards is all that was written before they looked last.
     ///
     /// # Errors

@@ -131,7 +131,7 @@ impl MappedFile {
         Self::map(LockedFile::new(file), path)
     }
 
-    /// All of its bytes. What is written so is persistent after [`Part::filled`], not before.
+    /// All of its bytes. What is written so is persistent after [`MappedPart::filled`], not before.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the range of `pages`, which this has for itself.
         unsafe { std::slice::from_raw_parts_mut(self.pages.start.as_ptr(), self.pages.len) }
@@ -391,12 +391,12 @@ pub struct MappedPart<'a> {
 }
 
 impl MappedPart<'_> {
-    /// The bytes themselves. What is written so is persistent after [`Part::filled`], not before.
+    /// The bytes themselves. What is written so is persistent after [`MappedPart::filled`], not before.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.bytes
     }
 
-    /// Says that these bytes were written without [`Window::write`]: the next [`Window::persist`] is for them too.
+    /// Says that these bytes were written without [`MediumWindow::write`]: the next [`MediumWindow::persist`] is for them too.
     ///
     /// # Errors
     /// [`MediumError::Outside`].

@@ -328,7 +328,7 @@ impl UnitStorage {
     /// One more pair of hands whose calls block: for requests that come one after the other, and are waited for.
     ///
     /// # Errors
-    /// As [`Queued::new`].
+    /// As [`UnitStorage::new`].
     pub fn blocking(units: &Arc<Units>) -> Result<Self, MediumError> {
         Self::with(units, None, |file, _| {
             Box::new(Blocking::new(Arc::clone(file)))

@@ -61,7 +61,7 @@ impl PartitionFolder {
     /// Makes a partition that begins with these bytes once it has its name; it is its user's alone, and used as its medium is.
     ///
     /// # Errors
-    /// As [`Folder::create`], and `INVALID` for more bytes than it has.
+    /// As [`PartitionFolder::create`], and `INVALID` for more bytes than it has.
     pub fn create_with(
         &self,
         name: &str,

@@ -1,6 +1,6 @@
 //! L4: partitions of storage memory, and queue pairs to them, for Rust programs; `libtarn` and `tarn` are over this. docs/guide/direct-access.md.
 //!
-//! A [`Partition`] is opened by its name. A [`Queue`] of a thread has regions of partitions and of memory, takes requests and tells their
+//! A [`Partition`] is opened by its name. A [`PartitionQueue`] of a thread has regions of partitions and of memory, takes requests and tells their
 //! ends.
 
 mod error;

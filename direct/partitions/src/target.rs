@@ -16,7 +16,7 @@ use tarn_sys::lock::RangeLockState;
 pub struct Serving(LocalPart);
 
 impl Serving {
-    /// One whose file [`crate::Folder::lend`] has lent; `path` is what it is called in messages.
+    /// One whose file [`crate::PartitionFolder::export_file`] has opened; `path` is what it is called in messages.
     ///
     /// # Errors
     /// `CORRUPT` where its header is damaged, `NOSPACE` where there is no memory to map it.

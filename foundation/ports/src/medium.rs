@@ -94,7 +94,7 @@ pub trait ReadableMedium {
     /// Copies bytes out and returns the checksums of their chunks, which have so many bytes each, but for the last.
     ///
     /// # Errors
-    /// As [`Stored::read`].
+    /// As [`ReadableMedium::read`].
     fn read_chunks(&self, at: u64, into: &mut [u8], chunk: usize) -> Result<Vec<u64>, MediumError> {
         let parts = (at..).step_by(chunk).zip(into.chunks_mut(chunk));
         parts.map(|(at, part)| self.read(at, part)).collect()
@@ -117,7 +117,7 @@ impl<S: ReadableMedium + ?Sized> ReadableMedium for Box<S> {
 
 /// A part of a medium that can be written. Offsets count from its beginning.
 pub trait MediumWindow: ReadableMedium + Send {
-    /// Copies bytes in and returns their checksum (CRC-64/NVME). They are persistent after [`Window::persist`], not before.
+    /// Copies bytes in and returns their checksum (CRC-64/NVME). They are persistent after [`MediumWindow::persist`], not before.
     ///
     /// # Errors
     /// [`MediumError::Outside`]: nothing is written.
@@ -126,7 +126,7 @@ pub trait MediumWindow: ReadableMedium + Send {
     /// The same to this window and another, at the same place of both. Some read the bytes only once for that.
     ///
     /// # Errors
-    /// As [`Window::write`], of either.
+    /// As [`MediumWindow::write`], of either.
     fn write_both(&mut self, other: &mut Self, at: u64, bytes: &[u8]) -> Result<u64, MediumError>
     where
         Self: Sized,

@@ -142,7 +142,7 @@ pub trait RankService: Send + Sync {
     -> Result<u64, RankServiceError>;
 
     /// Has a window opened onto the memory that was granted to a rank, to be written by it alone, and keeps that until the memory is taken
-    /// away, or until the rank's bytes come by [`Host::put`]: then the window is closed first, so that nothing lands late.
+    /// away, or until the rank's bytes come by [`RankService::put`]: then the window is closed first, so that nothing lands late.
     ///
     /// # Errors
     /// When there is none.
@@ -207,7 +207,7 @@ pub trait Ranks: Send + Sync {
     /// Makes known how far this rank is. Does not wait.
     fn report_progress(&self, progress: RankProgress);
 
-    /// How far all ranks are ([`Reached::and`]).
+    /// How far all ranks are ([`RankProgress::and`]).
     fn common_progress(&self) -> RankProgress;
 
     /// Waits until all ranks are so far, in all counts.
@@ -216,7 +216,7 @@ pub trait Ranks: Send + Sync {
     /// When they are not within the time, or a rank is gone.
     fn wait(&self, least: RankProgress, within: Duration) -> Result<(), RanksError>;
 
-    /// Asks a rank to take memory for this one's staged part: [`Host::grant`].
+    /// Asks a rank to take memory for this one's staged part: [`RankService::grant`].
     ///
     /// # Errors
     /// When it refuses or is gone.
@@ -228,7 +228,7 @@ pub trait Ranks: Send + Sync {
         within: Duration,
     ) -> Result<String, RanksError>;
 
-    /// Sends bytes of this rank's staged part to a rank that has granted memory for it: [`Host::put`], piece by piece. Returns the
+    /// Sends bytes of this rank's staged part to a rank that has granted memory for it: [`RankService::put`], piece by piece. Returns the
     /// checksum of what arrived, as one.
     ///
     /// # Errors
@@ -242,7 +242,7 @@ pub trait Ranks: Send + Sync {
         within: Duration,
     ) -> Result<u64, RanksError>;
 
-    /// Reads bytes of a medium of a rank's node: [`Host::file`], piece by piece. While more is on its way `arrived` is given all that is
+    /// Reads bytes of a medium of a rank's node: [`RankService::file`], piece by piece. While more is on its way `arrived` is given all that is
     /// there so far, from the first byte on; in the end that is all of it.
     ///
     /// # Errors

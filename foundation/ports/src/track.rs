@@ -41,6 +41,6 @@ pub trait WatchedMemory: Send {
     /// When the system refuses.
     fn disarm(&mut self) -> Result<(), TrackError>;
 
-    /// Copies bytes out, whoever may be writing to them: then they are any mixture, which [`Watched::written`] tells.
+    /// Copies bytes out, whoever may be writing to them: then they are any mixture, which [`WatchedMemory::written`] tells.
     fn copy(&self, at: u64, into: &mut [u8]);
 }

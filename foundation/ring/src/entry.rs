@@ -125,7 +125,7 @@ pub struct Cqe {
     pub user_data: u64,
     /// Bytes of a read or write; what atomic operations have found.
     pub value: u64,
-    /// 0, or [`crate::Failure::code`].
+    /// 0, or [`crate::StorageRequestError::code`].
     pub code: i32,
     /// 0.
     pub flags: u32,

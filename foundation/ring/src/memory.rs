@@ -58,7 +58,7 @@ impl ProgramMemory {
     }
 }
 
-/// Bytes of a [`Memory`], lent to a request until it ends. Those of what is not writable must only be read.
+/// Bytes of a [`ProgramMemory`], lent to a request until it ends. Those of what is not writable must only be read.
 #[derive(Debug, Clone, Copy)]
 pub struct MemorySpan {
     start: NonNull<u8>,

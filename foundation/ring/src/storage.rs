@@ -171,7 +171,7 @@ pub trait Storage {
     /// Makes persistent what was done before, by whomever.
     fn flush(&mut self, ticket: Ticket) -> SubmitOutcome;
 
-    /// Ends a doorbell: what was [`Started::Done`] since the last one is visible, and persistent where it was to be; what is pending is on
+    /// Ends a doorbell: what was [`SubmitOutcome::Done`] since the last one is visible, and persistent where it was to be; what is pending is on
     /// its way.
     ///
     /// # Errors

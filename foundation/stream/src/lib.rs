@@ -2,7 +2,7 @@
 //! itself. docs/internals/streams.md.
 //!
 //! [`connect`] and [`accept`] begin one by a key that both have; two ends that share a fresh key by other means (munge) have
-//! [`StreamKeys`](tarn_types::stream::StreamKeys) at once. A [`Wire`] is bytes, [`messages`] are messages; [`PendingConnections`] bounds those who
+//! [`StreamKeys`](tarn_types::stream::StreamKeys) at once. A [`Wire`] is bytes, [`mod@messages`] are messages; [`PendingConnections`] bounds those who
 //! have not proven anything.
 
 mod handshake;

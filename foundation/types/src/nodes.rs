@@ -208,7 +208,7 @@ pub struct RunningStep {
     pub elapsed: u64,
 }
 
-/// The version of [`Live`].
+/// The version of [`LiveRunStatus`].
 pub const LIVE_FORMAT: u32 = 1;
 
 /// What a run says of itself while it continues, beside its log.

@@ -1,6 +1,6 @@
 //! Memory modes of a node: the words of docs/admin/memory-modes.md, and what follows from what tools and the kernel say.
 //!
-//! Nothing here runs a program or reads a file: texts come in, an [`Inventory`] and a [`Plan`] come out. Reading order:
+//! Nothing here runs a program or reads a file: texts come in, an [`Inventory`] and a [`ModeChangePlan`] come out. Reading order:
 //! `mode` (the words), `records` and `json` (how tools write), `ipmctl`, `ndctl` and `kernel` (what they say), `inventory` (all of it),
 //! `population` (which DIMMs allow what), `plan` (what a change takes), `island` (what the planner of a site is told).
 

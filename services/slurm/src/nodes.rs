@@ -1,7 +1,7 @@
 //! One tarnd on each node, by one srun.
 //!
 //! srun hands what it reads to every node and what every node says back; while its standard input is open, tarnd serves, and
-//! when that is closed, by [`Nodes::drop`] or by this process's death, it ends. srun itself is not to be killed: it would leave
+//! when that is closed, by [`SrunNodes::drop`] or by this process's death, it ends. srun itself is not to be killed: it would leave
 //! the nodes as they are, with nobody to tell them to end (Slurm 22.05).
 
 use crate::command::{answer, wait_until};

@@ -109,7 +109,7 @@ impl Core {
         }
     }
 
-    /// When [`Event::Tick`] is due next.
+    /// When [`TaskEvent::Tick`] is due next.
     pub fn timer(&self) -> Option<Time> {
         let next = [self.stopping.first(), self.retries.first()];
         next.into_iter().flatten().map(|(at, _)| *at).min()

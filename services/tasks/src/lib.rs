@@ -203,7 +203,7 @@ pub enum TaskEvent {
         /// How.
         change: JobChange,
     },
-    /// The answer to [`Action::Measure`].
+    /// The answer to [`TaskAction::Measure`].
     Measured {
         /// The task.
         task: TaskId,
@@ -225,7 +225,7 @@ pub enum TaskEvent {
         /// Who, and what was seen.
         why: RequestError,
     },
-    /// The answer to [`Action::Survey`].
+    /// The answer to [`TaskAction::Survey`].
     Surveyed {
         /// The space.
         space: String,

@@ -1,8 +1,8 @@
 //! L3: trees of this node for its peers, and peers' trees for this node's movers, over TCP, sealed or by RMA
 //! where it is asked for.
 //!
-//! A [`Server`] answers who knows a run's key, from what a [`Registry`] lets it: [`ReplicaRegistry`] is one, and [`Arriving`] a tree
-//! on it that is still being copied here. A [`Client`] stands for a peer; its trees are sources of copies.
+//! A [`DataServer`] answers who knows a run's key, from what a [`Registry`] lets it: [`ReplicaRegistry`] is one, and [`Arriving`] a tree
+//! on it that is still being copied here. A [`DataClient`] stands for a peer; its trees are sources of copies.
 //! docs/internals/cluster.md, "Data plane", has the protocol.
 
 mod arriving;

@@ -71,7 +71,7 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyFil
 /// Where the user's keys are: `tarn/key` in the folder of configurations.
 ///
 /// # Errors
-/// [`KeyError::Homeless`].
+/// [`KeyFileError::Homeless`].
 pub fn user_file() -> Result<PathBuf, KeyFileError> {
     let folder = |name: &str| std::env::var_os(name).filter(|v| Path::new(v).is_absolute());
     let config = folder("XDG_CONFIG_HOME").map(PathBuf::from);
@@ -86,7 +86,7 @@ pub fn user_file() -> Result<PathBuf, KeyFileError> {
 /// encrypted.
 ///
 /// # Errors
-/// [`KeyError::Switch`].
+/// [`KeyFileError::Switch`].
 pub fn read_switch(name: &'static str) -> Result<bool, KeyFileError> {
     let value = std::env::var_os(name).unwrap_or_default();
     match value.as_encoded_bytes() {
@@ -149,7 +149,7 @@ pub fn read(path: &Path) -> Result<KeyRing, KeyFileError> {
 /// Writes a user's keys, whole or not at all.
 ///
 /// # Errors
-/// [`KeyError::Exists`] unless it may `replace` what is there.
+/// [`KeyFileError::Exists`] unless it may `replace` what is there.
 pub fn write(path: &Path, keys: &KeyRing, replace: bool) -> Result<(), KeyFileError> {
     if !replace && path.symlink_metadata().is_ok() {
         return Err(KeyFileError::Exists(path.into()));

@@ -105,7 +105,7 @@ impl<T, S> OperationQueue<T, S> {
         }
     }
 
-    /// The next thing to do; while others may still add some, [`Work::Idle`] at first, and then it waits. `None` when all is
+    /// The next thing to do; while others may still add some, [`OperationWork::Idle`] at first, and then it waits. `None` when all is
     /// done or has failed.
     fn next(&self, idle: bool) -> Option<OperationWork<T, S>> {
         let mut state = lock(&self.state);

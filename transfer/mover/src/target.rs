@@ -148,7 +148,7 @@ impl CopyTarget {
         }
     }
 
-    /// Creates a file. When its final mode cannot be given at once, `set_mode` of [`Target::finish`] is needed.
+    /// Creates a file. When its final mode cannot be given at once, `set_mode` of [`CopyTarget::finish`] is needed.
     pub(crate) fn create(
         &self,
         holder: BorrowedFd<'_>,

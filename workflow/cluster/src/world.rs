@@ -130,7 +130,7 @@ pub struct AllocationWorld {
     pub(crate) store: ExternalTransferQueue,
     pub(crate) chains: Chains,
     pub(crate) ready: VecDeque<PendingEngineEvent>,
-    /// Marks so far ([`Told::Mark`]).
+    /// Marks so far ([`NodeCommand::Mark`]).
     pub(crate) marks: u64,
     pub(crate) progress: Progress,
     /// Somebody has asked once already that the run stop.

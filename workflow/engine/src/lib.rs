@@ -1,7 +1,7 @@
 //! L2: ledger, planner and data scheduler as a sans-I/O core, and the loop that drives it.
 //!
 //! [`Engine::step`] is the whole interface: it takes the time and an event and says what is to be done, and
-//! why. Inside there are only two ways: *apply* changes the [`state::State`] by an event or an action, with
+//! why. Inside there are only two ways: *apply* changes the [`state::EngineState`] by an event or an action, with
 //! no choice in it; *decide* chooses actions and applies them. Beside that it only notes what it has looked at
 //! (sizes checked, parts and instances examined, when to look again), and looking twice does no harm. So a recorded
 //! log (events and actions) rebuilds the state without deciding anything again.

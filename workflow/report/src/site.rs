@@ -1,7 +1,7 @@
 //! A simulated site: what happened under each policy, as figures, JSON, a table and a page with charts. docs/guide/sim.md
 //! defines each figure.
 //!
-//! Reading order: [`summary`] (the figures), [`table`] (for terminals), [`page()`] (for browsers), [`curves`] (comparisons of
+//! Reading order: [`summary`] (the figures), [`mod@table`] (for terminals), [`page()`] (for browsers), [`curves`] (comparisons of
 //! many simulations).
 
 mod charts;

@@ -25,7 +25,7 @@ use tarn_types::part::{PartMove, Place};
 use tarn_types::reason::Reason;
 use tarn_types::units::{Nanos, Time};
 
-/// Failures that [`Status::failures`] lists.
+/// Failures that [`RunStatus::failures`] lists.
 pub const MAX_FAILURES: usize = 100;
 
 /// Where a run stands.

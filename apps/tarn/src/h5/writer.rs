@@ -109,7 +109,7 @@ impl Hdf5FileWriter {
         store.map_or(Ok(()), |store| store.write(offset, bytes).map_err(refused))
     }
 
-    /// Appends bytes, at most as many as [`chunk`] says.
+    /// Appends bytes, at most as many as [`chunk`](super::store::chunk) says.
     pub(super) fn write(&mut self, bytes: &[u8]) -> CliResult<()> {
         self.put(start(self.count, self.block) + self.done, bytes)?;
         self.done += bytes.len() as u64;

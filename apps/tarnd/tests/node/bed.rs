@@ -244,7 +244,7 @@ impl Bed {
         self.start_with(name, options, HASTE)
     }
 
-    /// With timeout as [`Start`] has it.
+    /// With timeout as [`NodeStartInput`] has it.
     pub(crate) fn start_with(&self, name: &str, options: &[&str], timeout: (u64, u64)) -> Node {
         let mut tarnd = Command::new(self.path("bin/tarnd"));
         tarnd.args(["--node", "--node-name", name, "--log-level", "error"]);

@@ -1,7 +1,7 @@
-//! A commit, stage by stage. `Session::commit` lists the objects, [`super::Rank::commit`] waits for the level that they ask for, and
+//! A commit, stage by stage. `CheckpointSession::commit` lists the objects, [`super::Rank::commit`] waits for the level that they ask for, and
 //! in between is this file:
 //!
-//! 1. [`Shared::commit_version`] numbers the version and reports to the other ranks what became of it.
+//! 1. [`RankContext::commit_version`] numbers the version and reports to the other ranks what became of it.
 //! 2. [`RankState::make_version`] makes it: de-stages the version before (`destage`), reserves space and gives up old versions
 //!    (`space`), lays the new one out (`lay_out`), copies the objects (`copy`) and publishes the manifest (`publish_version`).
 //!

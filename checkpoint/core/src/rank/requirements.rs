@@ -19,7 +19,7 @@ pub struct VersionRequirements {
     pub versions: usize,
     /// Copies of what is staged, each on another node.
     pub replicas: usize,
-    /// What a version has reached when its commit returns. From [`Level::Durable`] on nothing is staged.
+    /// What a version has reached when its commit returns. From [`PersistenceLevel::Durable`] on nothing is staged.
     pub persistence: PersistenceLevel,
 }
 

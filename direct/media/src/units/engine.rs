@@ -93,7 +93,7 @@ impl Blocking {
     }
 
     /// # Safety
-    /// As [`Engine::begin`].
+    /// As [`UnitIoEngine::begin`].
     unsafe fn call(&self, io: UnitIoCall) -> Result<usize, Errno> {
         match io {
             UnitIoCall::Read { at, to, length } => {

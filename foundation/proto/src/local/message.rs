@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tarn_types::grant::Grant;
 use tarn_types::stream::StreamKeys;
 
-/// What a program asks. The first request of a connection is [`Request::Hello`].
+/// What a program asks. The first request of a connection is [`LocalRequest::Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LocalRequest {
     /// Says which versions the program speaks. Answered by `Welcome`.

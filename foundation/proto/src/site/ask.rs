@@ -38,7 +38,7 @@ pub struct JobSubmission {
     pub workflow: Workflow,
 }
 
-/// Jobs that [`Submitted::before`] names at most.
+/// Jobs that [`JobSubmission::before`] names at most.
 pub const MAX_BEFORE: usize = 1_000;
 
 /// A job's place in a workflow: the options `--workflow-...` of the NEXTGenIO fork of Slurm.
@@ -200,17 +200,17 @@ pub enum ControllerReply {
     Advice(PlacementAdvice),
     /// Of a publication: jobs that wait for it, and where they would best run now that it is there.
     Advices(Vec<(SlurmJobId, PlacementAdvice)>),
-    /// Of [`Ask::Datasets`] and [`Ask::Find`].
+    /// Of [`ControllerRequest::Datasets`] and [`ControllerRequest::Find`].
     Datasets(Vec<DatasetInfo>),
-    /// Of [`Ask::Job`].
+    /// Of [`ControllerRequest::Job`].
     Job(Box<JobInfo>),
-    /// Of [`Ask::Nodes`].
+    /// Of [`ControllerRequest::Nodes`].
     Nodes(Vec<NodeInfo>),
-    /// Of [`Ask::Usage`].
+    /// Of [`ControllerRequest::Usage`].
     Usage(Vec<UsageInfo>),
-    /// Of [`Ask::Orphans`], and of [`Ask::RemoveOrphans`] those that go.
+    /// Of [`ControllerRequest::Orphans`], and of [`ControllerRequest::RemoveOrphans`] those that go.
     Orphans(Vec<OrphanInfo>),
-    /// Of [`Ask::Verify`].
+    /// Of [`ControllerRequest::Verify`].
     Replicas(Vec<ReplicaInfo>),
 }
 

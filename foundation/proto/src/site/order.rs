@@ -15,7 +15,7 @@ pub struct Greeting {
     pub newest: u16,
     /// Its term.
     pub epoch: Epoch,
-    /// It takes what the node holds in [pieces](Piece), behind the node's first word. An older one takes it in that.
+    /// It takes what the node holds in [pieces](HoldingsChunk), behind the node's first word. An older one takes it in that.
     #[serde(default)]
     pub pieces: bool,
 }
@@ -41,7 +41,7 @@ pub enum NodeWelcome {
         /// Those who may have more there than is told: what is not told of them is neither there nor gone.
         #[serde(default)]
         partial: Vec<Owner>,
-        /// [Pieces](Piece) follow.
+        /// [Pieces](HoldingsChunk) follow.
         #[serde(default)]
         pieces: bool,
         /// The jobs that it lets in.
@@ -184,14 +184,14 @@ pub enum Report {
         /// What.
         what: WorkResult,
     },
-    /// Of [`Order::Serve`]: the port of the user's worker.
+    /// Of [`NodeOrder::Serve`]: the port of the user's worker.
     Serving {
         /// The command's number.
         number: u64,
         /// The port.
         port: u16,
     },
-    /// Of [`Order::Look`].
+    /// Of [`NodeOrder::Look`].
     Capacity {
         /// The command's number.
         number: u64,

@@ -146,7 +146,7 @@ pub(crate) enum NodeJobTask {
     /// The pieces of those that span its nodes are exported.
     #[serde(rename = "Share")]
     Export,
-    /// The node knows where the others export theirs: after so many [`JobState::moves`].
+    /// The node knows where the others export theirs: after so many [`SiteJob::moves`].
     #[serde(rename = "Join")]
     Attach(u32),
     /// The job's tasks are let in.

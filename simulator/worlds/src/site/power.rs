@@ -19,7 +19,7 @@ pub(super) enum PowerDrawState {
 struct IslandPower {
     power: NodePowerModel,
     cores: u32,
-    /// By [`Draw`].
+    /// By [`PowerDrawState`].
     nodes: [u64; 4],
     /// Cores, over all nodes, that run a program.
     running: u64,

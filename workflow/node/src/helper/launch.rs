@@ -185,7 +185,7 @@ pub(crate) trait Launcher {
     /// Waits until it has the shared namespace, which may take long where that is filled; until it should stop.
     fn mounted(&mut self, stop: &StepStopper) -> Result<(), LaunchError>;
 
-    /// What to poll for; without, the event of the step's [`Stop`] tells that there is something.
+    /// What to poll for; without, the event of the step's [`StepStopper`] tells that there is something.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     fn order(&mut self, order: &HelperCommand) -> io::Result<()>;

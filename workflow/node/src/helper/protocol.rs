@@ -104,7 +104,7 @@ pub(crate) enum HelperCommand {
     },
     /// Prepare; the first message, or the second.
     Prepare(Box<Spec>),
-    /// All nodes have started their part of the shared namespace: make it appear. Answered by [`Report::Ready`].
+    /// All nodes have started their part of the shared namespace: make it appear. Answered by [`HelperReport::Ready`].
     Mount(Vec<ProviderAddress>),
     /// Start the command.
     Go,
@@ -178,7 +178,7 @@ pub(crate) struct ExecRequest {
     pub(crate) fds: Vec<i32>,
 }
 
-/// The helper's answer to a [`Request`], when its command has ended.
+/// The helper's answer to a [`ExecRequest`], when its command has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ExecReply {
     Ended(ProcessEnd),

@@ -19,7 +19,7 @@ use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Gid, Uid};
 use tarn_sys::process::become_user;
 
-/// How long a worker may be silent: it says every [`Said::BEAT`] that it is there.
+/// How long a worker may be silent: it says every [`WorkerNotification::BEAT`] that it is there.
 const SILENCE: Duration = Duration::from_secs(5 * WorkerNotification::BEAT.as_secs());
 /// How long it may take to begin: it removes what its predecessors have half done. Its user's orders alone wait meanwhile.
 const BEGINNING: Duration = Duration::from_secs(120);

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Gid, Report, Uid, WorkResult};
 
-/// A worker that takes orders. One thread at a time writes to it, its post's; another one [listens](Worker::listen).
+/// A worker that takes orders. One thread at a time writes to it, its post's; another one [listens](UserWorker::listen).
 pub(super) struct UserWorker {
     pub(super) user: Uid,
     /// The user's, as they were when it began.
