@@ -46,7 +46,17 @@ pub struct ArenaHeader {
     pub ranks: u32,
 }
 
-/// A version: the start of the program that it is of, and the how many-eth it is.
+/// A version: the number of the start that made it, and the number of the commit since that start. Versions are
+/// ordered by age.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint_core::VersionId;
+///
+/// let seventh = VersionId { generation: 2, number: 7 };
+/// assert_eq!(seventh.to_string(), "2.7");
+/// assert!(seventh > VersionId { generation: 1, number: 100 });
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct VersionId {
     /// The start.
@@ -61,16 +71,23 @@ impl std::fmt::Display for VersionId {
     }
 }
 
-/// What a version survives, by what has been done with it.
+/// What a version survives, from the least to the most.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint_core::PersistenceLevel;
+///
+/// assert!(PersistenceLevel::Durable > PersistenceLevel::Committed);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PersistenceLevel {
-    /// It is whole, some of it in memory.
+    /// It is complete; some of it may be in memory. It survives the process.
     Committed,
-    /// All of it lies in the arena.
+    /// All of it is in the arena, on the persistent tier. It survives a loss of power.
     Durable,
-    /// All of it lies on another node too.
+    /// All of it is on another node too. It survives the loss of the node.
     Replicated,
-    /// It is on the external store.
+    /// It is on the external store. It survives the loss of all nodes.
     Flushed,
 }
 

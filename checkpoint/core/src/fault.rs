@@ -3,7 +3,16 @@
 use crate::arena::ArenaError;
 use tarn_ports::{MediumError, RanksError};
 
-/// What kind of error it is; the numbers are those of `phx.h` and never change.
+/// The kind of an error. The numbers are those of `phx.h` and never change.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint_core::CheckpointErrorCode;
+///
+/// assert_eq!(CheckpointErrorCode::NotFound as i32, 4); // PHX_ENOTFOUND
+/// let by_number = CheckpointErrorCode::ALL.into_iter().find(|code| *code as i32 == 6);
+/// assert_eq!(by_number, Some(CheckpointErrorCode::NoSpace));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointErrorCode {
     /// An argument makes no sense.
@@ -56,7 +65,24 @@ impl CheckpointErrorCode {
     ];
 }
 
-/// An error, with what to do about it.
+/// An error of checkpoints or of the object store: its kind, and a text that says what failed, why, and what
+/// to do.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
+///
+/// fn restarted(result: Result<u64, CheckpointError>) -> Result<Option<u64>, CheckpointError> {
+///     match result {
+///         Ok(step) => Ok(Some(step)),
+///         Err(why) if why.code == CheckpointErrorCode::NotFound => Ok(None), // a fresh start
+///         Err(why) => Err(why),
+///     }
+/// }
+/// let none = CheckpointError::new(CheckpointErrorCode::NotFound, "there is no version 1.7");
+/// assert_eq!(none.to_string(), "there is no version 1.7");
+/// assert_eq!(restarted(Err(none)), Ok(None));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct CheckpointError {

@@ -16,7 +16,20 @@ pub const MAX_DIMENSIONS: usize = 8;
 /// Bytes of a manifest: the checksums of 1 TiB take half of it.
 pub const MAX_BYTES: u64 = 64 << 20;
 
-/// How an object is a part of something that all ranks have together, so that another number of ranks can divide it anew.
+/// How an object is a part of something that all ranks have together, so that a restart with another number of ranks
+/// can divide it again.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint_core::Shape;
+///
+/// // Of an array of 100 x 200, this rank has rows 24 to 50 of which one at each end is a neighbour's.
+/// // In each dimension: elements of all, the first one here, elements here, ghosts at each end.
+/// let block = Shape::Block(vec![[100, 24, 27, 1], [200, 0, 200, 0]]);
+/// // Any number of particles of 48 bytes on each rank.
+/// let particles = Shape::Irregular(48);
+/// assert!(block != particles && Shape::default() == Shape::Own);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Shape {
     /// Nothing is known: it goes back to the rank that it came from.

@@ -56,16 +56,17 @@ const YIELD: Duration = Duration::from_millis(1);
 /// Of so many versions, counted back from the newest, it is known which ranks lack them. No rank is ahead of another by more.
 const RECENT: u64 = 32;
 
-/// How much of a checkpoint may be staged.
+/// How much of a version may be staged in memory (Fernando et al. 2016, section II): the rest goes to the persistent
+/// tier during the commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StagingShare {
     /// None: all goes to the persistent tier at once.
     None,
-    /// Half.
+    /// Half of its bytes.
     Half,
     /// All of it.
     All,
-    /// So many bytes.
+    /// At most so many bytes of it.
     Bytes(u64),
 }
 
@@ -162,7 +163,7 @@ pub struct Empty<'a> {
     pub bytes: &'a mut [u8],
 }
 
-/// What a commit gave.
+/// The result of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
     /// The version.
@@ -184,7 +185,7 @@ pub struct Restorable {
     pub bytes: u64,
 }
 
-/// What was done, in bytes and time, since the rank began.
+/// What a rank has done since it began: counts, bytes and times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RankStats {
     /// Commits.
@@ -209,7 +210,7 @@ pub struct RankStats {
     pub last_staged: u64,
     /// As long as that took to be de-staged.
     pub last_destage: Duration,
-    /// Bytes a second that the tier took from this rank.
+    /// Bytes a second that the tier took from this rank, a mean of the last commits.
     pub persistent_rate: u64,
     /// Bytes a second that memory took from this rank, each copy counted.
     pub memory_rate: u64,

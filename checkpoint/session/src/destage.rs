@@ -1,8 +1,9 @@
-//! What programs that died have left in memory goes to their arenas, without a next start of them: `tarnd --checkpoints` and
-//! `tarn ckpt destage`. What is done, and how it is proven, is [`tarn_checkpoint_core::rank::left`], as a start does it; here is for whom.
+//! What programs that died have left in memory goes to their arenas, without a next start of them: `tarnd
+//! --checkpoints` and `tarn ckpt destage`. What is done, and how it is proven, is
+//! [`tarn_checkpoint_core::rank::left`], as a start does it; here is for whom.
 //!
-//! Nothing here keeps a program from starting for longer than its arena takes: a rank is held for as long as it takes to lock its arena,
-//! and who begins as this rank then waits for that lock.
+//! Nothing here keeps a program from starting for longer than its arena takes: a rank is held for as long as
+//! it takes to lock its arena, and who begins as this rank then waits for that lock.
 
 use crate::settings::MEMORY;
 use crate::version_catalog::VersionCatalog;
@@ -30,7 +31,8 @@ const AGAIN: Duration = Duration::from_secs(60);
 pub enum DestageOutcome {
     /// These versions are whole in it now; so many bytes of each were in memory.
     Brought(Vec<(VersionId, u64)>),
-    /// Of these, memory lacks some, or it is damaged: they stay as they are, as the next start may find it on other nodes.
+    /// Of these, memory lacks some, or it is damaged: they stay as they are, as the next start may find it on
+    /// other nodes.
     Lacking(Vec<VersionId>),
     /// A process has its rank, and looks after it itself.
     Running(String),
@@ -63,7 +65,34 @@ pub struct DestagedArena {
     pub what: DestageOutcome,
 }
 
-/// De-stages what is left of this user's programs on a tier. It remembers what it has seen: what has not changed is not read again.
+/// De-stages what dead programs of this user have left in memory. It remembers what it has seen: what has not
+/// changed is not read again, so `tarnd --checkpoints` calls it again and again.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint::destage::{DestageOutcome, Destager};
+/// use tarn_checkpoint::{CheckpointSession, Options, Properties, StagingShare};
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// # let [tier, memory] = ["tier", "memory"].map(|name| folder.path().join(name));
+/// # let options = Options { tier: Some(tier.clone()), memory: Some(memory.clone()), ..Options::default() };
+/// let mut session = CheckpointSession::begin(Options {
+///     staging: Some(StagingShare::All),
+///     helper: false, // nothing is de-staged in the background
+///     ..options
+/// })?;
+/// session.create("field", 8000, 8, Properties::default())?;
+/// let id = session.commit()?.id;
+/// drop(session); // as if the program was killed
+///
+/// let mut destager = Destager::new(&tier, &memory);
+/// let mut outcomes = Vec::new();
+/// for run in destager.runs().unwrap() {
+///     destager.run(&run, &mut |arena| outcomes.push(arena.what))?;
+/// }
+/// assert_eq!(outcomes, [DestageOutcome::Brought(vec![(id, 8000)])]);
+/// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+/// ```
 #[derive(Debug)]
 pub struct Destager {
     tier: PathBuf,
@@ -92,7 +121,8 @@ struct Places {
 }
 
 impl Destager {
-    /// For the folders that programs were told: one on the persistent tier, one in memory.
+    /// For two folders: `tier` as programs have it on the persistent tier, `memory` as they have it in
+    /// memory.
     pub fn new(tier: &Path, memory: &Path) -> Self {
         let user = rustix::process::geteuid().as_raw();
         Self {
@@ -102,10 +132,10 @@ impl Destager {
         }
     }
 
-    /// The programs that have something on the tier, whosever they are.
+    /// The names of all programs that have versions on the tier, those of other users too.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The tier cannot be read.
     pub fn runs(&mut self) -> io::Result<Vec<OsString>> {
         let version_catalog = VersionCatalog::open(&self.tier, &self.memory)?;
         let runs: Vec<OsString> = version_catalog
@@ -117,10 +147,12 @@ impl Destager {
         Ok(runs)
     }
 
-    /// De-stages what is left of a program, rank by rank, but for ranks that are running. What fails or lacks as before is not told again.
+    /// De-stages what is left of a program, rank by rank, but for ranks that are running. `tell` gets what
+    /// became of each arena; an arena that fails as before is not reported again.
     ///
     /// # Errors
-    /// When its folder cannot be used, as it is another user's.
+    /// The program's folder cannot be used: it is another user's, or cannot be read. What happens to a single
+    /// arena is a [`DestageOutcome`].
     pub fn run(
         &mut self,
         run: &OsStr,

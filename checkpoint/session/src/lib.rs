@@ -1,5 +1,11 @@
-//! L4: checkpoints for Rust programs (docs/guide/checkpoints.md), and what C (`libtarn`) and Python (`bindings/python`) are over: ranks
-//! that meet, folders of the tiers and the core in one [`CheckpointSession`].
+//! L4: checkpoints for Rust programs (docs/guide/checkpoints.md); C (`libtarn`) and Python
+//! (`bindings/python`) are built on it. A [`CheckpointSession`] holds a program's ranks, the folders of its
+//! tiers and its objects. The method is Phoenix (Fernando et al. 2016, section II): a commit stores part of a
+//! version on the persistent tier and stages the rest in memory, with a copy on another node.
+//!
+//! A program begins, creates its objects, restarts once, and commits whenever its state is worth keeping.
+//! Here the tier and the memory are temporary folders; a real program names a folder on the node's NVMe or
+//! persistent memory:
 //!
 //! ```
 //! use tarn_checkpoint::{CheckpointSession, Options, PersistenceLevel, Properties};
@@ -27,6 +33,17 @@
 //! session.end()?;
 //! # Ok::<(), tarn_checkpoint::CheckpointError>(())
 //! ```
+//!
+//! | to | use |
+//! | --- | --- |
+//! | save and restore a program's arrays | [`CheckpointSession`], [`Options`], [`Properties`] |
+//! | read a version from another program of the node | [`VersionReader`] |
+//! | list the versions that are in a folder | [`version_catalog`] |
+//! | finish what a dead program left in memory | [`destage`] |
+//! | share one session between threads | [`SessionSlot`] |
+//!
+//! Sizes are bytes, times are [`Duration`](std::time::Duration)s. Every error is a [`CheckpointError`] with a
+//! [`CheckpointErrorCode`], whose numbers are those of C's `phx.h`.
 
 #![allow(unsafe_code)]
 
@@ -34,6 +51,7 @@ pub mod destage;
 mod environment;
 mod keys;
 mod memory;
+mod options;
 mod reader;
 mod session;
 mod settings;
@@ -42,8 +60,9 @@ mod transport;
 pub mod version_catalog;
 
 pub use memory::{Element, ObjectMemory};
+pub use options::{Options, Precopy, Properties};
 pub use reader::{RankObject, VersionReader, VersionSelector};
-pub use session::{CheckpointSession, Options, Precopy, Properties};
+pub use session::CheckpointSession;
 pub use slot::{SessionGuard, SessionSlot};
 pub use tarn_checkpoint_core::{
     CheckpointError, CheckpointErrorCode, Committed, MAX_REPLICAS, MAX_SET, PersistenceLevel,

@@ -10,7 +10,19 @@ use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 /// Objects of so many bytes are worth large pages.
 const LARGE: usize = 2 << 20;
 
-/// Where an object's bytes are. They belong to the program: it writes to them whenever it is in no call of this library.
+/// Where an object's bytes are. They belong to the program: it writes to them whenever it is in no call of
+/// this library.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint::ObjectMemory;
+///
+/// let memory = ObjectMemory::new(4096)?;
+/// assert_eq!(memory.size(), 4096);
+/// // SAFETY: one byte of this memory, which nobody else has.
+/// assert_eq!(unsafe { *memory.start().as_ptr() }, 0);
+/// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+/// ```
 #[derive(Debug)]
 pub struct ObjectMemory {
     start: NonNull<u8>,
@@ -25,10 +37,10 @@ unsafe impl Send for ObjectMemory {}
 unsafe impl Sync for ObjectMemory {}
 
 impl ObjectMemory {
-    /// New memory, all zero, on pages of its own.
+    /// Allocates `len` bytes, all zero, on pages of their own.
     ///
     /// # Errors
-    /// When there is none.
+    /// [`NoMem`](CheckpointErrorCode::NoMem): there is not enough memory.
     pub fn new(len: usize) -> Result<Self, CheckpointError> {
         let mut memory = Self {
             start: NonNull::dangling(),
@@ -63,12 +75,14 @@ impl ObjectMemory {
         Ok(memory)
     }
 
-    /// The program's own.
+    /// `len` bytes of the program's own memory, for
+    /// [`CheckpointSession::add`](crate::CheckpointSession::add), which has an example.
     ///
     /// # Safety
-    /// The range is the program's, can be written, and stays until this is gone. The program does not write to it during a
-    /// [`Session::commit`](crate::CheckpointSession::commit) or [`resize`](crate::CheckpointSession::resize), nor use it during a
-    /// [`Session::restart`](crate::CheckpointSession::restart).
+    /// The range is the program's, can be written, and stays until this is gone. The program does not write
+    /// to it during a [`commit`](crate::CheckpointSession::commit) or
+    /// [`resize`](crate::CheckpointSession::resize), nor use it during a
+    /// [`restart`](crate::CheckpointSession::restart).
     pub unsafe fn of(start: NonNull<u8>, len: usize) -> Self {
         Self {
             start,
@@ -125,12 +139,12 @@ impl ObjectMemory {
         self.made
     }
 
-    /// Where it begins: nowhere, if it is empty.
+    /// Its address; dangling if it is empty.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Its bytes.
+    /// Its size in bytes.
     pub fn size(&self) -> usize {
         self.len
     }
@@ -154,7 +168,10 @@ impl ObjectMemory {
     }
 }
 
-/// Values of which any bytes are one.
+/// Numbers for which any bytes are a valid value: the element types of
+/// [`CheckpointSession::values`](crate::CheckpointSession::values) and
+/// [`VersionReader::values`](crate::VersionReader::values). These are the integers of 8 to 128 bits, `f32`
+/// and `f64`.
 pub trait Element: sealed::Sealed {}
 
 mod sealed {

@@ -1,7 +1,9 @@
-//! Readers of a program's versions: other programs of its node, which map them where they lie while it goes on.
+//! Readers of a program's versions: other programs of its node, which map them where they lie while it goes
+//! on.
 //!
-//! What is mapped does not change: the version is pinned, by a lock that the kernel releases with the reader, and who writes to the arena
-//! passes over what is pinned. That no version is taken for pinned which is given up already, see docs/internals/checkpoints.md.
+//! What is mapped does not change: the version is pinned, by a lock that the kernel releases with the reader,
+//! and who writes to the arena passes over what is pinned. That no version is taken for pinned which is given
+//! up already, see docs/internals/checkpoints.md.
 
 use crate::memory::{Element, ObjectMemory};
 use crate::settings::{name_of, tier_of};
@@ -25,7 +27,22 @@ use tarn_types::crc::crc;
 /// How often versions are looked for that are given up meanwhile.
 const TRIES: usize = 256;
 
-/// Which version is wanted. What is not said is as the environment says, or as it is best.
+/// Which version is wanted. Where a field is `None`, the environment's value counts, then the default.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint::{VersionId, VersionSelector};
+///
+/// // Version 1.20 of the program "heat", not compared with its checksums.
+/// let wanted = VersionSelector {
+///     run: Some("heat".into()),
+///     tier: Some("/nvme/me".into()),
+///     version: Some(VersionId { generation: 1, number: 20 }),
+///     verify: false,
+/// };
+/// assert_eq!(wanted.version.unwrap().to_string(), "1.20");
+/// assert!(VersionSelector::default().verify);
+/// ```
 #[derive(Debug, Clone)]
 pub struct VersionSelector {
     /// The program's name on this node; else `$TARN_PHX_RUN`, or "phx".
@@ -49,20 +66,54 @@ impl Default for VersionSelector {
     }
 }
 
-/// What a rank has kept of an object.
+/// An object of one rank in a version, as [`VersionReader::objects`] lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankObject<'a> {
     /// Its name.
     pub key: &'a [u8],
-    /// Bytes.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// Bytes of an element.
+    /// The size of an element in bytes.
     pub unit: u32,
     /// How it is a part of what all ranks have together.
     pub shape: &'a Shape,
 }
 
-/// A version of a program that may be running, pinned on all ranks of this node: it stays as it is until this is gone.
+/// A version of a program that may be running, pinned on all ranks of this node: it stays as it is until this
+/// is dropped, while the program commits other versions.
+///
+/// # Examples
+/// An analysis that maps the newest durable version; the simulation would be another process:
+/// ```
+/// use tarn_checkpoint::{
+///     CheckpointSession, Options, PersistenceLevel, Properties, VersionReader, VersionSelector,
+/// };
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// # let [tier, memory] = ["tier", "memory"].map(|name| folder.path().join(name));
+/// # let options = Options { tier: Some(tier.clone()), memory: Some(memory.clone()), ..Options::default() };
+/// let mut simulation = CheckpointSession::begin(options)?;
+/// simulation.create("field", 1000 * 8, 8, Properties::default())?;
+/// simulation.values::<f64>("field")?.fill(1.0);
+/// let version = simulation.commit()?.id;
+/// simulation.wait(version, PersistenceLevel::Durable, None)?;
+///
+/// let reader = VersionReader::open(VersionSelector {
+///     tier: Some(tier),
+///     ..VersionSelector::default()
+/// })?;
+/// simulation.values::<f64>("field")?.fill(2.0);
+/// simulation.commit()?; // does not touch what is pinned
+///
+/// assert_eq!((reader.version(), reader.of()), (version, 1));
+/// assert_eq!(reader.ranks().collect::<Vec<_>>(), [0]);
+/// let object = reader.objects(0)?.next().unwrap();
+/// assert_eq!((object.key, object.bytes, object.unit), (&b"field"[..], 8000, 8));
+/// let field = reader.values::<f64>(0, "field")?; // mapped: no copy
+/// assert_eq!(field.iter().sum::<f64>(), 1000.0);
+/// simulation.end()?;
+/// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+/// ```
 #[derive(Debug)]
 pub struct VersionReader {
     name: String,
@@ -81,7 +132,8 @@ struct RankPart {
     version: Version,
     /// Which objects were compared with their checksums.
     proven: Box<[AtomicBool]>,
-    /// If it is encrypted. Filled without a wait: a child that was forked while another thread fills it would wait for ever.
+    /// If it is encrypted. Filled without a wait: a child that was forked while another thread fills it would
+    /// wait for ever.
     opener: OnceBox<Opener>,
     /// What encrypted objects hold.
     opened: Box<[OnceBox<ObjectMemory>]>,
@@ -98,10 +150,28 @@ struct RankArena {
 }
 
 impl VersionReader {
-    /// Pins a version. The program need not run.
+    /// Pins a version: that of `which`, or the newest that is durable on all ranks of this node. The program
+    /// need not run.
     ///
     /// # Errors
-    /// When there is no such version, some of it is still staged, its arenas cannot be read, or versions come and go too fast.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): no tier is named, or the run's name is malformed.
+    /// - [`NotFound`](CheckpointErrorCode::NotFound): there is no such program or version here, or none is
+    ///   durable yet.
+    /// - [`Unsupported`](CheckpointErrorCode::Unsupported): some of the version that was named is still
+    ///   staged.
+    /// - [`TimedOut`](CheckpointErrorCode::TimedOut): versions are given up faster than they can be pinned.
+    /// - [`Corrupt`](CheckpointErrorCode::Corrupt), [`Io`](CheckpointErrorCode::Io): an arena is damaged, or
+    ///   cannot be read.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_checkpoint::{CheckpointErrorCode, VersionReader, VersionSelector};
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let tier = Some(folder.path().to_owned()); // nobody has committed there
+    /// let why = VersionReader::open(VersionSelector { tier, ..VersionSelector::default() }).unwrap_err();
+    /// assert_eq!(why.code, CheckpointErrorCode::NotFound);
+    /// ```
     pub fn open(which: VersionSelector) -> Result<Self, CheckpointError> {
         let (name, tier) = (name_of(which.run)?, tier_of(which.tier)?);
         let text = format!(
@@ -143,31 +213,31 @@ impl VersionReader {
         Err(CheckpointError::new(CheckpointErrorCode::TimedOut, text))
     }
 
-    /// Which it is.
+    /// The version that is pinned.
     pub fn version(&self) -> VersionId {
         self.id
     }
 
-    /// How many ranks wrote it, on whatever nodes.
+    /// The number of ranks that wrote it, on all nodes.
     pub fn of(&self) -> u32 {
         self.parts.values().map(|p| p.ranks).max().unwrap_or(0)
     }
 
-    /// Those that have it here.
+    /// The ranks that have a part of it on this node, in ascending order.
     pub fn ranks(&self) -> impl Iterator<Item = u32> {
         self.parts.keys().copied()
     }
 
-    /// What it survives: the least of all ranks that are here.
+    /// What it survives: the least level of the ranks that are on this node.
     pub fn level(&self) -> PersistenceLevel {
         let levels = self.parts.values().map(|p| p.version.level);
         levels.min().unwrap_or(PersistenceLevel::Durable)
     }
 
-    /// What a rank has, by key.
+    /// The objects of a rank, by key.
     ///
     /// # Errors
-    /// When it is not here.
+    /// [`NotFound`](CheckpointErrorCode::NotFound): this rank has no part of the version on this node.
     pub fn objects(
         &self,
         rank: u32,
@@ -181,10 +251,16 @@ impl VersionReader {
         }))
     }
 
-    /// An object of a rank, where it lies; of one that is encrypted, what it holds, in memory of this program.
+    /// The bytes of a rank's object, mapped from its arena: nothing is copied. An encrypted object is
+    /// decrypted into memory of this program. With [`VersionSelector::verify`] the first call reads all of
+    /// it, to compare it with its checksums.
     ///
     /// # Errors
-    /// When there is none, it is damaged, or it is encrypted with a key that this user does not have.
+    /// - [`NotFound`](CheckpointErrorCode::NotFound): no such rank or object is here.
+    /// - [`Corrupt`](CheckpointErrorCode::Corrupt): it is damaged; the message says which bytes.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): it is encrypted with a key that this user does not have.
+    /// - [`Unsupported`](CheckpointErrorCode::Unsupported): it is stored in several pieces.
+    /// - [`NoMem`](CheckpointErrorCode::NoMem): there is no memory to decrypt it.
     pub fn map(&self, rank: u32, key: &[u8]) -> Result<&[u8], CheckpointError> {
         let (part, at) = self.find(rank, key)?;
         let object = &part.version.manifest.objects[at];
@@ -244,10 +320,11 @@ impl VersionReader {
         Ok(part.opener.get_or_init(|| Box::new(opener)))
     }
 
-    /// The same as a slice of elements.
+    /// The same as a slice of elements: `bytes / size_of::<T>()` of them.
     ///
     /// # Errors
-    /// As for [`VersionReader::map`], and when it is no whole number of such elements.
+    /// As [`VersionReader::map`], and [`Invalid`](CheckpointErrorCode::Invalid) where its size is no multiple
+    /// of `size_of::<T>()`.
     pub fn values<T: Element>(&self, rank: u32, key: &str) -> Result<&[T], CheckpointError> {
         let bytes = self.map(rank, key.as_bytes())?;
         let aligned = bytes.as_ptr().cast::<T>().is_aligned();

@@ -2,17 +2,17 @@
 
 use crate::environment::{distance, path, switches, text};
 use crate::memory::{Element, ObjectMemory};
+use crate::options::{Options, Precopy, Properties};
 use crate::settings::{self, invalid};
 use crate::transport;
 use rustix::thread::CpuSet;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tarn_checkpoint_core::manifest::{MAX_DIMENSIONS, MAX_KEY, MAX_OBJECTS};
 use tarn_checkpoint_core::{
     CheckpointError, CheckpointErrorCode, CommitObject, Committed, Empty, MAX_REPLICAS, MAX_SET,
-    PersistenceLevel, Rank, RankStats, Replicate, Restorable, Shape, StagingShare, VersionId,
+    PersistenceLevel, Rank, RankStats, Replicate, Restorable, Shape, VersionId,
     VersionRequirements,
 };
 use tarn_dirty_pages::Tracker;
@@ -20,139 +20,8 @@ use tarn_media::{Device, Folder, Profile};
 use tarn_ports::PowerFail;
 use tarn_sys::signals::Blocked;
 
-/// Longest wait for other ranks, unless told otherwise.
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// Smaller objects are not worth watching.
 const WATCHED: usize = 4 << 20;
-
-/// How a program wants it. What is not said is as the environment says, or as it is best.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Which rank this is.
-    pub rank: u32,
-    /// How many there are.
-    pub ranks: u32,
-    /// Copies of what is staged, each on another node: at most [`MAX_REPLICAS`]; else one if the ranks are on several nodes.
-    pub replicas: Option<u32>,
-    /// The program's name on this node; else `$TARN_PHX_RUN`, or "phx".
-    pub run: Option<String>,
-    /// A folder on the persistent tier; else `$TARN_PHX_TIER`.
-    pub tier: Option<PathBuf>,
-    /// A folder in memory; else `$TARN_PHX_MEMORY`, or /dev/shm.
-    pub memory: Option<PathBuf>,
-    /// HOST:PORT of rank 0, where ranks are on several nodes; else `$TARN_PHX_MEET`, or all are on this node.
-    pub meet: Option<String>,
-    /// A file with 64 hexadecimal digits that only this user can read; else `$TARN_PHX_KEY`.
-    pub key: Option<PathBuf>,
-    /// How bytes go to ranks of other nodes and come back: `tcp`, `libfabric:PROVIDER`, or `libfabric` for the best provider that there is;
-    /// else `$TARN_PHX_TRANSPORT`, or `tcp`. Where that cannot be had it is TCP, and the next commit says so.
-    pub transport: Option<String>,
-    /// A slower persistent tier that is played; else `$TARN_PHX_PROFILE`, or none.
-    pub profile: Option<String>,
-    /// What is staged; else what is best for this tier.
-    pub staging: Option<StagingShare>,
-    /// A buddy on the same node will do (for tests).
-    pub same_node: bool,
-    /// How versions are kept on other nodes too, once they are durable.
-    pub replicate: Replicate,
-    /// Every so-many-eth of them.
-    pub replicate_every: u64,
-    /// The longest wait for other ranks.
-    pub timeout: Duration,
-    /// Whether a thread copies in the background.
-    pub helper: bool,
-    /// Processors that it may use; none: those of the program.
-    pub processors: Vec<usize>,
-    /// What was copied ahead is compared at the commit: finds writes that nobody sees.
-    pub audit: bool,
-    /// Writes are tracked by [`Tracker::by_mprotect`], whatever the kernel has for it: a handler of SIGSEGV is installed.
-    pub mprotect: bool,
-    /// What objects hold is encrypted wherever versions lie, with this user's key (`tarn key new`); else where `$TARN_PHX_ENCRYPT` is 1.
-    /// Versions in clear are refused then, unless `$TARN_PHX_CLEAR` is 1.
-    pub encrypt: bool,
-    /// A folder on a store that outlives the nodes; else `$TARN_PHX_EXTERNAL`, or there is none.
-    pub external: Option<PathBuf>,
-    /// Every how many-eth version is flushed to it; else `$TARN_PHX_FLUSH_EVERY`, or none is.
-    pub flush_every: Option<u64>,
-    /// Bytes a second that are written to it and read back; else `$TARN_PHX_FLUSH_RATE`, such as 200MiB/s, or as many as it takes.
-    pub flush_rate: Option<u64>,
-}
-
-impl Default for Options {
-    /// The only rank of a program.
-    fn default() -> Self {
-        Self {
-            rank: 0,
-            ranks: 1,
-            replicas: None,
-            run: None,
-            tier: None,
-            memory: None,
-            meet: None,
-            key: None,
-            transport: None,
-            profile: None,
-            staging: None,
-            same_node: false,
-            replicate: Replicate::None,
-            replicate_every: 1,
-            timeout: TIMEOUT,
-            helper: true,
-            processors: Vec::new(),
-            audit: false,
-            mprotect: false,
-            encrypt: false,
-            external: None,
-            flush_every: None,
-            flush_rate: None,
-        }
-    }
-}
-
-/// Whether an object is copied ahead of commits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Precopy {
-    /// It is not: devices or other processes write to it.
-    Never,
-    /// If it is large, of this process alone, and it is learned that it pays.
-    #[default]
-    WherePays,
-    /// As soon as possible.
-    Always,
-}
-
-/// What is said of an object. A version is whole or none: of `versions`, `persistence` and `replicas` the most that an object asks for
-/// counts, for all that is committed as long as that object is there.
-#[derive(Debug, Clone)]
-pub struct Properties {
-    /// It is not part of checkpoints.
-    pub transient: bool,
-    /// Whether it is copied ahead.
-    pub precopy: Precopy,
-    /// How many versions are kept.
-    pub versions: usize,
-    /// What a version has reached when [`CheckpointSession::commit`] returns. From [`PersistenceLevel::Durable`] on nothing is staged; for more it is waited
-    /// as [`CheckpointSession::wait`] does.
-    pub persistence: PersistenceLevel,
-    /// Copies of what is staged, each on another node: at most [`MAX_REPLICAS`]; else as many as the options say.
-    pub replicas: Option<u32>,
-    /// How it is a part of something that all ranks have together.
-    pub shape: Shape,
-}
-
-impl Default for Properties {
-    /// One version is kept, of what is this rank's own.
-    fn default() -> Self {
-        Self {
-            transient: false,
-            precopy: Precopy::WherePays,
-            versions: 1,
-            persistence: PersistenceLevel::Committed,
-            replicas: None,
-            shape: Shape::Own,
-        }
-    }
-}
 
 struct SessionObject {
     memory: ObjectMemory,
@@ -161,6 +30,36 @@ struct SessionObject {
 }
 
 /// A program with checkpoints, from its begin to its end.
+///
+/// All ranks make the same calls of [`begin`](Self::begin), [`restart`](Self::restart),
+/// [`commit`](Self::commit), [`due`](Self::due) and [`end`](Self::end), in the same order. A session that is
+/// dropped ends as if its process was killed: the next start has what was committed.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint::{CheckpointSession, Options, PersistenceLevel, Properties};
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+/// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+/// // The first start finds no version, and computes.
+/// let mut session = CheckpointSession::begin(options())?;
+/// session.create("field", 1000 * 8, 8, Properties::default())?;
+/// assert_eq!(session.restart(None)?, None);
+/// session.values::<f64>("field")?.fill(0.5);
+/// let version = session.commit()?.id;
+/// assert_eq!(version.to_string(), "1.1"); // the first commit of the first start
+/// session.wait(version, PersistenceLevel::Durable, None)?;
+/// drop(session); // as if it was killed
+///
+/// // The second start makes the same objects, and continues from that version.
+/// let mut session = CheckpointSession::begin(options())?;
+/// session.create("field", 1000 * 8, 8, Properties::default())?;
+/// assert_eq!(session.restart(None)?, Some(version));
+/// assert_eq!(session.values::<f64>("field")?, [0.5; 1000]);
+/// session.end()?;
+/// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+/// ```
 pub struct CheckpointSession {
     rank: Rank<Folder, Folder>,
     objects: BTreeMap<Box<[u8]>, SessionObject>,
@@ -184,10 +83,46 @@ impl std::fmt::Debug for CheckpointSession {
 }
 
 impl CheckpointSession {
-    /// Begins. All ranks call it.
+    /// Begins: the ranks meet, and each completes what its earlier starts left. All ranks call it. Folders
+    /// that are missing are made, but for those that would be on the root disk.
     ///
     /// # Errors
-    /// When an option makes no sense or cannot be had, another program has the run's name, ranks do not come, or folders cannot be used.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): no tier is named, an option makes no sense, a folder is
+    ///   relative or would be made on the node's root disk.
+    /// - [`Busy`](CheckpointErrorCode::Busy): another program of this name runs on the node.
+    /// - [`TimedOut`](CheckpointErrorCode::TimedOut), [`Lost`](CheckpointErrorCode::Lost): a rank did not
+    ///   come within `timeout`, or died.
+    /// - [`Io`](CheckpointErrorCode::Io), [`NoSpace`](CheckpointErrorCode::NoSpace),
+    ///   [`Unsupported`](CheckpointErrorCode::Unsupported): a folder cannot be used, or the system lacks what
+    ///   was asked for.
+    ///
+    /// # Examples
+    /// Two ranks on one node, here as threads; usually each is a process of its own:
+    /// ```
+    /// use tarn_checkpoint::{CheckpointError, CheckpointSession, Options, Properties};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// # let (tier, memory) = (folder.path().join("tier"), folder.path().join("memory"));
+    /// let program = &|rank: u32| -> Result<String, CheckpointError> {
+    ///     let mut session = CheckpointSession::begin(Options {
+    ///         rank,
+    ///         ranks: 2,
+    ///         tier: Some(tier.clone()),
+    ///         memory: Some(memory.clone()),
+    ///         ..Options::default()
+    ///     })?;
+    ///     session.create("mine", 8, 8, Properties::default())?;
+    ///     session.values::<u64>("mine")?[0] = rank.into();
+    ///     let version = session.commit()?.id;
+    ///     session.end()?;
+    ///     Ok(version.to_string())
+    /// };
+    /// let versions = std::thread::scope(|scope| {
+    ///     let ranks = [0, 1].map(|rank| scope.spawn(move || program(rank)));
+    ///     ranks.map(|rank| rank.join().unwrap())
+    /// });
+    /// assert_eq!(versions, [Ok("1.1".into()), Ok("1.1".into())]);
+    /// ```
     pub fn begin(options: Options) -> Result<Self, CheckpointError> {
         // Signals are the program's: no thread of this library takes one.
         let _blocked = Blocked::new();
@@ -259,10 +194,36 @@ impl CheckpointSession {
         })
     }
 
-    /// Makes an object of new memory, all zero: `len` bytes of elements of `unit` bytes.
+    /// Creates an object in new memory, all zero: `len` bytes, in elements of `unit` bytes. The key has 1 to
+    /// 255 bytes. Space for all objects is taken at once, so that no commit runs out of it.
     ///
     /// # Errors
-    /// When the key is taken, the shape does not fit, or there is no room for all objects then.
+    /// - [`Exists`](CheckpointErrorCode::Exists): there is an object of this key.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): the key is empty or too long, `len` is no multiple of
+    ///   `unit`, the shape has another size, or no version of this start can have what the properties ask
+    ///   for.
+    /// - [`Unsupported`](CheckpointErrorCode::Unsupported): there are too few other nodes for `replicas`.
+    /// - [`NoSpace`](CheckpointErrorCode::NoSpace), [`NoMem`](CheckpointErrorCode::NoMem): the tier or memory
+    ///   has no space for all objects. The object is not created then.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_checkpoint::{CheckpointErrorCode, CheckpointSession, Options, Properties, Shape};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let mut session = CheckpointSession::begin(options())?;
+    /// let shared = Properties { shape: Shape::Replicated, ..Properties::default() };
+    /// session.create("step", 8, 8, shared)?; // the same on all ranks
+    /// session.create("field", 300 * 400 * 8, 8, Properties::default())?;
+    ///
+    /// let taken = session.create("step", 8, 8, Properties::default()).unwrap_err();
+    /// assert_eq!(taken.code, CheckpointErrorCode::Exists);
+    /// let odd = session.create("odd", 10, 8, Properties::default()).unwrap_err();
+    /// assert_eq!(odd.code, CheckpointErrorCode::Invalid);
+    /// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+    /// ```
     pub fn create(
         &mut self,
         key: &str,
@@ -273,10 +234,30 @@ impl CheckpointSession {
         self.add(key.as_bytes(), ObjectMemory::new(len)?, unit, properties)
     }
 
-    /// What an object that was made by [`CheckpointSession::create`] holds, in elements.
+    /// The content of an object that [`CheckpointSession::create`] made: a slice of `len / size_of::<T>()`
+    /// elements. It borrows the session, so nobody has a slice during a commit.
     ///
     /// # Errors
-    /// When there is none, or its memory is no whole number of such elements.
+    /// - [`NotFound`](CheckpointErrorCode::NotFound): there is no such object.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): the object is the program's own memory
+    ///   ([`CheckpointSession::add`]), or its size is no multiple of `size_of::<T>()`.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_checkpoint::{CheckpointErrorCode, CheckpointSession, Options, Properties};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let mut session = CheckpointSession::begin(options())?;
+    /// session.create("field", 12, 4, Properties::default())?;
+    /// session.values::<f32>("field")?[2] = 1.5;
+    /// assert_eq!(session.values::<f32>("field")?, [0.0, 0.0, 1.5]);
+    ///
+    /// let why = session.values::<f64>("field").unwrap_err(); // 12 bytes are no whole number of f64
+    /// assert_eq!(why.code, CheckpointErrorCode::Invalid);
+    /// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+    /// ```
     pub fn values<T: Element>(&mut self, key: &str) -> Result<&mut [T], CheckpointError> {
         let memory = &mut self.object(key.as_bytes())?.memory;
         if !memory.made() || !memory.size().is_multiple_of(size_of::<T>()) {
@@ -301,10 +282,31 @@ impl CheckpointSession {
         })
     }
 
-    /// Makes an object of this memory, if there is room for all then.
+    /// Registers memory as an object, in elements of `unit` bytes: that of the program, or new memory
+    /// ([`ObjectMemory`]).
     ///
     /// # Errors
-    /// When the key or some of the memory is taken, the shape does not fit, or there is no room.
+    /// As [`CheckpointSession::create`], and [`Invalid`](CheckpointErrorCode::Invalid) where another object
+    /// has some of the memory, or there are 65,536 objects.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::ptr::NonNull;
+    /// use tarn_checkpoint::{CheckpointSession, ObjectMemory, Options, Properties};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let mut step = [0_u64; 1];
+    /// let start = NonNull::from(&mut step).cast();
+    /// let mut session = CheckpointSession::begin(options())?;
+    /// // SAFETY: `step` outlives the session, and is not used during its calls.
+    /// let memory = unsafe { ObjectMemory::of(start, 8) };
+    /// session.add(b"step", memory, 8, Properties::default())?;
+    /// session.commit()?;
+    /// session.end()?;
+    /// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+    /// ```
     pub fn add(
         &mut self,
         key: &[u8],
@@ -425,18 +427,39 @@ impl CheckpointSession {
         self.objects.get_mut(key).ok_or_else(|| unknown(key))
     }
 
-    /// Where an object is, and how large.
+    /// An object's address and its size in bytes.
     ///
     /// # Errors
-    /// When there is none.
+    /// [`NotFound`](CheckpointErrorCode::NotFound): there is no such object.
     pub fn memory(&mut self, key: &[u8]) -> Result<&ObjectMemory, CheckpointError> {
         self.object(key).map(|object| &object.memory)
     }
 
-    /// Gives an object that was made here another size; what it held stays, as far as it fits. It may move.
+    /// Resizes an object that [`CheckpointSession::create`] made to `len` bytes. It keeps what fits, what is
+    /// new is zero, and it may move.
     ///
     /// # Errors
-    /// When it was not made here or is a block, or there is no room.
+    /// - [`NotFound`](CheckpointErrorCode::NotFound): there is no such object.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): it is the program's own memory, a block of an array, or
+    ///   `len` is no multiple of its elements.
+    /// - [`NoSpace`](CheckpointErrorCode::NoSpace), [`NoMem`](CheckpointErrorCode::NoMem): there is no space;
+    ///   the object is as it was.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_checkpoint::{CheckpointSession, Options, Properties};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let mut session = CheckpointSession::begin(options())?;
+    /// session.create("particles", 16, 8, Properties::default())?;
+    /// session.values::<f64>("particles")?.fill(1.0);
+    /// assert_eq!(session.resize(b"particles", 24)?.size(), 24);
+    /// assert_eq!(session.values::<f64>("particles")?, [1.0, 1.0, 0.0]);
+    /// session.destroy(b"particles")?;
+    /// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+    /// ```
     pub fn resize(&mut self, key: &[u8], len: usize) -> Result<&ObjectMemory, CheckpointError> {
         let object = self.object(key)?;
         let name = String::from_utf8_lossy(key);
@@ -462,10 +485,11 @@ impl CheckpointSession {
         self.memory(key)
     }
 
-    /// Forgets an object, its memory if it was made here, and what it asked of versions. Versions that have it keep it.
+    /// Forgets an object and what it asked of versions; frees its memory if [`CheckpointSession::create`]
+    /// made it. Versions that have the object keep it.
     ///
     /// # Errors
-    /// When there is none.
+    /// [`NotFound`](CheckpointErrorCode::NotFound): there is no such object.
     pub fn destroy(&mut self, key: &[u8]) -> Result<(), CheckpointError> {
         self.rank.unwatch(key);
         self.objects.remove(key).ok_or_else(|| unknown(key))?;
@@ -473,10 +497,36 @@ impl CheckpointSession {
         Ok(())
     }
 
-    /// Keeps the state of all objects. All ranks call it; none waits for the others but for room, and for what objects ask for.
+    /// Commits the state of all objects as a new version (Fernando et al. 2016, section II). All ranks call
+    /// it equally often: a failed commit counts too, so do not repeat it on one rank alone. A rank waits for
+    /// others only for space, and for the level that objects ask for.
+    ///
+    /// The version survives the process when this returns. [`Committed::degraded`] says why it has fewer
+    /// copies than were asked for.
     ///
     /// # Errors
-    /// As [`Rank::commit`].
+    /// The version does not exist on this rank then, and the versions before are as they were.
+    /// - [`NoSpace`](CheckpointErrorCode::NoSpace), [`NoMem`](CheckpointErrorCode::NoMem): the tier or memory
+    ///   is full.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): this rank is 32 commits ahead of another.
+    /// - [`Corrupt`](CheckpointErrorCode::Corrupt), [`Io`](CheckpointErrorCode::Io): the version before
+    ///   cannot be de-staged.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_checkpoint::{CheckpointSession, Options, Properties};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let mut session = CheckpointSession::begin(options())?;
+    /// session.create("field", 8000, 8, Properties::default())?;
+    /// let committed = session.commit()?;
+    /// assert_eq!((committed.id.generation, committed.id.number), (1, 1));
+    /// assert_eq!(committed.degraded, None); // all copies that were asked for are there
+    /// assert_eq!(session.stats().bytes, 8000);
+    /// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+    /// ```
     pub fn commit(&mut self) -> Result<Committed, CheckpointError> {
         let kept = self.objects.iter().filter(|(_, o)| !o.properties.transient);
         let items: Vec<CommitObject<'_>> = kept
@@ -491,11 +541,47 @@ impl CheckpointSession {
         self.rank.commit(&items)
     }
 
-    /// Fills all objects from a version, or from the newest that all ranks can have. All ranks call it, with the same objects, before
-    /// their first commit. None if there is no version: a fresh start.
+    /// Fills all objects from a version, or from the newest that all ranks can have. All ranks call it, with
+    /// the same objects, before their first commit. Returns the version; `None` where there is none: a fresh
+    /// start.
     ///
     /// # Errors
-    /// As [`Rank::restart`].
+    /// - [`NotFound`](CheckpointErrorCode::NotFound): `which` cannot be restored.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): the objects are not those of the version, ranks ask for
+    ///   different versions, or this start has committed.
+    /// - [`Shape`](CheckpointErrorCode::Shape): the number of ranks has changed, and an object's shape does
+    ///   not say how it divides.
+    /// - [`Corrupt`](CheckpointErrorCode::Corrupt): no undamaged copy is left.
+    /// - [`TimedOut`](CheckpointErrorCode::TimedOut), [`Lost`](CheckpointErrorCode::Lost): a rank did not
+    ///   come, or died.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_checkpoint::{CheckpointErrorCode, CheckpointSession, Options, Properties, VersionId};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// # let mut session = CheckpointSession::begin(options())?;
+    /// # session.create("step", 8, 8, Properties { versions: 2, ..Properties::default() })?;
+    /// # for _ in 0..2 {
+    /// #     session.values::<u64>("step")?[0] += 1;
+    /// #     session.commit()?;
+    /// # }
+    /// # session.end()?;
+    /// // An earlier start committed versions 1.1 and 1.2. The newest turned out bad: go back by one.
+    /// let mut session = CheckpointSession::begin(options())?;
+    /// session.create("step", 8, 8, Properties::default())?;
+    /// let versions = session.versions();
+    /// assert_eq!(versions.last().unwrap().id.to_string(), "1.2");
+    /// let before = versions[0].id;
+    /// assert_eq!(session.restart(Some(before))?, Some(before));
+    /// assert_eq!(session.values::<u64>("step")?[0], 1);
+    ///
+    /// let other = VersionId { generation: 7, number: 1 };
+    /// assert_eq!(session.restart(Some(other)).unwrap_err().code, CheckpointErrorCode::NotFound);
+    /// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+    /// ```
     pub fn restart(
         &mut self,
         which: Option<VersionId>,
@@ -515,24 +601,65 @@ impl CheckpointSession {
         self.rank.restart(which, &mut objects)
     }
 
-    /// The versions that [`CheckpointSession::restart`] could take, newest last.
+    /// The versions that [`CheckpointSession::restart`] can take, newest last. They are those of earlier
+    /// starts.
     pub fn versions(&self) -> Vec<Restorable> {
         self.rank.restorable()
     }
 
-    /// Whether so long a time has gone by since the last commit, or the begin, by the clock of rank 0: the same on all ranks, so that all
-    /// commit or none. All ranks call it.
+    /// Whether `interval` has passed since the last commit, or the begin, by the clock of rank 0: the same
+    /// answer on all ranks, so that all commit or none. All ranks call it.
     ///
     /// # Errors
-    /// As [`Rank::due`].
+    /// - [`TimedOut`](CheckpointErrorCode::TimedOut), [`Lost`](CheckpointErrorCode::Lost): a rank did not
+    ///   come, or died.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): a rank makes another call.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use tarn_checkpoint::{CheckpointSession, Options};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let mut session = CheckpointSession::begin(options())?;
+    /// assert!(session.due(Duration::ZERO)? && !session.due(Duration::from_secs(3600))?);
+    /// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+    /// ```
     pub fn due(&self, interval: Duration) -> Result<bool, CheckpointError> {
         self.rank.due(interval)
     }
 
-    /// Waits until a version has a level, for all ranks; not longer than this, or than for other ranks.
+    /// Waits until a version has a level on all ranks: at most `within`, or the `timeout` of the options.
     ///
     /// # Errors
-    /// When it has not within the time, or never will.
+    /// - [`TimedOut`](CheckpointErrorCode::TimedOut): it has not come to that in time.
+    /// - [`NotFound`](CheckpointErrorCode::NotFound): there is no such version (any more), or it is not one
+    ///   of those that are replicated.
+    /// - [`Unsupported`](CheckpointErrorCode::Unsupported): [`Replicated`](PersistenceLevel::Replicated)
+    ///   without `replicate`, [`Flushed`](PersistenceLevel::Flushed) without `external`.
+    /// - [`NoSpace`](CheckpointErrorCode::NoSpace): a rank could not keep it for others.
+    /// - [`Lost`](CheckpointErrorCode::Lost): a rank died.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use tarn_checkpoint::{CheckpointErrorCode, CheckpointSession, Options, PersistenceLevel, Properties};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let mut session = CheckpointSession::begin(options())?;
+    /// session.create("field", 8000, 8, Properties::default())?;
+    /// let version = session.commit()?.id;
+    /// session.wait(version, PersistenceLevel::Durable, Some(Duration::from_secs(10)))?;
+    ///
+    /// // Nothing is kept on other nodes unless the options ask for it.
+    /// let why = session.wait(version, PersistenceLevel::Replicated, None).unwrap_err();
+    /// assert_eq!(why.code, CheckpointErrorCode::Unsupported);
+    /// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+    /// ```
     pub fn wait(
         &self,
         id: VersionId,
@@ -542,21 +669,24 @@ impl CheckpointSession {
         self.rank.wait(id, level, within.unwrap_or(self.timeout))
     }
 
-    /// What was done.
+    /// Counts, bytes and times since the begin.
     pub fn stats(&self) -> RankStats {
         self.rank.stats()
     }
 
-    /// When what is durable outlives a loss of power; none before there were objects.
+    /// When durable data survives a loss of power, as the tier's medium says; `None` before there were
+    /// objects.
     pub fn power_fail(&self) -> Option<PowerFail> {
         self.rank.power_fail()
     }
 
-    /// Ends: what is staged is de-staged, memory is given back. The versions stay. All ranks call it. (A session that is dropped ends as
-    /// if the program was killed.)
+    /// Ends: de-stages what is staged and frees the memory. The versions stay. All ranks call it. A flush
+    /// that is under way is not waited for. (A session that is dropped ends as if the program was killed.)
     ///
     /// # Errors
-    /// As [`Rank::end`].
+    /// [`Io`](CheckpointErrorCode::Io), [`Corrupt`](CheckpointErrorCode::Corrupt),
+    /// [`NoSpace`](CheckpointErrorCode::NoSpace): what is staged cannot be de-staged. It stays in memory, and
+    /// the next start tries again.
     pub fn end(self) -> Result<(), CheckpointError> {
         self.rank.end()
     }

@@ -9,16 +9,38 @@ use std::sync::atomic::{
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 
-/// Where a session is, if there is one. Whoever comes while another thread is in a call is refused: calls are not queued.
+/// Holds the session of a process with several threads, or none yet. A thread that comes while another is in
+/// a call is refused: calls are not queued.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint::{CheckpointErrorCode, CheckpointSession, Options, SessionSlot};
+///
+/// static SLOT: SessionSlot = SessionSlot::new(None);
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+/// # let options = Options { tier, memory, ..Options::default() };
+/// *SLOT.take()? = Some(CheckpointSession::begin(options)?);
+///
+/// let mut call = SLOT.take()?;
+/// let other = std::thread::spawn(|| SLOT.take().err().unwrap().code);
+/// assert_eq!(other.join().unwrap(), CheckpointErrorCode::Busy);
+/// if let Some(session) = call.take() {
+///     session.end()?;
+/// }
+/// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+/// ```
 #[derive(Debug)]
 pub struct SessionSlot {
     session: Mutex<Option<CheckpointSession>>,
-    /// Whose thread is in a call; 0 if none is. Who has it has the lock: so nobody has that without its process being known. A child that
-    /// was forked in the middle of a call has this as it was then, and nobody who gives it back.
+    /// Whose thread is in a call; 0 if none is. Who has it has the lock: so nobody has that without its
+    /// process being known. A child that was forked in the middle of a call has this as it was then, and
+    /// nobody who gives it back.
     process: AtomicU32,
 }
 
-/// The session of a [`SessionSlot`], for one call.
+/// The session of a [`SessionSlot`], for one call: it derefs to an `Option` of the session.
 #[derive(Debug)]
 pub struct SessionGuard<'s> {
     // First, so it is given back first: who finds that no process has it does not wait for the lock.
@@ -39,11 +61,12 @@ impl SessionSlot {
         }
     }
 
-    /// The session, for one call.
+    /// Takes the session for one call. If a call has panicked, the session is gone: what it left is not used.
     ///
     /// # Errors
-    /// When another thread is in a call, or the session is another process's: a child that was forked has no helper thread, and would
-    /// write what its parent writes.
+    /// - [`Busy`](CheckpointErrorCode::Busy): another thread is in a call.
+    /// - [`Unsupported`](CheckpointErrorCode::Unsupported): the session is that of the process that this one
+    ///   was forked from. A forked child has no helper thread, and would write what its parent writes.
     pub fn take(&self) -> Result<SessionGuard<'_>, CheckpointError> {
         let own = std::process::id();
         if let Err(whose) = self.process.compare_exchange(0, own, Acquire, Acquire) {
@@ -120,8 +143,8 @@ mod tests {
         assert!(!slot.session.is_poisoned());
     }
 
-    /// As in a child that was forked from a process that had called without a session: whichever of its threads is first, the others are
-    /// busy. None of them is told that there is a session of its parent's.
+    /// As in a child that was forked from a process that had called without a session: whichever of its
+    /// threads is first, the others are busy. None of them is told that there is a session of its parent's.
     #[test]
     fn threads_of_a_child_whose_parent_had_no_session_are_busy_and_not_forked() {
         for _ in 0..2000 {

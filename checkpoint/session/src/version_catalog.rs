@@ -1,8 +1,10 @@
-//! What two folders have of programs' checkpoints, for who only looks: nothing is locked, nothing is written, whoever writes meanwhile.
-//! Nothing is read through a mapping: a file that is made shorter meanwhile would end this process.
+//! What two folders have of programs' checkpoints, for who only looks: nothing is locked, nothing is written,
+//! whoever writes meanwhile. Nothing is read through a mapping: a file that is made shorter meanwhile would
+//! end this process.
 //!
-//! What lies where: `<tier>/phx/<run>/<generation>/<rank>.arena`, and in memory `<memory>/tarn-phx-<uid>/<run>/` with the staged parts
-//! of these (`.staging`) and of buddies' (`.buddy`). Names only lead there: whose a file is says its header.
+//! What lies where: `<tier>/phx/<run>/<generation>/<rank>.arena`, and in memory
+//! `<memory>/tarn-phx-<uid>/<run>/` with the staged parts of these (`.staging`) and of buddies' (`.buddy`).
+//! Names only lead there: whose a file is says its header.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -78,7 +80,34 @@ pub enum Unreadable {
     },
 }
 
-/// The checkpoints of a tier.
+/// The checkpoints of a tier, and what waits for them in memory. Nothing is locked or written, whatever
+/// programs do meanwhile; `tarn ckpt ls` is made of this.
+///
+/// # Examples
+/// ```
+/// use std::path::Path;
+/// use tarn_checkpoint::version_catalog::VersionCatalog;
+/// use tarn_checkpoint::{CheckpointSession, Options, Properties};
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// # let [tier, memory] = ["tier", "memory"].map(|name| folder.path().join(name));
+/// # let options = Options { tier: Some(tier.clone()), memory: Some(memory.clone()), ..Options::default() };
+/// # let mut session = CheckpointSession::begin(Options { run: Some("heat".into()), ..options })?;
+/// # session.create("field", 8000, 8, Properties::default())?;
+/// # session.commit()?;
+/// # session.end()?;
+/// // The program "heat" has committed 8000 bytes.
+/// let catalog = VersionCatalog::open(&tier, &memory).unwrap();
+/// for run in catalog.runs() {
+///     let versions = run.versions(&mut |why| eprintln!("{why}"));
+///     for ((id, _), version) in &versions {
+///         println!("{} {id}: {} bytes, {:?}", run.name.display(), version.bytes, version.level);
+///     }
+///     assert_eq!((run.name, versions.len()), ("heat".as_ref(), 1));
+/// }
+/// assert!(catalog.run("other".as_ref()).is_none());
+/// # Ok::<(), tarn_checkpoint::CheckpointError>(())
+/// ```
 #[derive(Debug)]
 pub struct VersionCatalog<'a> {
     tier: &'a Path,
@@ -87,10 +116,11 @@ pub struct VersionCatalog<'a> {
 }
 
 impl<'a> VersionCatalog<'a> {
-    /// Looks into the folders that programs were told: one on the persistent tier, one in memory.
+    /// Looks into two folders: `tier` as programs have it on the persistent tier ([`crate::Options::tier`]),
+    /// `memory` as they have it in memory ([`crate::Options::memory`]), which may be missing.
     ///
     /// # Errors
-    /// When the first cannot be read.
+    /// `tier` cannot be read. A tier on which nobody has committed is empty, not an error.
     pub fn open(tier: &'a Path, memory: &'a Path) -> io::Result<Self> {
         let runs = match entries(&tier.join("phx")) {
             Ok(all) => all,
@@ -110,10 +140,10 @@ impl<'a> VersionCatalog<'a> {
         Ok(Self { tier, memory, runs })
     }
 
-    /// The programs of another folder too, if it is there.
+    /// Adds the names of the programs in another folder, such as `phx` of an external store, if it exists.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The folder exists and cannot be read.
     pub fn extend(&mut self, folder: &Path) -> io::Result<()> {
         let all = match entries(folder) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -146,7 +176,15 @@ impl<'a> VersionCatalog<'a> {
     }
 }
 
-/// What these folders have of all programs' versions, for a restart of them. What cannot be read is not there.
+/// The versions of all programs in these folders, for a restart of the programs. What cannot be read is left
+/// out.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint::version_catalog::checkpoints;
+///
+/// assert!(checkpoints("/no/such/tier".as_ref(), "/dev/shm".as_ref()).is_empty());
+/// ```
 pub fn checkpoints(tier: &Path, memory: &Path) -> Vec<Checkpoint> {
     let Ok(version_catalog) = VersionCatalog::open(tier, memory) else {
         return Vec::new();
@@ -180,7 +218,7 @@ pub struct RunCheckpoints<'a> {
     memory: &'a Path,
 }
 
-/// What is here of a version.
+/// What these folders have of a version. Sizes are bytes of all ranks that are here.
 #[derive(Debug)]
 pub struct CatalogVersion {
     /// The least of its ranks'.
@@ -199,11 +237,13 @@ pub struct CatalogVersion {
     pub power_fail: PowerFail,
 }
 
-/// What is here, oldest first, by version and start: two that knew nothing of each other have the same numbers.
+/// What is here, oldest first, by version and start: two that knew nothing of each other have the same
+/// numbers.
 pub type Versions = BTreeMap<(VersionId, u128), CatalogVersion>;
 
 impl RunCheckpoints<'_> {
-    /// What is here. What could not be read is said.
+    /// The program's versions in these folders, oldest first. `unreadable` gets each file or folder that
+    /// cannot be read.
     pub fn versions(&self, unreadable: &mut dyn FnMut(Unreadable)) -> Versions {
         let mut versions = Versions::new();
         for held in self.arenas() {
@@ -258,7 +298,8 @@ impl RunCheckpoints<'_> {
         failed.chain(files.into_iter().map(ReadableArena::open))
     }
 
-    /// The files of its arenas, those that ranks have written themselves first; and which folders could not be read.
+    /// The files of its arenas, those that ranks have written themselves first; and which folders could not
+    /// be read.
     pub(crate) fn files(&self) -> (Vec<PathBuf>, Vec<Unreadable>) {
         let folder = self.tier.join("phx").join(self.name);
         let mut unreadable = Vec::new();
@@ -323,10 +364,10 @@ impl RunCheckpoints<'_> {
         })
     }
 
-    /// Adds what is on an external store, all of it.
+    /// Adds the versions that are complete on an external store to `versions`, and marks those as flushed.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The store cannot be read.
     pub fn add_flushed(
         &self,
         external: &Path,
