@@ -1,6 +1,6 @@
-//! L4: the object store of a node for Rust programs (docs/guide/objects.md), and what C (`libtarn`), Python (`bindings/python`) and the
-//! command line are over. A store is a folder: each version of an object is one file in it, which never changes, and which all programs
-//! that may read it map where it lies.
+//! L4: the object store of a node for Rust programs (docs/guide/objects.md); C (`libtarn`), Python
+//! (`bindings/python`) and the command line are built on it. A store is a folder. Each version of an object
+//! is one file in it, which never changes; all programs that may read the file map it without a copy.
 //!
 //! ```
 //! use tarn_objects::NodeObjectStore;
@@ -17,7 +17,12 @@
 //! # Ok::<(), tarn_objects::CheckpointError>(())
 //! ```
 //!
-//! Reading order: [`NodeObjectStore`], [`ObjectWriter`] (what is not published yet), [`StoredObject`] (what is mapped), `folder` (the files of one key).
+//! Sizes are bytes. Every error is a [`CheckpointError`] with a [`CheckpointErrorCode`], whose numbers are
+//! those of C's `phx.h`. A version is durable when [`NodeObjectStore::put`] or [`ObjectWriter::publish`]
+//! returns.
+//!
+//! Reading order: [`NodeObjectStore`], [`ObjectWriter`] (what is not published yet), [`StoredObject`] (what
+//! is mapped), `folder` (the files of one key).
 
 #![allow(unsafe_code)]
 

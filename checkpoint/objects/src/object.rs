@@ -12,7 +12,21 @@ use tarn_media::ReadOnlyMapping;
 use tarn_ports::ReadableMedium;
 use tarn_types::crc::crc;
 
-/// What is known of a version.
+/// What is known of a version of an object.
+///
+/// # Examples
+/// ```
+/// use tarn_objects::NodeObjectStore;
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// let store = NodeObjectStore::open(Some(folder.path()))?;
+/// store.put("mesh", b"0 1 2", "text")?;
+/// for info in store.list()? {
+///     let state = if info.damaged { "damaged" } else { "whole" };
+///     println!("{} {}: {} bytes, {state}, {}", info.key, info.number, info.bytes, info.about);
+/// }
+/// # Ok::<(), tarn_objects::CheckpointError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// The object's name.
@@ -56,7 +70,26 @@ impl From<&Trailer> for ObjectInfo {
     }
 }
 
-/// A version, mapped where it lies; it stays for as long as this lives, also when it is deleted.
+/// A version that is mapped from its file. The data stays while this lives, also when the version is deleted.
+///
+/// # Examples
+/// ```
+/// use tarn_objects::NodeObjectStore;
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// let store = NodeObjectStore::open(Some(folder.path()))?;
+/// store.put("mesh", b"0 1 2", "")?;
+/// let object = store.map("mesh", None)?;
+/// object.verify()?; // reads all of it
+/// let mut copy = [0; 5];
+/// object.copy_to(&mut copy)?; // reads it once, copied and compared
+/// assert_eq!(object.bytes(), copy);
+///
+/// // Any tool finds the data at the beginning of the file.
+/// let file = std::fs::read(object.path()).unwrap();
+/// assert!(file.starts_with(b"0 1 2"));
+/// # Ok::<(), tarn_objects::CheckpointError>(())
+/// ```
 #[derive(Debug)]
 pub struct StoredObject {
     seen: ReadOnlyMapping,
@@ -133,12 +166,12 @@ impl StoredObject {
         Ok(self)
     }
 
-    /// What is known of it.
+    /// Its key, number, size and text.
     pub fn info(&self) -> ObjectInfo {
         (&self.trailer).into()
     }
 
-    /// Its file, for those who map it by other means: data begin at byte 0.
+    /// Its file, for programs that map it by other means: the data begins at byte 0.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -153,7 +186,7 @@ impl StoredObject {
         unsafe { self.seen.bytes() }
     }
 
-    /// The data.
+    /// The data: as many bytes as were put.
     pub fn bytes(&self) -> &[u8] {
         let all = match &self.clear {
             // SAFETY: memory of this object alone, which was filled before.
@@ -163,7 +196,8 @@ impl StoredObject {
         &all[..self.trailer.length as usize]
     }
 
-    /// What is known of all chunks, if it is what was written: the checksum of each, and its proof where it is sealed.
+    /// What is known of all chunks, if it is what was written: the checksum of each, and its proof where it
+    /// is sealed.
     fn known(&self) -> Result<impl Iterator<Item = (u64, Option<[u8; 16]>)> + '_, CheckpointError> {
         let sealed = self.trailer.seal.is_some();
         let layout =
@@ -191,10 +225,10 @@ impl StoredObject {
         CheckpointError::new(CheckpointErrorCode::Corrupt, text)
     }
 
-    /// Reads all of it, and compares it with its checksums.
+    /// Reads all of it, and compares it with its checksums (CRC-64/NVME of each 256 KiB).
     ///
     /// # Errors
-    /// [`CheckpointErrorCode::Corrupt`], with the first place that is damaged.
+    /// [`Corrupt`](CheckpointErrorCode::Corrupt): it is damaged; the message names the first such byte.
     pub fn verify(&self) -> Result<(), CheckpointError> {
         for (chunk, (sum, _)) in chunks(self.trailer.length).zip(self.known()?) {
             if crc(&self.file()[chunk.start as usize..chunk.end as usize]) != sum {
@@ -204,10 +238,12 @@ impl StoredObject {
         Ok(())
     }
 
-    /// Copies all of it; what was copied is what was put.
+    /// Copies all of it into `into`, which has exactly as many bytes, and compares what was copied with the
+    /// checksums.
     ///
     /// # Errors
-    /// [`CheckpointErrorCode::Corrupt`], and [`CheckpointErrorCode::Invalid`] where the room is not as large.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): `into` has another size.
+    /// - [`Corrupt`](CheckpointErrorCode::Corrupt): it is damaged.
     pub fn copy_to(&self, into: &mut [u8]) -> Result<(), CheckpointError> {
         let length = self.trailer.length;
         if into.len() as u64 != length {

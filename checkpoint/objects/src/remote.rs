@@ -19,12 +19,31 @@ const TIMEOUT: Duration = Duration::from_secs(3600);
 const ARRIVED: &str = "object";
 
 impl NodeObjectStore {
-    /// Brings a version, or the newest, from the same store of another node: the folder of that path in the dataspace of that name. The
-    /// tarnd that `$TARN_SOCKET` names does it. It has the number that it has there, and is verified before anybody sees it.
+    /// Brings a version, or the newest, from the same store of another node: the folder of the same path in
+    /// the dataspace of the same name. The tarnd that `$TARN_SOCKET` names copies it. It keeps its number,
+    /// and is verified before anybody sees it.
     ///
     /// # Errors
-    /// When no tarnd serves this program, the store is in none of its dataspaces, the other node cannot be reached or has no such object,
-    /// or another object has the number here.
+    /// - [`NotFound`](CheckpointErrorCode::NotFound): `$TARN_SOCKET` is not set, or the node has no such
+    ///   object.
+    /// - [`Unsupported`](CheckpointErrorCode::Unsupported): the store is in no dataspace of this node's
+    ///   tarnd, or that does not know the node.
+    /// - [`Exists`](CheckpointErrorCode::Exists): another object has this number here.
+    /// - [`Corrupt`](CheckpointErrorCode::Corrupt), [`Lost`](CheckpointErrorCode::Lost),
+    ///   [`TimedOut`](CheckpointErrorCode::TimedOut) (after an hour),
+    ///   [`NoSpace`](CheckpointErrorCode::NoSpace), [`Io`](CheckpointErrorCode::Io): why tarnd could not
+    ///   bring it.
+    ///
+    /// # Examples
+    /// It needs a tarnd on both nodes, each with a dataspace that has the store, so it is not run here:
+    /// ```no_run
+    /// use tarn_objects::NodeObjectStore;
+    ///
+    /// let store = NodeObjectStore::open(None)?; // that of $TARN_OBJECTS
+    /// let info = store.fetch("fields/rho", None, "n2")?; // the newest version of node n2
+    /// let object = store.map(&info.key, Some(info.number))?;
+    /// # Ok::<(), tarn_objects::CheckpointError>(())
+    /// ```
     pub fn fetch(
         &self,
         key: &str,

@@ -10,14 +10,38 @@ use tarn_checkpoint_core::object::{NEWEST, check_key, file, number};
 use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 use tarn_sys::beneath::{Root, join};
 
-/// The variable that names the store of programs that are told no other.
+/// The environment variable that names the store of programs that name none.
 pub const STORE: &str = "TARN_OBJECTS";
-/// The variable that has new versions encrypted, if it is 1.
+/// The environment variable that has new versions encrypted, if it is 1.
 pub const ENCRYPT: &str = "TARN_OBJECTS_ENCRYPT";
 /// How often the newest version is looked for that somebody deletes meanwhile.
 const TRIES: usize = 16;
 
-/// A folder with objects. It holds nothing but the folder: any number of programs, threads and forked children use one at the same time.
+/// A folder with objects. Any number of programs, threads and forked children use one at the same time: this
+/// holds nothing but the open folder.
+///
+/// A key has 1 to 255 bytes of UTF-8: names between slashes, that begin with no `.` and end with no `.obj`.
+/// Versions of a key are numbered from 1 on; a number is never used again.
+///
+/// # Examples
+/// ```
+/// use tarn_objects::NodeObjectStore;
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// let store = NodeObjectStore::open(Some(folder.path()))?;
+/// let field: Vec<u8> = (0..1000).flat_map(|i| f64::from(i).to_le_bytes()).collect();
+/// let put = store.put("fields/rho", &field, "f64 1000")?;
+/// assert_eq!((put.number, put.bytes), (1, 8000));
+///
+/// // Another program opens the same folder.
+/// let reader = NodeObjectStore::open(Some(store.path()))?;
+/// let object = reader.map("fields/rho", None)?; // the newest version
+/// assert_eq!(object.bytes(), field);
+/// assert_eq!(&*object.info().about, "f64 1000");
+/// let keys: Vec<_> = reader.list()?.into_iter().map(|info| info.key).collect();
+/// assert_eq!(keys, ["fields/rho".into()]);
+/// # Ok::<(), tarn_objects::CheckpointError>(())
+/// ```
 #[derive(Debug)]
 pub struct NodeObjectStore {
     pub(crate) root: Root,
@@ -26,10 +50,21 @@ pub struct NodeObjectStore {
 }
 
 impl NodeObjectStore {
-    /// Opens the store in a folder that is there, or in the one that `$TARN_OBJECTS` names.
+    /// Opens the store in an existing folder, or in the one that `$TARN_OBJECTS` names.
     ///
     /// # Errors
-    /// When neither is given, or the folder cannot be opened.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): no folder is named, or `$TARN_OBJECTS_ENCRYPT` is neither
+    ///   0 nor 1.
+    /// - [`NotFound`](CheckpointErrorCode::NotFound): there is no such folder.
+    /// - [`Io`](CheckpointErrorCode::Io): it cannot be opened.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_objects::{CheckpointErrorCode, NodeObjectStore};
+    ///
+    /// let why = NodeObjectStore::open(Some("/no/such/folder".as_ref())).unwrap_err();
+    /// assert_eq!(why.code, CheckpointErrorCode::NotFound);
+    /// ```
     pub fn open(folder: Option<&Path>) -> Result<Self, CheckpointError> {
         let named = || std::env::var_os(STORE).filter(|v| !v.is_empty());
         let Some(path) = folder
@@ -52,22 +87,42 @@ impl NodeObjectStore {
         Ok(Self { root, encrypt })
     }
 
-    /// Whether new versions are encrypted, with this user's key (`tarn key new`); else where [`ENCRYPT`] is 1.
+    /// Says whether new versions are encrypted, with this user's key (`tarn key new`), whatever [`ENCRYPT`]
+    /// says. Versions in the store stay as they are.
     #[must_use]
     pub fn encrypting(mut self, encrypt: bool) -> Self {
         self.encrypt = encrypt;
         self
     }
 
-    /// Its folder.
+    /// The store's folder.
     pub fn path(&self) -> &Path {
         &self.root.path
     }
 
-    /// Copies bytes into a new version of an object, durably.
+    /// Copies bytes into a new version of an object. It is durable, and all see it, when this returns.
+    /// `about` is up to 255 bytes for readers, such as the type and shape of an array.
     ///
     /// # Errors
-    /// When the key is none, `about` is too long, or there is no room.
+    /// No version is made then.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): the key is malformed, `about` is too long, there are more
+    ///   than 64 TiB, or this user has no key to encrypt with.
+    /// - [`NoSpace`](CheckpointErrorCode::NoSpace), [`NoMem`](CheckpointErrorCode::NoMem): the store is full.
+    /// - [`Busy`](CheckpointErrorCode::Busy): another writer holds the key's lock for too long.
+    /// - [`Io`](CheckpointErrorCode::Io): the folder cannot be written.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_objects::{CheckpointErrorCode, NodeObjectStore};
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = NodeObjectStore::open(Some(folder.path()))?;
+    /// assert_eq!(store.put("mesh", b"0 1 2", "text")?.number, 1);
+    /// assert_eq!(store.put("mesh", b"0 2 1", "text")?.number, 2); // the first one stays
+    /// let why = store.put("../mesh", b"", "").unwrap_err();
+    /// assert_eq!(why.code, CheckpointErrorCode::Invalid);
+    /// # Ok::<(), tarn_objects::CheckpointError>(())
+    /// ```
     pub fn put(&self, key: &str, bytes: &[u8], about: &str) -> Result<ObjectInfo, CheckpointError> {
         tarn_checkpoint_core::object::check_about(about)?;
         check_key(key)?;
@@ -80,21 +135,43 @@ impl NodeObjectStore {
         draft.put(bytes, about)
     }
 
-    /// Memory for a new version of so many bytes, to be filled in place and then published: nothing is copied.
+    /// Gives memory for a new version of `bytes` bytes, to be filled in place and then published: nothing is
+    /// copied. [`ObjectWriter`] has an example.
     ///
     /// # Errors
-    /// When the key is none, or there is no room.
+    /// As [`NodeObjectStore::put`].
     pub fn create(&self, key: &str, bytes: u64) -> Result<ObjectWriter, CheckpointError> {
         check_key(key)?;
         let how = (self.encrypt, true);
         ObjectWriter::new(KeyFolder::make(&self.root, key)?, (key, bytes), how)
     }
 
-    /// Maps a version, or the newest: nothing is copied, and only its trailer is checked. One that is encrypted is opened into memory of
-    /// this program.
+    /// Maps a version, or the newest: nothing is copied, and only its trailer is checked
+    /// ([`StoredObject::verify`] checks the data). An encrypted version is decrypted into memory of this
+    /// program.
     ///
     /// # Errors
-    /// When it is not there, or not whole.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): the key is malformed, or this user has no key for what is
+    ///   encrypted.
+    /// - [`NotFound`](CheckpointErrorCode::NotFound): there is no such object or version.
+    /// - [`Corrupt`](CheckpointErrorCode::Corrupt): its file is incomplete or damaged.
+    /// - [`NoMem`](CheckpointErrorCode::NoMem), [`Io`](CheckpointErrorCode::Io): it cannot be mapped.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_objects::{CheckpointErrorCode, NodeObjectStore};
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = NodeObjectStore::open(Some(folder.path()))?;
+    /// store.put("mesh", b"first", "")?;
+    /// store.put("mesh", b"second", "")?;
+    /// let newest = store.map("mesh", None)?;
+    /// let first = store.map("mesh", Some(1))?;
+    /// assert_eq!((first.bytes(), newest.bytes()), (&b"first"[..], &b"second"[..]));
+    /// let why = store.map("mesh", Some(3)).unwrap_err();
+    /// assert_eq!(why.code, CheckpointErrorCode::NotFound);
+    /// # Ok::<(), tarn_objects::CheckpointError>(())
+    /// ```
     pub fn map(&self, key: &str, number: Option<u64>) -> Result<StoredObject, CheckpointError> {
         self.find(key, number)?.opened()
     }
@@ -132,10 +209,21 @@ impl NodeObjectStore {
         Err(self.none(key, number))
     }
 
-    /// Copies a version, or the newest, out of the store; what comes is what was put.
+    /// Copies a version, or the newest, out of the store, and compares it with its checksums.
     ///
     /// # Errors
-    /// As [`NodeObjectStore::map`]; when it is damaged, or there is not enough memory.
+    /// As [`NodeObjectStore::map`]; [`Corrupt`](CheckpointErrorCode::Corrupt) also where the data is damaged.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_objects::NodeObjectStore;
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = NodeObjectStore::open(Some(folder.path()))?;
+    /// store.put("mesh", b"0 1 2", "")?;
+    /// assert_eq!(store.get("mesh", None)?, b"0 1 2");
+    /// # Ok::<(), tarn_objects::CheckpointError>(())
+    /// ```
     pub fn get(&self, key: &str, number: Option<u64>) -> Result<Vec<u8>, CheckpointError> {
         let object = self.map(key, number)?;
         let length = object.bytes().len();
@@ -149,10 +237,27 @@ impl NodeObjectStore {
         Ok(bytes)
     }
 
-    /// The newest version of every object, by key. What may not be read is listed as damaged.
+    /// The newest version of every object, by key. What this user may not read is listed as damaged.
     ///
     /// # Errors
-    /// When the store cannot be read, or has more names than are looked at.
+    /// [`Io`](CheckpointErrorCode::Io): the store cannot be read.
+    /// [`Unsupported`](CheckpointErrorCode::Unsupported): it has too many names.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_objects::NodeObjectStore;
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = NodeObjectStore::open(Some(folder.path()))?;
+    /// for step in 0..3_u8 {
+    ///     store.put("fields/rho", &[step], "")?;
+    /// }
+    /// store.put("mesh", b"0 1 2", "")?;
+    /// let newest: Vec<_> = store.list()?.into_iter().map(|info| (info.key, info.number)).collect();
+    /// assert_eq!(newest, [("fields/rho".into(), 3), ("mesh".into(), 1)]);
+    /// assert_eq!(store.versions("fields/rho")?.len(), 3);
+    /// # Ok::<(), tarn_objects::CheckpointError>(())
+    /// ```
     pub fn list(&self) -> Result<Vec<ObjectInfo>, CheckpointError> {
         let mut found = Vec::new();
         let mut looked = 0;
@@ -203,7 +308,8 @@ impl NodeObjectStore {
     /// All versions of an object, newest last.
     ///
     /// # Errors
-    /// When there is none.
+    /// [`NotFound`](CheckpointErrorCode::NotFound): there is none. [`Invalid`](CheckpointErrorCode::Invalid):
+    /// the key is malformed. [`Io`](CheckpointErrorCode::Io): its folder cannot be read.
     pub fn versions(&self, key: &str) -> Result<Vec<ObjectInfo>, CheckpointError> {
         let found = self.infos(&self.folder(key, None)?, key)?;
         match found.is_empty() {
@@ -212,10 +318,29 @@ impl NodeObjectStore {
         }
     }
 
-    /// Deletes a version, or all of an object. Whoever has it mapped keeps it; its number is not used again.
+    /// Deletes a version, or all of an object. Programs that have it mapped keep it; its number is not used
+    /// again.
     ///
     /// # Errors
-    /// When it is not there, or the store cannot be written.
+    /// As [`NodeObjectStore::versions`]; [`Busy`](CheckpointErrorCode::Busy) where a writer holds the key's
+    /// lock for too long.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_objects::NodeObjectStore;
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = NodeObjectStore::open(Some(folder.path()))?;
+    /// store.put("mesh", b"old", "")?;
+    /// store.put("mesh", b"new", "")?;
+    /// let mapped = store.map("mesh", Some(1))?;
+    /// store.delete("mesh", Some(1))?; // one version
+    /// assert_eq!(mapped.bytes(), b"old");
+    /// store.delete("mesh", None)?; // all that is left
+    /// assert!(store.list()?.is_empty());
+    /// assert_eq!(store.put("mesh", b"newer", "")?.number, 3);
+    /// # Ok::<(), tarn_objects::CheckpointError>(())
+    /// ```
     pub fn delete(&self, key: &str, number: Option<u64>) -> Result<(), CheckpointError> {
         let folder = self.folder(key, number)?;
         let _lock = folder.lock()?;
@@ -282,7 +407,8 @@ impl NodeObjectStore {
     }
 }
 
-/// Whether what the name of the newest version leads to is behind this one. Not whenever it is: a writer may have been killed.
+/// Whether what the name of the newest version leads to is behind this one. Not whenever it is: a writer may
+/// have been killed.
 fn is_older(folder: &KeyFolder, number: u64) -> bool {
     let newest = folder.read(NEWEST).ok();
     let newest = newest.and_then(|fd| trailer(&fd, &folder.path.join(NEWEST)).ok().flatten());

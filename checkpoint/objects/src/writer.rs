@@ -12,8 +12,30 @@ use tarn_media::MappedFile;
 use tarn_ports::{Medium, MediumWindow};
 use tarn_types::crc::crc;
 
-/// An object to be: memory of the store that is filled in place, and then published. Dropped before that, it leaves nothing; a process
-/// that is killed leaves what the next writer of the key removes.
+/// A version that is being made: memory of the store, from [`NodeObjectStore::create`], that is filled in
+/// place and then published. Dropped before that, it leaves nothing. What a killed process leaves, the next
+/// writer of the key removes.
+///
+/// [`NodeObjectStore::create`]: crate::NodeObjectStore::create
+///
+/// # Examples
+/// ```
+/// use tarn_objects::NodeObjectStore;
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// let store = NodeObjectStore::open(Some(folder.path()))?;
+/// let mut writer = store.create("field", 4 * 8)?;
+/// for (i, value) in writer.bytes().chunks_exact_mut(8).enumerate() {
+///     value.copy_from_slice(&(i as f64).to_le_bytes());
+/// }
+/// let info = writer.publish("f64 4")?; // not before, anybody sees it
+/// assert_eq!((info.number, info.bytes, writer.is_done()), (1, 32, true));
+///
+/// let mut other = store.create("field", 1 << 20)?;
+/// other.abandon();
+/// assert_eq!(store.versions("field")?.len(), 1);
+/// # Ok::<(), tarn_objects::CheckpointError>(())
+/// ```
 #[derive(Debug)]
 pub struct ObjectWriter {
     part: UnpublishedFile,
@@ -62,21 +84,24 @@ impl ObjectWriter {
         })
     }
 
-    /// Its memory, all zero at first. It stays where it is for as long as this lives; what is written to it after
-    /// [`ObjectWriter::publish`] is nobody else's.
+    /// Its memory: as many bytes as were asked for, all zero at first. It stays at its address while this
+    /// lives. What the program writes to it after [`ObjectWriter::publish`], nobody else sees.
     pub fn bytes(&mut self) -> &mut [u8] {
         let memory = self.clear.as_mut().unwrap_or(&mut self.mapped);
         &mut memory.bytes()[..self.length as usize]
     }
 
-    /// Makes it a version that all see, durably: it has the next number of its key, and never changes. `about` is what readers are told
-    /// of it. A draft is published once.
+    /// Publishes it, durably and once: all see it from now on, it has the next number of its key, and never
+    /// changes. `about` is up to 255 bytes for readers.
     ///
     /// # Errors
-    /// [`CheckpointErrorCode::Invalid`] when `about` is too long, and [`CheckpointErrorCode::Busy`] when another has the key's lock: it can be tried again.
-    /// [`CheckpointErrorCode::Unsupported`] in a child that was forked from the process that made it, which may still be filling it. When it was
-    /// published or abandoned before; and when the store cannot be written: then it is abandoned, and has left nothing, unless only the last
-    /// sync has failed: then it is a version that all see, and may not survive a loss of power.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): it was published or abandoned before, or `about` is too
+    ///   long.
+    /// - [`Busy`](CheckpointErrorCode::Busy): another writer has the key's lock. Try again.
+    /// - [`Unsupported`](CheckpointErrorCode::Unsupported): this is a child that was forked from the process
+    ///   that made it, which may still be filling it.
+    /// - Any other: the store cannot be written. It is abandoned and leaves nothing; only if just the last
+    ///   sync failed, the version is there, and may not survive a loss of power.
     pub fn publish(&mut self, about: &str) -> Result<ObjectInfo, CheckpointError> {
         if !self.part.is_own() {
             let text = "this object is of the process that this one was forked from, which alone can publish it";
@@ -192,12 +217,12 @@ impl ObjectWriter {
         Ok((&trailer).into())
     }
 
-    /// It was published or abandoned.
+    /// Whether it was published or abandoned.
     pub fn is_done(&self) -> bool {
         self.done
     }
 
-    /// Gives it up at once, unless it was published. Its memory stays for as long as this lives.
+    /// Gives it up at once, unless it was published. Its memory stays while this lives.
     pub fn abandon(&mut self) {
         self.done = true;
         self.part.remove();
