@@ -14,7 +14,29 @@ use tarn_types::grant::Grant;
 const MAX_NAME: usize = 200;
 /// Names of a folder that are looked at.
 const MAX_NAMES: usize = 1 << 16;
-/// An open folder of partitions. It stays the same, wherever its path leads later.
+
+/// An open folder of partitions, for services that manage them; programs use [`Partition`](crate::Partition).
+/// It stays the same folder, wherever its path leads later.
+///
+/// # Examples
+/// ```
+/// use tarn_partitions::{Code, PartitionFolder};
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let folder = PartitionFolder::open(folder.path())?;
+/// folder.create("field", 1 << 20, Some(0), 1000, Vec::new())?; // mapped, of user 1000
+/// assert_eq!(folder.grow("field", 2 << 20)?, 2 << 20);
+/// folder.resize("field", 1 << 20)?;
+/// let details = folder.look("field")?;
+/// assert_eq!((details.size, details.owner), (1 << 20, 1000));
+///
+/// let (file, _) = folder.export_file("field", true)?; // open while the descriptor is
+/// assert_eq!(folder.delete("field").unwrap_err().code, Code::Busy);
+/// drop(file);
+/// folder.delete("field")?;
+/// assert!(folder.list()?.is_empty());
+/// # Ok::<(), tarn_partitions::RequestError>(())
+/// ```
 #[derive(Debug)]
 pub struct PartitionFolder {
     pub(crate) fd: OwnedFd,
@@ -22,26 +44,28 @@ pub struct PartitionFolder {
 }
 
 impl PartitionFolder {
-    /// A folder by its path.
+    /// Opens a folder by its path.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// [`NotFound`](Code::NotFound), [`Denied`](Code::Denied), [`Io`](Code::Io): it cannot be opened.
     pub fn open(path: &Path) -> Result<Self, RequestError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = open(path, flags, Mode::empty()).map_err(refused("open the folder", path))?;
         Ok(Self::opened(fd, path.to_owned()))
     }
 
-    /// One that is open already; `path` is for messages.
+    /// A folder that is open already; `path` is for messages.
     pub fn opened(fd: OwnedFd, path: PathBuf) -> Self {
         Self { fd, path }
     }
 
-    /// Makes a partition of so many bytes, up to whole pages and units, all of zeros; its room is taken. It is written by units of at least
-    /// so many bytes, a power of two of 512 to 16,384, or mapped, with 0; with none as its medium is.
+    /// Creates a partition of `size` bytes, rounded up to whole pages and units, all zero, for the user
+    /// `owner`. Its space is reserved. It is written in units of at least `unit` bytes, a power of two of 512
+    /// to 16,384; mapped with 0; as its medium is with `None`.
     ///
     /// # Errors
-    /// `EXISTS`, `NOSPACE` where there is no room, `INVALID` for a bad name, size, unit or list.
+    /// [`Exists`](Code::Exists); [`NoSpace`](Code::NoSpace) where there is no space;
+    /// [`Invalid`](Code::Invalid) for a malformed name, size, unit or access list.
     pub fn create(
         &self,
         name: &str,
@@ -58,10 +82,11 @@ impl PartitionFolder {
         file::make(&self.location(sound(name)?), size, owner, how)
     }
 
-    /// Makes a partition that begins with these bytes once it has its name; it is its user's alone, and used as its medium is.
+    /// Creates a partition that begins with `first` from the moment that it has its name. Only `owner` may
+    /// open it, and it is used as its medium is.
     ///
     /// # Errors
-    /// As [`PartitionFolder::create`], and `INVALID` for more bytes than it has.
+    /// As [`PartitionFolder::create`], and [`Invalid`](Code::Invalid) for more than `size` bytes.
     pub fn create_with(
         &self,
         name: &str,
@@ -77,18 +102,19 @@ impl PartitionFolder {
         file::make(&self.location(sound(name)?), size, owner, how)
     }
 
-    /// Takes a partition away.
+    /// Deletes a partition.
     ///
     /// # Errors
-    /// `BUSY` while anybody has it open, `NOTFOUND`.
+    /// [`Busy`](Code::Busy): somebody has it open. [`NotFound`](Code::NotFound): there is none.
     pub fn delete(&self, name: &str) -> Result<(), RequestError> {
         file::delete(&self.location(sound(name)?))
     }
 
-    /// Gives a partition that nobody has open another size; what it holds stays, as far as there is room.
+    /// Resizes a partition that nobody has open to `size` bytes. It keeps what fits; what is new is zero.
     ///
     /// # Errors
-    /// `BUSY` while anybody has it open, `NOTFOUND`, `NOSPACE`: it is as it was.
+    /// [`Busy`](Code::Busy): somebody has it open. [`NotFound`](Code::NotFound): there is none.
+    /// [`NoSpace`](Code::NoSpace): it is as it was.
     pub fn resize(&self, name: &str, size: u64) -> Result<(), RequestError> {
         let name = sound(name)?;
         let (file, header) = self.open_file(name, true, OtherOpeners::None)?;
@@ -101,20 +127,22 @@ impl PartitionFolder {
         file::resize(&file, &header, size, &path).map(drop)
     }
 
-    /// Makes a partition larger, which others may have open; it is never made smaller by this. What it has then.
+    /// Makes a partition, which others may have open, at least `size` bytes large, and returns its size.
     ///
     /// # Errors
-    /// `NOTFOUND`, `NOSPACE`: it is as it was.
+    /// [`NotFound`](Code::NotFound): there is none. [`NoSpace`](Code::NoSpace): it is as it was.
     pub fn grow(&self, name: &str, size: u64) -> Result<u64, RequestError> {
         let name = sound(name)?;
         let (file, _) = self.open_file(name, true, OtherOpeners::Allowed)?;
         file::grow(&file, size, &self.path_of(name))
     }
 
-    /// A partition's file for another program, and what is known of it. It is open there for as long as the descriptor is.
+    /// A partition's file for another program, and what is known of it. The partition is open while the
+    /// descriptor is.
     ///
     /// # Errors
-    /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged.
+    /// [`NotFound`](Code::NotFound); [`Denied`](Code::Denied); [`Busy`](Code::Busy) while it is deleted or
+    /// made smaller; [`Corrupt`](Code::Corrupt) where its header is damaged.
     pub fn export_file(
         &self,
         name: &str,
@@ -125,20 +153,21 @@ impl PartitionFolder {
         Ok((file, PartitionDetails::of(name, &header)))
     }
 
-    /// What is known of a partition.
+    /// What is known of a partition. Nobody is kept from anything meanwhile.
     ///
     /// # Errors
-    /// `NOTFOUND`, `DENIED`, `CORRUPT` where its header is damaged.
+    /// [`NotFound`](Code::NotFound); [`Denied`](Code::Denied); [`Corrupt`](Code::Corrupt) where its header is
+    /// damaged.
     pub fn look(&self, name: &str) -> Result<PartitionDetails, RequestError> {
         let name = sound(name)?;
         let (_, header) = self.open_file(name, false, OtherOpeners::Unasked)?;
         Ok(PartitionDetails::of(name, &header))
     }
 
-    /// The partitions of the folder, by name.
+    /// The partitions of the folder, by name; at most 65,536 files are looked at.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// [`Io`](Code::Io), [`Denied`](Code::Denied): the folder cannot be read.
     pub fn list(&self) -> Result<Vec<PartitionDetails>, RequestError> {
         let failed = refused("read", &self.path);
         let mut found = Vec::new();

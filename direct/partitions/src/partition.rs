@@ -17,18 +17,32 @@ use tarn_queue::{Cyclic, CyclicLayout, MAX_PARTS};
 use tarn_sys::lock::RangeLockState;
 use tarn_types::grant::Grant;
 
-/// What is known of a partition.
+/// What is known of a partition: its size, units and access list.
+///
+/// # Examples
+/// ```
+/// use tarn_partitions::{Grant, Grantee, OpenOptions, Partition};
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let path = folder.path().join("field");
+/// let readers = Grant { who: Grantee::Group(100), write: false };
+/// Partition::create(&path, 1 << 20, vec![readers])?;
+/// let details = Partition::open(&path, OpenOptions::default())?.info()?;
+/// assert_eq!((&*details.name, details.size, details.unit), ("field", 1 << 20, 0));
+/// assert_eq!((details.grants, details.damaged), (vec![readers], None));
+/// # Ok::<(), tarn_partitions::RequestError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionDetails {
     /// Its name.
     pub name: String,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// Bytes that it is written by; 0: it is mapped.
+    /// The bytes of a unit that it is written by; 0: it is mapped.
     pub unit: u32,
-    /// The user that it belongs to.
+    /// The number of the user that it belongs to.
     pub owner: u32,
-    /// Who else may have it.
+    /// Who else may open it.
     pub grants: Vec<Grant>,
     /// Why it cannot be used, if it cannot.
     pub damaged: Option<String>,
@@ -73,15 +87,28 @@ impl From<PartitionDetails> for PartitionInfo {
     }
 }
 
-/// How a partition is opened.
+/// How a partition is opened. The default: to be written, mapped piece by piece, with a handler of SIGBUS.
+///
+/// # Examples
+/// ```
+/// use tarn_partitions::{Code, OpenOptions, Partition, RangeLockState};
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let path = folder.path().join("field");
+/// Partition::create(&path, 4096, Vec::new())?;
+/// let reader = Partition::open(&path, OpenOptions { writable: false, ..OpenOptions::default() })?;
+/// assert!(!reader.is_writable());
+/// assert_eq!(reader.grow(8192).unwrap_err().code, Code::Denied);
+/// # Ok::<(), tarn_partitions::RequestError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenOptions {
     /// To be written, too.
     pub writable: bool,
-    /// All of it is mapped now. Else memory is mapped piece by piece as it is used, and other media page by page. In units there is nothing to
-    /// map.
+    /// All of it is mapped now. Else memory is mapped piece by piece as it is used, and other media page by
+    /// page. A partition in units is not mapped.
     pub populate: bool,
-    /// Pages that are not there any more kill nobody, by a handler of SIGBUS.
+    /// A handler of SIGBUS is installed: pages that are lost fail requests, and do not kill the program.
     pub guarded: bool,
 }
 
@@ -95,7 +122,33 @@ impl Default for OpenOptions {
     }
 }
 
-/// An open partition, or several as one. While it, or a region of it, is there, it is neither deleted nor made smaller.
+/// An open partition, or several as one. While it is open, or a queue pair has a region of it, nobody deletes
+/// it or makes it smaller.
+///
+/// # Examples
+/// ```
+/// use tarn_partitions::{Code, OpenOptions, Partition, RangeLockState};
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let path = folder.path().join("field");
+/// Partition::create(&path, 1 << 20, Vec::new())?;
+///
+/// let partition = Partition::open(&path, OpenOptions::default())?;
+/// assert_eq!(partition.size()?, 1 << 20);
+/// assert_eq!(partition.grow(2 << 20)?, 2 << 20);
+/// assert_eq!(Partition::delete(&path).unwrap_err().code, Code::Busy);
+///
+/// // Its lock is for programs that agree on it. It goes with this open partition.
+/// partition.lock(RangeLockState::Alone)?;
+/// let other = Partition::open(&path, OpenOptions::default())?;
+/// assert_eq!(other.lock(RangeLockState::Shared).unwrap_err().code, Code::Busy);
+/// partition.lock(RangeLockState::Nothing)?;
+/// drop((partition, other));
+///
+/// Partition::delete(&path)?;
+/// assert!(Partition::list(folder.path())?.is_empty());
+/// # Ok::<(), tarn_partitions::RequestError>(())
+/// ```
 #[derive(Debug)]
 pub struct Partition {
     /// As they were named.
@@ -112,20 +165,52 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Makes a partition of so many bytes, up to whole pages, all of zeros; its room is taken. `path` is a folder's, and the name behind
-    /// it.
+    /// Creates a partition of `size` bytes, rounded up to whole pages of 4096, all zero. Its space is
+    /// reserved. Memory and DAX devices are mapped; all other media are used in units of 4096 bytes or more.
+    /// `grants` says who may open it besides its user.
     ///
     /// # Errors
-    /// `EXISTS`, `NOSPACE` where there is no room, `INVALID` for a bad name or size.
+    /// - [`Exists`](Code::Exists): there is a partition of this name.
+    /// - [`NoSpace`](Code::NoSpace), [`Quota`](Code::Quota): there is no space for it.
+    /// - [`Invalid`](Code::Invalid): the name, the size or the access list is malformed.
+    /// - [`NotFound`](Code::NotFound), [`Denied`](Code::Denied), [`Io`](Code::Io): the folder cannot be used.
+    /// - With a name in a dataspace, also those of [`open`](Self::open) that tarnd gives.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_partitions::{Code, OpenOptions, Partition};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let path = folder.path().join("field");
+    /// Partition::create(&path, 5000, Vec::new())?;
+    /// assert_eq!(Partition::open(&path, OpenOptions::default())?.size()?, 8192);
+    /// assert_eq!(Partition::create(&path, 1, Vec::new()).unwrap_err().code, Code::Exists);
+    /// # Ok::<(), tarn_partitions::RequestError>(())
+    /// ```
     pub fn create(path: &Path, size: u64, grants: Vec<Grant>) -> Result<(), RequestError> {
         Self::make(path, size, None, grants)
     }
 
-    /// The same, in units of at least so many bytes, a power of two of 512 to 16,384, whatever the medium is; or mapped, with 0. Without
-    /// this, memory and DAX are mapped, and all else is used in units of 4096 bytes or more.
+    /// The same, in units of at least `unit` bytes, a power of two of 512 to 16,384, whatever the medium is;
+    /// with a `unit` of 0 it is mapped. A change of a part of a unit is atomic: after a crash all of it is
+    /// there, or nothing (docs/guide/direct-access.md).
     ///
     /// # Errors
-    /// As [`Partition::create`], and `INVALID` for a unit that is none.
+    /// As [`Partition::create`], and [`Invalid`](Code::Invalid) for another unit.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_partitions::{Code, OpenOptions, Partition};
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let path = folder.path().join("table");
+    /// Partition::create_units(&path, 1 << 16, 512, Vec::new())?;
+    /// let unit = Partition::open(&path, OpenOptions::default())?.info()?.unit;
+    /// assert!(unit >= 512 && unit.is_power_of_two()); // larger where the disk's own are
+    /// let why = Partition::create_units(&path, 1 << 16, 1000, Vec::new()).unwrap_err();
+    /// assert_eq!(why.code, Code::Invalid);
+    /// # Ok::<(), tarn_partitions::RequestError>(())
+    /// ```
     pub fn create_units(
         path: &Path,
         size: u64,
@@ -135,11 +220,11 @@ impl Partition {
         Self::make(path, size, Some(unit), grants)
     }
 
-    /// Makes a partition that begins with these bytes, at most 4096, from the moment it has its name; zeros are behind them. It is its
-    /// user's alone.
+    /// Creates a partition that begins with `first`, at most 4096 bytes, from the moment that it has its
+    /// name; zeros follow. Only its user may open it.
     ///
     /// # Errors
-    /// As [`Partition::create`], and `INVALID` for too many bytes.
+    /// As [`Partition::create`], and [`Invalid`](Code::Invalid) for too many bytes.
     pub fn create_with(path: &Path, size: u64, first: &[u8]) -> Result<(), RequestError> {
         match PartitionName::of(path)? {
             PartitionName::Path(path) => {
@@ -177,10 +262,11 @@ impl Partition {
         }
     }
 
-    /// Takes a partition away.
+    /// Deletes a partition.
     ///
     /// # Errors
-    /// `BUSY` while anybody has it open, `NOTFOUND`.
+    /// [`Busy`](Code::Busy): somebody has it open. [`NotFound`](Code::NotFound): there is none.
+    /// [`Denied`](Code::Denied), [`Io`](Code::Io): the folder cannot be written.
     pub fn delete(path: &Path) -> Result<(), RequestError> {
         match PartitionName::of(path)? {
             PartitionName::Path(path) => {
@@ -191,10 +277,24 @@ impl Partition {
         }
     }
 
-    /// Gives a partition that nobody has open another size; what it holds stays, as far as there is room.
+    /// Resizes a partition that nobody has open to `size` bytes, rounded up to whole pages and units. It
+    /// keeps what fits; what is new is zero.
     ///
     /// # Errors
-    /// `BUSY` while anybody has it open, `NOTFOUND`, `NOSPACE`: it is as it was.
+    /// [`Busy`](Code::Busy): somebody has it open. [`NotFound`](Code::NotFound): there is none.
+    /// [`NoSpace`](Code::NoSpace): there is no space. It is as it was then.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_partitions::{OpenOptions, Partition};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let path = folder.path().join("field");
+    /// Partition::create(&path, 1 << 20, Vec::new())?;
+    /// Partition::resize(&path, 4096)?;
+    /// assert_eq!(Partition::list(folder.path())?[0].size, 4096);
+    /// # Ok::<(), tarn_partitions::RequestError>(())
+    /// ```
     pub fn resize(path: &Path, size: u64) -> Result<(), RequestError> {
         match PartitionName::of(path)? {
             PartitionName::Path(path) => {
@@ -209,10 +309,11 @@ impl Partition {
         }
     }
 
-    /// The partitions of a folder, by name.
+    /// The partitions of a folder or of a dataspace, by name. What is damaged is listed with the reason.
     ///
     /// # Errors
-    /// When it cannot be read, or its node does not answer.
+    /// [`NotFound`](Code::NotFound), [`Denied`](Code::Denied), [`Io`](Code::Io): the folder cannot be read.
+    /// [`Lost`](Code::Lost): its node does not answer.
     pub fn list(folder: &Path) -> Result<Vec<PartitionDetails>, RequestError> {
         match PartitionName::of_folder(folder)? {
             PartitionName::Path(path) => PartitionFolder::open(path)?.list(),
@@ -224,11 +325,26 @@ impl Partition {
         }
     }
 
-    /// Opens a partition.
+    /// Opens a partition by one of its [names](crate#names).
     ///
     /// # Errors
-    /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged, `NOSPACE` where there is no
-    /// memory to map it.
+    /// - [`NotFound`](Code::NotFound): there is none, or no tarnd serves this program.
+    /// - [`Denied`](Code::Denied): this user may not open it so.
+    /// - [`Busy`](Code::Busy): it is being deleted or made smaller.
+    /// - [`Corrupt`](Code::Corrupt): its header is damaged.
+    /// - [`NoSpace`](Code::NoSpace): there is no memory to map it.
+    /// - [`Invalid`](Code::Invalid): the name is malformed. [`Lost`](Code::Lost): tarnd or its node does not
+    ///   answer.
+    ///
+    /// # Examples
+    /// One of another node, by a tarnd on each, so it is not run here:
+    /// ```no_run
+    /// use tarn_partitions::{OpenOptions, Partition};
+    ///
+    /// let far = Partition::open("n2:fast/field".as_ref(), OpenOptions::default())?;
+    /// println!("{} bytes on n2", far.size()?);
+    /// # Ok::<(), tarn_partitions::RequestError>(())
+    /// ```
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, RequestError> {
         let of_step = of_step(path).transpose()?;
         if let Some((pieces, Some(block))) = of_step {
@@ -255,12 +371,27 @@ impl Partition {
         }
     }
 
-    /// Opens several partitions as one, block by block in turn: byte x of it lies in partition (x / `block`) mod n. What is behind the whole
-    /// rows of blocks of the smallest is not used. Its order and its block are not written anywhere: who opens it says them.
+    /// Opens several partitions as one, block by block in turn: byte x is in partition (x / `block`) mod n
+    /// (Schürmann et al. 2014, section 4.3). Its size is n times the whole blocks of the smallest. The order
+    /// and the block are not stored anywhere: each program that opens it names the same.
     ///
     /// # Errors
-    /// As [`Partition::open`], and `INVALID`: no partition, more than [`MAX_PARTS`], one of them twice, or a block that is no multiple of
-    /// 4096.
+    /// As [`Partition::open`], and [`Invalid`](Code::Invalid): no partition, more than [`MAX_PARTS`], one of
+    /// them twice, or a block that is no multiple of 4096 bytes.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_partitions::{OpenOptions, Partition};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let paths = ["a", "b", "c"].map(|name| folder.path().join(name));
+    /// for path in &paths {
+    ///     Partition::create(path, 1 << 20, Vec::new())?;
+    /// }
+    /// let all = Partition::open_cyclic(&paths, 64 << 10, OpenOptions::default())?;
+    /// assert_eq!(all.size()?, 3 << 20);
+    /// # Ok::<(), tarn_partitions::RequestError>(())
+    /// ```
     pub fn open_cyclic<P: AsRef<Path>>(
         paths: &[P],
         block: u64,
@@ -300,10 +431,12 @@ impl Partition {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// What is known of it, now: others may have made it larger. Of several, what is known of the first, but for the bytes: those are of all.
+    /// What is known of it now: others may have made it larger. Of several partitions it is what is known of
+    /// the first, with the size of all.
     ///
     /// # Errors
-    /// When a header cannot be read.
+    /// [`Corrupt`](Code::Corrupt), [`Io`](Code::Io): a header cannot be read. [`Lost`](Code::Lost): its node
+    /// does not answer.
     pub fn info(&self) -> Result<PartitionDetails, RequestError> {
         let mut info = self.first.info()?;
         for part in &self.others {
@@ -313,10 +446,10 @@ impl Partition {
         Ok(info)
     }
 
-    /// Bytes that can be used. If others have made it larger, it is larger here from now on.
+    /// The bytes that can be used. If others have made it larger, it is larger here from now on.
     ///
     /// # Errors
-    /// When a header cannot be read, or what was added cannot be mapped; `LOST` when its node does not answer.
+    /// As [`Partition::info`], and [`NoSpace`](Code::NoSpace) where what was added cannot be mapped.
     pub fn size(&self) -> Result<u64, RequestError> {
         let mut least = self.first.size()?;
         for part in &self.others {
@@ -325,11 +458,14 @@ impl Partition {
         Ok(self.whole(least))
     }
 
-    /// Makes it larger while it is open; it is never made smaller by this. What it has then.
+    /// Makes it at least `size` bytes large while it is open, and returns its size. It is never made smaller
+    /// by this.
     ///
     /// # Errors
-    /// `NOSPACE`: it is as it was, but for room that some of several have taken already, which the next call uses. `DENIED` where it was
-    /// opened to be read only.
+    /// - [`NoSpace`](Code::NoSpace): it is as it was, but for space that some of several partitions have
+    ///   reserved already, which the next call uses.
+    /// - [`Denied`](Code::Denied): it was opened to be read only.
+    /// - [`Unsupported`](Code::Unsupported): this process was forked from the one that opened it.
     pub fn grow(&self, size: u64) -> Result<u64, RequestError> {
         if !self.options.writable {
             return Err(read_only(&self.paths[0]));
@@ -353,11 +489,14 @@ impl Partition {
         self.layout.map_or(part, |layout| layout.size(part))
     }
 
-    /// Holds the partition's lock, of several the first one's, or gives it back, at once: for who uses it to agree on who may. Nothing
-    /// else heeds it, and it goes with this open partition, however its process ends.
+    /// Takes the partition's lock, of several the first one's, or gives it back, without waiting. It is for
+    /// programs that agree on it: reads and writes do not look at it. It goes with this open partition,
+    /// however its process ends.
     ///
     /// # Errors
-    /// `UNSUPPORTED` in a forked child, which has nothing of its own to give back. `BUSY` when somebody else holds it otherwise; `DENIED` where it is to be held alone by who may only read.
+    /// - [`Busy`](Code::Busy): another program holds it in a way that excludes this.
+    /// - [`Denied`](Code::Denied): it is to be held alone, and the partition was opened to be read only.
+    /// - [`Unsupported`](Code::Unsupported): this process was forked from the one that opened the partition.
     pub fn lock(&self, what: RangeLockState) -> Result<(), RequestError> {
         match self.check() {
             Err(_) if what == RangeLockState::Nothing => return Ok(()),
@@ -366,7 +505,19 @@ impl Partition {
         self.first.lock(what)
     }
 
-    /// What its medium promises; of several, the one that promises least.
+    /// What its medium promises of a loss of power; of several partitions, the one that promises least.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_partitions::{OpenOptions, Partition, PowerFail};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let path = folder.path().join("field");
+    /// Partition::create(&path, 4096, Vec::new())?;
+    /// let promises = Partition::open(&path, OpenOptions::default())?.promises();
+    /// assert_eq!(promises.power_fail, PowerFail::Lost); // memory: nothing outlives a loss of power
+    /// # Ok::<(), tarn_partitions::RequestError>(())
+    /// ```
     pub fn promises(&self) -> Promises {
         let others = self.others.iter().map(PartitionPart::promises);
         others.fold(self.first.promises(), |one, other| {

@@ -18,7 +18,44 @@ const EAGER: Duration = Duration::from_micros(50);
 /// So long it sleeps at once: storages look after what does not end.
 const NAP: Duration = Duration::from_secs(1);
 
-/// A queue pair, of one thread. It begins with its `tarn_ring::Rings`, as C programs see it.
+/// A queue pair of one thread (Schürmann et al. 2014, section 4): requests go into one ring, completions come
+/// out of another. On mapped partitions no request makes a system call.
+///
+/// Requests begin in the order in which they were prepared. A completion tells its request by
+/// [`Sqe::user_data`]; with [`Flags::UNSIGNALLED`](crate::Flags) success has none, with
+/// [`Flags::LINKED`](crate::Flags) the next request begins when this one has succeeded.
+///
+/// # Examples
+/// A chain: two words are written, and then a counter is raised. Only the last has a completion.
+/// ```
+/// use std::time::Duration;
+/// use tarn_partitions::{Flags, Op, Options, PartitionQueue, Sqe};
+///
+/// # use std::cell::Cell;
+/// # use tarn_partitions::{OpenOptions, Partition, ProgramMemory};
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// # let path = folder.path().join("field");
+/// # Partition::create(&path, 1 << 16, Vec::new())?;
+/// # let partition = Partition::open(&path, OpenOptions::default())?;
+/// # let cells = Box::leak(vec![Cell::new(0_u8); 4096].into_boxed_slice());
+/// # let address = cells.as_ptr().addr() as u64;
+/// let mut queue = PartitionQueue::new(8, Options::default())?;
+/// let memory = queue.register_memory(ProgramMemory::of(cells))?;
+/// let storage = queue.register(&partition, 0, 1 << 16, true)?;
+///
+/// let word = Sqe { op: Op::Write as u8, memory, storage, address, length: 8, ..Sqe::default() };
+/// let quiet = Flags::UNSIGNALLED | Flags::LINKED;
+/// assert!(queue.prepare(Sqe { offset: 4096, flags: quiet, ..word }));
+/// assert!(queue.prepare(Sqe { offset: 8192, flags: quiet, ..word }));
+/// let counter = Sqe { op: Op::FetchAdd as u8, storage, operand: 1, user_data: 7, ..Sqe::default() };
+/// assert!(queue.prepare(Sqe { memory: 0, length: 8, ..counter }));
+/// queue.wait(1, Duration::from_secs(10))?;
+///
+/// let done = queue.reap().unwrap();
+/// assert_eq!((done.user_data, done.code, done.value), (7, 0, 0)); // the counter was 0
+/// assert!(queue.reap().is_none());
+/// # Ok::<(), tarn_partitions::RequestError>(())
+/// ```
 #[derive(Debug)]
 #[repr(C)]
 pub struct PartitionQueue {
@@ -69,10 +106,18 @@ impl CompletionEvent {
 }
 
 impl PartitionQueue {
-    /// A queue pair of so many requests.
+    /// Makes a queue pair with rings of `entries` requests.
     ///
     /// # Errors
-    /// `INVALID` unless it is a power of two up to 65,536.
+    /// [`Invalid`](Code::Invalid): `entries` is no power of two, or more than 65,536.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_partitions::{Code, Options, PartitionQueue};
+    ///
+    /// assert!(PartitionQueue::new(64, Options::default()).is_ok());
+    /// assert_eq!(PartitionQueue::new(100, Options::default()).unwrap_err().code, Code::Invalid);
+    /// ```
     pub fn new(entries: u32, options: Options) -> Result<Self, RequestError> {
         let pair = tarn_queue::Queue::new(entries, options).ok_or_else(|| {
             let text = format!(
@@ -90,7 +135,8 @@ impl PartitionQueue {
         })
     }
 
-    /// Whether this process can use it: what it has may be of the one that this one was forked from.
+    /// Whether this process can use it. A forked child can use its parent's only while that has mapped memory
+    /// alone.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.process.is_none_or(|own| own == std::process::id())
@@ -103,10 +149,12 @@ impl PartitionQueue {
         }
     }
 
-    /// A region of the program's memory.
+    /// Registers a range of the program's memory; requests name it by the number that is returned
+    /// ([`Sqe::memory`]).
     ///
     /// # Errors
-    /// `BUSY` where there are too many.
+    /// [`Busy`](Code::Busy): the queue pair has 4096 regions. [`Unsupported`](Code::Unsupported): it is that
+    /// of the process that this one was forked from.
     pub fn register_memory(
         &mut self,
         memory: ProgramMemory,
@@ -115,11 +163,36 @@ impl PartitionQueue {
         self.pair.register_memory(memory).map_err(no_region)
     }
 
-    /// A region of a partition.
+    /// Registers `length` bytes of a partition from byte `start` on; requests name them by the number that is
+    /// returned ([`Sqe::storage`]). The partition stays open while a queue pair has a region of it.
     ///
     /// # Errors
-    /// `INVALID` where it is not within the partition, `DENIED` where it is to be written and the partition is not, `BUSY` where there are
-    /// too many.
+    /// - [`Invalid`](Code::Invalid): the range is not within the partition.
+    /// - [`Denied`](Code::Denied): it is to be written, and the partition was opened to be read only.
+    /// - [`Busy`](Code::Busy): the queue pair has 4096 regions, or regions of 64 partitions.
+    /// - [`Unsupported`](Code::Unsupported): the queue pair is that of the process that this one was forked
+    ///   from.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_partitions::{Code, Options, PartitionQueue};
+    ///
+    /// # use std::cell::Cell;
+    /// # use tarn_partitions::{OpenOptions, Partition, ProgramMemory};
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// # let path = folder.path().join("field");
+    /// # Partition::create(&path, 1 << 16, Vec::new())?;
+    /// # let partition = Partition::open(&path, OpenOptions::default())?;
+    /// # let cells = Box::leak(vec![Cell::new(0_u8); 4096].into_boxed_slice());
+    /// # let address = cells.as_ptr().addr() as u64;
+    /// # let _ = (cells, address);
+    /// let mut queue = PartitionQueue::new(8, Options::default())?;
+    /// let upper_half = queue.register(&partition, 32 << 10, 32 << 10, false)?; // for reads
+    /// let why = queue.register(&partition, 32 << 10, 64 << 10, false).unwrap_err();
+    /// assert_eq!(why.code, Code::Invalid);
+    /// queue.unregister(upper_half)?;
+    /// # Ok::<(), tarn_partitions::RequestError>(())
+    /// ```
     pub fn register(
         &mut self,
         partition: &Partition,
@@ -158,7 +231,9 @@ impl PartitionQueue {
     /// Gives a region back.
     ///
     /// # Errors
-    /// `BUSY` while requests under way name it, `INVALID` where there is none.
+    /// [`Busy`](Code::Busy): requests under way name it. [`Invalid`](Code::Invalid): there is no such region.
+    /// [`Unsupported`](Code::Unsupported): the queue pair is that of the process that this one was forked
+    /// from.
     pub fn unregister(&mut self, region: QueueRegionId) -> Result<(), RequestError> {
         self.check()?;
         self.pair.unregister(region).map_err(|why| match why {
@@ -170,13 +245,40 @@ impl PartitionQueue {
         })
     }
 
-    /// Prepares a request; false when the ring is full.
+    /// Puts a request into the ring; false when the ring is full. It begins with the next
+    /// [`submit`](Self::submit) or [`wait`](Self::wait). A malformed request fails by its completion.
     pub fn prepare(&mut self, request: Sqe) -> bool {
         self.pair.rings().prepare(request)
     }
 
-    /// Begins what was prepared, as far as there is room for its completions, and takes the ends of what is under way. How many were begun:
-    /// none in a forked child that cannot use it.
+    /// Begins what was prepared, as far as the completion ring has space for it, and takes in what has ended.
+    /// Returns how many were begun: none in a forked child that cannot use this.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_partitions::{Op, Options, PartitionQueue, Sqe};
+    ///
+    /// # use std::cell::Cell;
+    /// # use tarn_partitions::{OpenOptions, Partition, ProgramMemory};
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// # let path = folder.path().join("field");
+    /// # Partition::create(&path, 1 << 16, Vec::new())?;
+    /// # let partition = Partition::open(&path, OpenOptions::default())?;
+    /// # let cells = Box::leak(vec![Cell::new(0_u8); 4096].into_boxed_slice());
+    /// # let address = cells.as_ptr().addr() as u64;
+    /// let mut queue = PartitionQueue::new(8, Options::default())?;
+    /// let memory = queue.register_memory(ProgramMemory::of(cells))?;
+    /// let storage = queue.register(&partition, 0, 1 << 16, true)?;
+    /// let read = Sqe { op: Op::Read as u8, memory, storage, address, length: 4096, ..Sqe::default() };
+    /// for page in 0..4 {
+    ///     assert!(queue.prepare(Sqe { offset: page * 4096, user_data: page, ..read }));
+    /// }
+    /// assert_eq!(queue.submit(), 4);
+    /// // A mapped partition is read at once; others end later.
+    /// let done: Vec<u64> = std::iter::from_fn(|| queue.reap()).map(|end| end.user_data).collect();
+    /// assert_eq!(done, [0, 1, 2, 3]);
+    /// # Ok::<(), tarn_partitions::RequestError>(())
+    /// ```
     #[inline]
     pub fn submit(&mut self) -> u32 {
         if !self.is_here() {
@@ -209,10 +311,13 @@ impl PartitionQueue {
         }
     }
 
-    /// Begins what was prepared, and waits for so many completions.
+    /// Begins what was prepared, and waits until there are `completions` to be reaped, at most for `timeout`.
     ///
     /// # Errors
-    /// `TIMEDOUT` when there are fewer after that time, `INVALID` where there will never be as many.
+    /// - [`TimedOut`](Code::TimedOut): there are fewer after that time.
+    /// - [`Invalid`](Code::Invalid): there will never be as many, as not enough requests are under way.
+    /// - [`Unsupported`](Code::Unsupported): the queue pair is that of the process that this one was forked
+    ///   from.
     pub fn wait(&mut self, completions: u32, timeout: Duration) -> Result<(), RequestError> {
         self.check()?;
         let until = Instant::now().checked_add(timeout);
@@ -285,16 +390,18 @@ impl PartitionQueue {
         Ok(self.event.insert(event))
     }
 
-    /// The next completion, if there is one.
+    /// Takes the next completion out of the ring, if there is one. It does not wait.
     pub fn reap(&mut self) -> Option<Cqe> {
         self.pair.rings().reap()
     }
 
-    /// A descriptor that becomes readable with completions: for poll loops. Who finds it so submits, if only nothing, and reaps all
-    /// completions before it waits again; nothing is to be read from it.
+    /// A descriptor that becomes readable with completions, for poll loops. When it is readable, call
+    /// [`submit`](Self::submit), reap all completions, and poll again. Do not read from it.
     ///
     /// # Errors
-    /// When the system gives none.
+    /// [`NoSpace`](Code::NoSpace), [`Io`](Code::Io): the system gives none.
+    /// [`Unsupported`](Code::Unsupported): the queue pair is that of the process that this one was forked
+    /// from.
     pub fn event(&mut self) -> Result<BorrowedFd<'_>, RequestError> {
         self.check()?;
         self.make_event()?;

@@ -4,10 +4,24 @@ use crate::{Code, PartitionFolder, RequestError};
 use std::path::Path;
 use tarn_types::event::{Failure, FailureKind};
 
-/// Makes a partition in a folder, of so many bytes, in units of so many, or mapped with 0, that is its user's alone. One that is there by then stays.
+/// Creates a partition for a step: `size` bytes in `unit`s, or mapped with 0, for this user alone. A
+/// partition of this name that exists stays as it is.
 ///
 /// # Errors
-/// Of kind [`FailureKind::NoSpace`] where there is no room.
+/// Of kind [`FailureKind::NoSpace`] where there is no space, [`FailureKind::Io`] or [`FailureKind::Launch`]
+/// otherwise.
+///
+/// # Examples
+/// ```
+/// use tarn_partitions::{Partition, for_step};
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// for _ in 0..2 {
+///     for_step(folder.path(), "field", 4096, 0).unwrap();
+/// }
+/// assert_eq!(Partition::list(folder.path())?[0].name, "field");
+/// # Ok::<(), tarn_partitions::RequestError>(())
+/// ```
 pub fn for_step(folder: &Path, name: &str, size: u64, unit: u32) -> Result<(), Failure> {
     let owner = rustix::process::geteuid().as_raw();
     let made = PartitionFolder::open(folder)

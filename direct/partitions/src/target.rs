@@ -11,15 +11,37 @@ use tarn_proto::local::{FarPartition, PartitionInfo};
 use tarn_ring::{Exposed, StorageRequestError, Target};
 use tarn_sys::lock::RangeLockState;
 
-/// A partition that is open for another node.
+/// A partition that is open for another node: tarnd serves that node's requests by its
+/// [`target`](Self::target).
+///
+/// # Examples
+/// ```
+/// use tarn_partitions::{PartitionFolder, Serving};
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let partitions = PartitionFolder::open(folder.path())?;
+/// partitions.create("field", 4096, Some(0), 1000, Vec::new())?;
+/// let (file, _) = partitions.export_file("field", true)?;
+/// let serving = Serving::new(file, "fast/field".as_ref(), true)?;
+/// assert_eq!(serving.describe_partition()?.info.bytes, 4096);
+///
+/// let mut target = serving.target(())?;
+/// target.write(8, b"from n2", false).unwrap();
+/// let mut read = [0; 7];
+/// target.read(8, &mut read).unwrap();
+/// assert_eq!(&read, b"from n2");
+/// # Ok::<(), tarn_partitions::RequestError>(())
+/// ```
 #[derive(Debug)]
 pub struct Serving(LocalPart);
 
 impl Serving {
-    /// One whose file [`crate::PartitionFolder::export_file`] has opened; `path` is what it is called in messages.
+    /// A partition whose file [`crate::PartitionFolder::export_file`] has opened; `path` is its name in
+    /// messages.
     ///
     /// # Errors
-    /// `CORRUPT` where its header is damaged, `NOSPACE` where there is no memory to map it.
+    /// [`Corrupt`](Code::Corrupt) where its header is damaged, [`NoSpace`](Code::NoSpace) where there is no
+    /// memory to map it.
     pub fn new(file: OwnedFd, path: &Path, writable: bool) -> Result<Self, RequestError> {
         let options = OpenOptions {
             writable,
@@ -28,10 +50,10 @@ impl Serving {
         LocalPart::own(file, path, options).map(Self)
     }
 
-    /// What the other node is told.
+    /// The description that the other node gets.
     ///
     /// # Errors
-    /// When the header cannot be read.
+    /// [`Corrupt`](Code::Corrupt), [`Io`](Code::Io): the header cannot be read.
     pub fn describe_partition(&self) -> Result<FarPartition, RequestError> {
         Ok(FarPartition {
             info: PartitionInfo::from(self.0.info()?),
@@ -42,10 +64,11 @@ impl Serving {
         })
     }
 
-    /// What its requests are done by. When that goes, the partition is closed, and then `open` is dropped.
+    /// Gives what does the other node's requests. When it is dropped, the partition is closed, and then
+    /// `open` is dropped.
     ///
     /// # Errors
-    /// When it is used in units, and cannot be opened once more.
+    /// It is used in units, and cannot be opened once more.
     pub fn target(self, open: impl Send + 'static) -> Result<Box<dyn Target>, RequestError> {
         let hands = Now::new(self.0.hands()?, self.0.is_writable());
         Ok(Box::new(ExportTarget {

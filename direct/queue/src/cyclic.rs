@@ -1,5 +1,6 @@
-//! Several storages as one, block by block in turn: block k is block k / n of storage k mod n. The distributed shared memory of Schürmann et
-//! al. 2014, section 4.3, where the storages are those of several nodes.
+//! Several storages as one, block by block in turn: block k is block k / n of storage k mod n. The
+//! distributed shared memory of Schürmann et al. 2014, section 4.3, where the storages are those of several
+//! nodes.
 
 use crate::slab::Slab;
 use std::os::fd::BorrowedFd;
@@ -8,7 +9,19 @@ use tarn_ring::{MemorySpan, Storage, StorageRequestError, SubmitOutcome, Ticket}
 /// Storages in one, at most.
 pub const MAX_PARTS: usize = 1024;
 
-/// Where a byte of the whole lies.
+/// Where a byte of the whole is (Schürmann et al. 2014, section 4.3).
+///
+/// # Examples
+/// ```
+/// use tarn_queue::CyclicLayout;
+///
+/// let layout = CyclicLayout::new(3, 4096).unwrap();
+/// // Byte 10,000 is in block 2: in the first block of storage 2, with 2288 more bytes of that block behind it.
+/// assert_eq!(layout.place(10_000), (2, 1808, 2288));
+/// assert_eq!(layout.place(3 * 4096), (0, 4096, 4096));
+/// assert_eq!((layout.size(10_000), layout.part(24_576)), (24_576, 8192));
+/// assert!(CyclicLayout::new(3, 1000).is_none());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CyclicLayout {
     parts: u64,
@@ -16,7 +29,8 @@ pub struct CyclicLayout {
 }
 
 impl CyclicLayout {
-    /// So many storages, in blocks of so many bytes, a multiple of 4096; none for other numbers, or without a storage.
+    /// `parts` storages in blocks of `block` bytes, a multiple of 4096. `None` for other blocks, no storage,
+    /// or more than [`MAX_PARTS`].
     pub fn new(parts: usize, block: u64) -> Option<Self> {
         let is_sound = block > 0 && block.is_multiple_of(4096) && block <= crate::header::MAX_SIZE;
         (is_sound && (1..=MAX_PARTS).contains(&parts)).then_some(Self {
@@ -25,7 +39,8 @@ impl CyclicLayout {
         })
     }
 
-    /// The storage of a byte, where it lies there, and how many from it on lie behind each other.
+    /// The storage of byte `at`, its offset there, and the number of bytes from it on to the end of its
+    /// block.
     #[inline]
     pub fn place(self, at: u64) -> (usize, u64, u64) {
         let (block, within) = (at / self.block, at % self.block);
@@ -33,14 +48,14 @@ impl CyclicLayout {
         ((block % self.parts) as usize, there, self.block - within)
     }
 
-    /// Bytes of the whole, if each storage has so many: whole rows of blocks.
+    /// The bytes of the whole if each storage has `part` bytes: whole rows of blocks.
     pub fn size(self, part: u64) -> u64 {
         let row = part / self.block * self.block;
         // Saturates: sizes come from files, or from users.
         row.saturating_mul(self.parts)
     }
 
-    /// Bytes that each storage needs, so that the whole has at least so many.
+    /// The bytes that each storage needs so that the whole has at least `size`.
     pub fn part(self, size: u64) -> u64 {
         let blocks = size.div_ceil(self.block).div_ceil(self.parts);
         blocks.saturating_mul(self.block)

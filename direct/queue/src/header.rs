@@ -20,7 +20,24 @@ pub const MAX_SIZE: u64 = 1 << 50;
 /// Bytes of a partition are a multiple of these.
 pub const PAGE: u64 = 4096;
 
-/// What is said of a partition.
+/// The header of a partition: two copies at the beginning of its file, written in turn
+/// (docs/reference/formats.md).
+///
+/// # Examples
+/// ```
+/// use tarn_queue::header::{DATA, HEAD, Header};
+///
+/// let first = Header { identity: 9, number: 1, size: 1 << 20, unit: 0, owner: 1000, grants: Vec::new() };
+/// let second = Header { size: 2 << 20, ..first.again() };
+/// let mut head = vec![0; HEAD];
+/// for header in [&first, &second] {
+///     let copy = header.encode();
+///     head[header.place() as usize..][..copy.len()].copy_from_slice(&copy);
+/// }
+/// assert_eq!(Header::newest(&head, DATA + (2 << 20)), Some(second));
+/// // The file is shorter than the newest header says: that one does not count.
+/// assert_eq!(Header::newest(&head, DATA + (1 << 20)), Some(first));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Random, the partition's own.
@@ -77,8 +94,8 @@ impl Header {
         )
     }
 
-    /// The one that holds, of the two copies that a file begins with; none where it has none. `file` is how many bytes the file has: a
-    /// header that says more is none.
+    /// The one that holds, of the two copies that a file begins with; none where it has none. `file` is how
+    /// many bytes the file has: a header that says more is none.
     pub fn newest(head: &[u8], file: u64) -> Option<Self> {
         let copy = |at: u64| Self::decode(head.get(at as usize..)?.get(..COPY)?, at);
         let headers = [0, SECOND].into_iter().filter_map(copy);
@@ -203,7 +220,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Every image that a loss of power may leave while a header is written, by the words of 8 bytes that got there.
+        /// Every image that a loss of power may leave while a header is written, by the words of 8 bytes that
+        /// got there.
         #[test]
         fn a_torn_header_is_the_one_before(words in proptest::collection::vec(proptest::bool::ANY, COPY / 8)) {
             let (both, old, new) = grown();

@@ -10,11 +10,21 @@ use tarn_ring::{
 };
 
 /// What holds for all requests of a queue pair.
+///
+/// # Examples
+/// ```
+/// use tarn_queue::Options;
+/// use tarn_ring::Level;
+///
+/// // Each write is persistent when it completes, also where the medium is memory: for tests.
+/// let options = Options { level: Level::Persistent, volatile: true };
+/// assert_ne!(options, Options::default());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// The level of writes that say none.
+    /// The level of writes that name none.
     pub level: Level,
-    /// What is to be persistent may lie on a medium that keeps nothing without power.
+    /// Persistent writes and flushes are allowed on a medium that keeps nothing without power.
     pub volatile: bool,
 }
 
@@ -53,7 +63,8 @@ enum RequestLink {
 }
 
 impl<S: Storage> Queue<S> {
-    /// A queue pair of so many requests, a power of two up to [`tarn_ring::MAX_ENTRIES`]; none for other numbers.
+    /// Makes a queue pair with rings of `entries` requests, a power of two up to [`tarn_ring::MAX_ENTRIES`];
+    /// `None` for other numbers. The crate's first page has an example.
     pub fn new(entries: u32, options: Options) -> Option<Self> {
         Some(Self {
             rings: Rings::new(entries)?,
@@ -66,15 +77,15 @@ impl<S: Storage> Queue<S> {
         })
     }
 
-    /// The rings.
+    /// The rings: requests are prepared in them, and completions are reaped from them.
     pub fn rings(&mut self) -> &mut Rings {
         &mut self.rings
     }
 
-    /// A region of the program's memory.
+    /// Registers a range of the program's memory.
     ///
     /// # Errors
-    /// [`NoRegion::Full`].
+    /// [`NoRegion::Full`]: there are [`MAX_REGIONS`](crate::MAX_REGIONS) regions.
     pub fn register_memory(&mut self, memory: ProgramMemory) -> Result<QueueRegionId, NoRegion> {
         self.regions.add_memory(memory)
     }
@@ -85,10 +96,12 @@ impl<S: Storage> Queue<S> {
         storage.is_some_and(Option::is_some)
     }
 
-    /// A region of a partition that has one already.
+    /// Registers `length` bytes from byte `start` on of a partition that has a region already; `storage` is
+    /// the number that [`Queue::register_new`] gave it.
     ///
     /// # Errors
-    /// [`NoRegion::Invalid`] where it would not lie within the partition, and [`NoRegion::Full`].
+    /// [`NoRegion::Invalid`]: the range is not within the partition. [`NoRegion::Full`]: there are too many
+    /// regions.
     pub fn register(
         &mut self,
         storage: u32,
@@ -110,10 +123,11 @@ impl<S: Storage> Queue<S> {
         })
     }
 
-    /// The first region of a partition, and the number that the partition has from now on.
+    /// Registers the first region of a partition. Returns the region, and the number of the partition.
     ///
     /// # Errors
-    /// As [`Queue::register`]; then the partition is not there.
+    /// As [`Queue::register`]; [`NoRegion::Full`] also with [`MAX_STORAGES`] partitions. The partition is
+    /// dropped then.
     pub fn register_new(
         &mut self,
         storage: S,
@@ -137,10 +151,10 @@ impl<S: Storage> Queue<S> {
         region.map(|region| (region, number as u32))
     }
 
-    /// Gives a region back; with the last of a partition the queue pair lets go of that.
+    /// Gives a region back. With the last region of a partition, the queue pair drops that.
     ///
     /// # Errors
-    /// [`NoRegion::Busy`] while requests under way name it, and [`NoRegion::Invalid`].
+    /// [`NoRegion::Busy`]: requests under way name it. [`NoRegion::Invalid`]: there is no such region.
     pub fn unregister(&mut self, region: QueueRegionId) -> Result<(), NoRegion> {
         if self.flight.names(region) {
             return Err(NoRegion::Busy);
@@ -153,7 +167,8 @@ impl<S: Storage> Queue<S> {
         Ok(())
     }
 
-    /// Begins what was prepared, in order, as long as there is room for its completions. How many that were.
+    /// Begins what was prepared, in order, while the completion ring has space for it. Returns how many were
+    /// begun.
     pub fn submit(&mut self) -> u32 {
         let mut taken = 0;
         let mut link = RequestLink::None;
@@ -236,15 +251,15 @@ impl<S: Storage> Queue<S> {
         self.flight.promised() == 0
     }
 
-    /// From now on `poll`, an epoll descriptor that has the eventfd `event`, is readable when requests under way may have ended; false where
-    /// [`Queue::poll`] is to be called again and again.
+    /// From now on `poll`, an epoll descriptor that has the eventfd `event`, is readable when requests under
+    /// way may have ended. False where [`Queue::poll`] is to be called again and again.
     pub fn notify(&mut self, event: BorrowedFd<'_>, poll: BorrowedFd<'_>) -> bool {
         let storages = self.storages.iter_mut().flatten();
         let notified = storages.map(|storage| storage.notify(event, poll));
         notified.filter(|notified| !notified).count() == 0
     }
 
-    /// Takes the ends of requests that were under way.
+    /// Takes in which requests under way have ended: their completions can be reaped then.
     pub fn poll(&mut self) {
         let mut ended = Vec::new();
         for storage in self.storages.iter_mut().flatten() {

@@ -12,7 +12,8 @@ pub enum Op {
     Write = 2,
     /// Adds to 8 bytes of a partition; the completion has what was there before.
     FetchAdd = 3,
-    /// Replaces 8 bytes of a partition if they are what is expected; the completion has what was there before.
+    /// Replaces 8 bytes of a partition if they are what is expected; the completion has what was there
+    /// before.
     CompareSwap = 4,
     /// What was completed before is persistent.
     Flush = 5,
@@ -34,6 +35,15 @@ impl Op {
 }
 
 /// When a write is complete.
+///
+/// # Examples
+/// ```
+/// use tarn_ring::Level;
+///
+/// assert_eq!(Level::of(0, Level::Visible), Some(Level::Visible)); // 0: the queue pair's own
+/// assert_eq!(Level::of(3, Level::Visible), Some(Level::Persistent));
+/// assert!(Level::Persistent > Level::Visible);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
@@ -71,7 +81,26 @@ impl Flags {
     pub const ALL: u8 = Self::UNSIGNALLED | Self::LINKED;
 }
 
-/// A request: `struct dsa_sqe`. One of zeros does nothing.
+/// A request: `struct dsa_sqe`, 64 bytes. One of zeros does nothing.
+///
+/// # Examples
+/// ```
+/// use tarn_ring::{Flags, Level, Op, Sqe};
+///
+/// // Adds 1 to the 8 bytes at byte 64 of a region; the completion has the number 7 and what was there before.
+/// let (storage, user_data) = (0x1_0000, 7);
+/// let count = Sqe { op: Op::FetchAdd as u8, storage, offset: 64, length: 8, operand: 1, user_data, ..Sqe::default() };
+/// assert!(count.is_signalled() && !count.is_linked());
+///
+/// // A write that is persistent before the next request begins, and has a completion only if it fails.
+/// let write = Sqe {
+///     op: Op::Write as u8,
+///     flags: Flags::UNSIGNALLED | Flags::LINKED,
+///     level: Level::Persistent as u8,
+///     ..count
+/// };
+/// assert!(!write.is_signalled() && write.is_linked());
+/// ```
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sqe {
@@ -93,7 +122,7 @@ pub struct Sqe {
     pub address: u64,
     /// Where in the region of the partition: bytes from its beginning.
     pub offset: u64,
-    /// Bytes.
+    /// The number of bytes: 8 for atomic operations.
     pub length: u64,
     /// What is added, or what takes the place of what is expected.
     pub operand: u64,
@@ -117,7 +146,7 @@ impl Sqe {
     }
 }
 
-/// The end of a request: `struct dsa_cqe`.
+/// A completion, the end of a request: `struct dsa_cqe`, 24 bytes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cqe {

@@ -4,6 +4,27 @@ use std::cell::Cell;
 use std::ptr::NonNull;
 
 /// A range of the program's memory that requests may name.
+///
+/// # Examples
+/// ```
+/// use std::cell::Cell;
+/// use std::ptr::NonNull;
+/// use tarn_ring::ProgramMemory;
+///
+/// // Without unsafe code: memory that the program never frees.
+/// let cells = Box::leak(vec![Cell::new(0_u8); 64].into_boxed_slice());
+/// let memory = ProgramMemory::of(cells);
+/// let address = cells.as_ptr().addr() as u64;
+/// assert_eq!(memory.span(address + 8, 56).unwrap().len(), 56);
+/// assert!(memory.span(address + 8, 57).is_none()); // one byte too far
+///
+/// // Memory that it frees later, which requests only read.
+/// let mut field = vec![1.0_f64; 1000];
+/// let start = NonNull::from(&mut field[0]).cast();
+/// // SAFETY: `field` outlives the requests, and nobody writes to it meanwhile.
+/// let field = unsafe { ProgramMemory::new(start, 8000, false) };
+/// assert!(!field.is_writable());
+/// ```
 #[derive(Debug)]
 pub struct ProgramMemory {
     start: NonNull<u8>,
@@ -15,8 +36,9 @@ impl ProgramMemory {
     /// A range; `writable`: reads may fill it.
     ///
     /// # Safety
-    /// There is such memory, and it may be written if that is said, until this was dropped and all requests that name it have ended. The
-    /// bytes of a request under way are the request's: nobody writes to them, or reads what a read fills.
+    /// There is such memory, and it may be written if that is said, until this was dropped and all requests
+    /// that name it have ended. The bytes of a request under way are the request's: nobody writes to them, or
+    /// reads what a read fills.
     pub unsafe fn new(start: NonNull<u8>, length: usize, writable: bool) -> Self {
         Self {
             start,
@@ -58,7 +80,8 @@ impl ProgramMemory {
     }
 }
 
-/// Bytes of a [`ProgramMemory`], lent to a request until it ends. Those of what is not writable must only be read.
+/// Bytes of a [`ProgramMemory`], lent to a request until it ends. Those of what is not writable must only be
+/// read.
 #[derive(Debug, Clone, Copy)]
 pub struct MemorySpan {
     start: NonNull<u8>,

@@ -6,10 +6,29 @@ use std::ptr::NonNull;
 /// Entries of a submission ring, at most: 4 MiB of requests.
 pub const MAX_ENTRIES: u32 = 1 << 16;
 
-/// The rings: `struct dsa_queue` is what is public of them, and its inline functions fill and read them. They belong to one thread.
+/// The rings: `struct dsa_queue` is what is public of them, and its inline functions fill and read them. They
+/// belong to one thread.
 ///
-/// Positions count on and wrap around; an entry is that of the position's lowest bits. A program in C can write anything to what is public:
-/// whatever it is, only entries of the rings are touched here.
+/// # Examples
+/// ```
+/// use tarn_ring::{Cqe, Rings, Sqe};
+///
+/// let mut rings = Rings::new(2).unwrap();
+/// assert!(rings.prepare(Sqe { user_data: 1, ..Sqe::default() }));
+/// assert!(rings.prepare(Sqe { user_data: 2, ..Sqe::default() }));
+/// assert!(!rings.prepare(Sqe::default())); // it is full
+///
+/// // What a queue pair does with them:
+/// while rings.prepared() > 0 && rings.completion_space() > 0 {
+///     let request = rings.first();
+///     rings.take();
+///     rings.complete(Cqe { user_data: request.user_data, ..Cqe::default() });
+/// }
+/// rings.publish();
+/// assert_eq!(rings.reap().map(|end| end.user_data), Some(1));
+/// ```
+/// Positions count on and wrap around; an entry is that of the position's lowest bits. A program in C can
+/// write anything to what is public: whatever it is, only entries of the rings are touched here.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Rings {
@@ -34,7 +53,8 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Rings of so many requests, a power of two up to [`MAX_ENTRIES`], and twice as many completions; none for other numbers.
+    /// Rings of `entries` requests, a power of two up to [`MAX_ENTRIES`], and twice as many completions;
+    /// `None` for other numbers.
     pub fn new(entries: u32) -> Option<Self> {
         if !entries.is_power_of_two() || entries > MAX_ENTRIES {
             return None;
@@ -108,7 +128,8 @@ impl Rings {
         self.sq_head = self.sq_head.wrapping_add(1);
     }
 
-    /// Writes a completion, which is not to be seen yet. There must be space.
+    /// Writes a completion, which cannot be reaped before [`publish`](Self::publish). There must be space for
+    /// it.
     #[inline]
     pub fn complete(&mut self, completion: Cqe) {
         debug_assert!(self.completion_space() > 0, "a completion without room");
