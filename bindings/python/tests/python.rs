@@ -88,6 +88,7 @@ fn the_examples_in_docstrings_show_what_they_print() {
     let mut words = vec![program.as_path()];
     let modules = [
         "phx",
+        "tarn._task_types",
         "tarn.checkpoint",
         "tarn.checkpoint._reader",
         "tarn.checkpoint._session",

@@ -45,14 +45,26 @@ class State(enum.IntEnum):
 
 
 class Space(NamedTuple):
-    """A file or folder of a dataspace of this node."""
+    """A file or folder of a dataspace of this node.
+
+    Examples
+    --------
+    >>> Space("fast", "results/mesh")
+    Space(name='fast', path='results/mesh')
+    """
 
     name: str
     path: str | bytes | os.PathLike[str] = ""
 
 
 class Node(NamedTuple):
-    """A file or folder of a dataspace of another node."""
+    """A file or folder of a dataspace of another node.
+
+    Examples
+    --------
+    >>> Node("n2", "fast", "results/mesh").node
+    'n2'
+    """
 
     node: str
     space: str

@@ -51,10 +51,25 @@ def list(*, state: Path | None = None) -> builtins.list[Dataset]:
 def where(dataset: str, *, state: Path | None = None) -> builtins.list[Replica]:
     """The replicas of a dataset, those of older versions too.
 
+    Returns
+    -------
+    list of Replica
+        Each with its place and its bytes.
+
     Raises
     ------
     NotFoundError
         The dataset is not stored anywhere.
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> _ = pathlib.Path("found").mkdir()
+    >>> _ = pathlib.Path("found/cells").write_bytes(bytes(1000))
+    >>> _ = put("found", "found", local=True)
+    >>> [one.bytes for one in where("found")]
+    [1000]
+    >>> rm("found")
     """
     output = _command.call(["data", "where"], (), [dataset], state=state)
     return [_known(Replica, line) for line in output.lines]
@@ -161,7 +176,20 @@ def get(dataset: str, dest: Path, *, run: str | None = None, state: Path | None 
 def drain(
     dataset: str, dest: Path, *, run: str | None = None, state: Path | None = None
 ) -> None:
-    """Copies a dataset out as `get` does, verifies it there, and frees its space on the nodes."""
+    """Copies a dataset out as `get` does, verifies it there, and frees its space on the nodes.
+
+    Parameters and errors are those of `get`.
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> _ = pathlib.Path("drained").mkdir()
+    >>> _ = pathlib.Path("drained/cells").write_bytes(bytes(1000))
+    >>> _ = put("drained", "drained", local=True)
+    >>> drain("drained", "outside")
+    >>> pathlib.Path("outside/cells").stat().st_size
+    1000
+    """
     _command.call(["data", "drain"], option("--run", run), [dataset, dest], state=state)
 
 
@@ -179,7 +207,13 @@ def pin(dataset: str, *, state: Path | None = None) -> None:
 
 
 def release(dataset: str, *, state: Path | None = None) -> None:
-    """Allows a dataset that no run needs to be removed now, with all its versions."""
+    """Allows a dataset that no run needs to be removed now, with all its versions.
+
+    Raises
+    ------
+    NotFoundError
+        The dataset is not stored anywhere.
+    """
     _command.call(["data", "release"], (), [dataset], state=state)
 
 

@@ -75,6 +75,20 @@ class Draft:
         The same as an array; None if it was created as bytes.
     number : int or None
         The number of the version, once it is published.
+
+    Examples
+    --------
+    >>> store = Objects()
+    >>> draft = store.create("doc/draft", (2, 2))
+    >>> draft.array[:] = 7
+    >>> draft.publish()
+    1
+    >>> store.array("doc/draft")
+    array([[7., 7.], [7., 7.]])
+    >>> with store.create("doc/raw", 5) as raw:            # bytes, without numpy
+    ...     raw.memory[:] = b"hello"
+    >>> raw.number, store.get("doc/raw")
+    (1, b'hello')
     """
 
     def __init__(self, draft: _native.Draft, array: npt.NDArray[Any] | None) -> None:
@@ -106,7 +120,7 @@ class Draft:
         return self.number
 
     def abandon(self) -> None:
-        """Gives it up: nothing is left of it."""
+        """Gives it up: nothing is left of it. A draft that was published stays so."""
         self._draft.abandon()
         self._abandoned = True
 
@@ -128,8 +142,8 @@ class Draft:
 class Objects:
     """The object store in a folder. Any number of threads and programs may use one.
 
-    Keys have parts between slashes. Versions of a key are numbered from 1; without `number` the
-    newest is used.
+    Keys have 1 to 255 bytes: parts between slashes, that begin with no "." and end with no
+    ".obj". Versions of a key are numbered from 1; without `number` the newest is used.
 
     Parameters
     ----------
@@ -145,6 +159,19 @@ class Objects:
         No store is named.
     NotFoundError
         There is no such folder.
+
+    Examples
+    --------
+    >>> store = Objects()                       # that of $TARN_OBJECTS
+    >>> for text in (b"one", b"two"):
+    ...     number = store.put("doc/text", text)
+    >>> store.get("doc/text"), store.get("doc/text", 1)
+    (b'two', b'one')
+    >>> store.delete("doc/text")
+    >>> Objects("/no/such/folder")
+    Traceback (most recent call last):
+        ...
+    tarn.errors.NotFoundError: there is no folder /no/such/folder: make it
     """
 
     def __init__(
@@ -202,12 +229,24 @@ class Objects:
         dtype : dtype, optional
             A type of numbers (float).
 
+        Returns
+        -------
+        Draft
+            Its `array`, or its `memory`, is filled and then published.
+
         Raises
         ------
         ValueError
             The type is none of numbers, or a length is negative.
         NoSpaceError, NoMemoryError
             The store is full.
+
+        Examples
+        --------
+        >>> with Objects().create("doc/grid", (100, 3), "i4") as draft:
+        ...     draft.array[:, 0] = range(100)
+        >>> draft.number
+        1
         """
         if dtype is None and isinstance(shape, int):
             return Draft(self._store.create(key, shape), None)
@@ -246,6 +285,14 @@ class Objects:
             There is no such version.
         CorruptError
             It is damaged.
+
+        Examples
+        --------
+        >>> store = Objects()
+        >>> number = store.put("doc/mapped", b"0123456789")
+        >>> view = store.map("doc/mapped", verify=True)
+        >>> bytes(view[2:5]), view.readonly
+        (b'234', True)
         """
         return _view(self._store.map(key, number, verify))
 
@@ -261,6 +308,14 @@ class Objects:
         ------
         ValueError
             Its description is no array's: map it.
+
+        Examples
+        --------
+        >>> import numpy
+        >>> store = Objects()
+        >>> number = store.put("doc/array", numpy.arange(6).reshape(2, 3))
+        >>> store.array("doc/array").shape
+        (2, 3)
         """
         import numpy
 
@@ -281,15 +336,32 @@ class Objects:
             ) from error
 
     def get(self, key: str, number: int | None = None) -> bytes:
-        """A verified copy of a version; errors are those of `map`."""
+        """A copy of a version, compared with its checksums; errors are those of `map`."""
         return self._store.get(key, number)
 
     def list(self) -> builtins.list[ObjectInfo]:
-        """The newest version of every object, by key."""
+        """The newest version of every object, by key.
+
+        Examples
+        --------
+        >>> store = Objects()
+        >>> for step in range(3):
+        ...     number = store.put("doc/listed", bytes(8), about=f"step {step}")
+        >>> [(o.number, o.bytes, o.about) for o in store.list() if o.key == "doc/listed"]
+        [(3, 8, 'step 2')]
+        >>> len(store.versions("doc/listed"))
+        3
+        """
         return [ObjectInfo(*found) for found in self._store.list()]
 
     def versions(self, key: str) -> builtins.list[ObjectInfo]:
-        """All versions of an object, newest last."""
+        """All versions of an object, newest last.
+
+        Raises
+        ------
+        NotFoundError
+            There is none.
+        """
         return [ObjectInfo(*found) for found in self._store.versions(key)]
 
     def delete(self, key: str, number: int | None = None) -> None:
@@ -301,6 +373,15 @@ class Objects:
         ------
         NotFoundError
             There is no such version.
+
+        Examples
+        --------
+        >>> store = Objects()
+        >>> number = store.put("doc/deleted", b"old")
+        >>> view = store.map("doc/deleted")
+        >>> store.delete("doc/deleted")
+        >>> bytes(view)
+        b'old'
         """
         self._store.delete(key, number)
 

@@ -274,6 +274,30 @@ def resume(
         An input or a script of a step that must run has changed: use `run`.
     Error
         As of `run`.
+
+    Examples
+    --------
+    A step that fails until a file is there:
+
+    >>> import pathlib
+    >>> flag = pathlib.Path("ready").absolute()
+    >>> _ = pathlib.Path("late.toml").write_text(f'''
+    ... name = "late"
+    ... [data.answer]
+    ... dest = "answer"
+    ... [[step]]
+    ... name = "wait"
+    ... run = "cp {flag} $TARN_answer/"
+    ... out = ["answer"]
+    ... ''')
+    >>> try:
+    ...     run("late.toml", local=True)
+    ... except WorkflowFailedError as error:
+    ...     print(error.summary.outcome)
+    failed
+    >>> flag.touch()
+    >>> resume().outcome
+    'done'
     """
     words = [*option("--report", None if report is None else os.fspath(report)), *options]
     output = _command.call(
@@ -296,6 +320,11 @@ def status(run: str | None = None, *, state: Path | None = None) -> RunStatus:
     state : path, optional
         The state folder.
 
+    Returns
+    -------
+    RunStatus
+        Its steps, transfers and failures, with sizes in bytes and times in seconds.
+
     Raises
     ------
     NotFoundError
@@ -306,7 +335,29 @@ def status(run: str | None = None, *, state: Path | None = None) -> RunStatus:
 
 
 def watch(run: str | None = None, *, state: Path | None = None) -> Iterator[RunStatus]:
-    """The state of a run, once a second until it has ended; arguments as of `status`."""
+    """The state of a run, once a second until it has ended; arguments as of `status`.
+
+    Yields
+    ------
+    RunStatus
+        The last one says how the run ended.
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> _ = pathlib.Path("seen.toml").write_text('''
+    ... name = "seen"
+    ... [data.one]
+    ... dest = "seen"
+    ... [[step]]
+    ... name = "make"
+    ... run = "echo 1 > $TARN_one/one"
+    ... out = ["one"]
+    ... ''')
+    >>> done = run("seen.toml", local=True)
+    >>> [one.outcome for one in watch(done.run)]
+    ['done']
+    """
     for line in _command.stream(["status", "--watch"], _named(run), state=state):
         yield RunStatus._of(line)
 

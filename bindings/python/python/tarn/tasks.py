@@ -80,6 +80,18 @@ class Memory:
         Its bytes.
     region : int
         Its number at tarnd.
+
+    Examples
+    --------
+    >>> node = connect()
+    >>> memory = node.memory(4096)
+    >>> memory.data[:5] = b"hello"
+    >>> saved = node.copy(memory.part(0, 5), Space("fast", "doc-part"))
+    >>> node.wait(saved).bytes
+    5
+    >>> memory.close()
+    >>> node.wait(node.remove(Space("fast", "doc-part"))).code.name
+    'OK'
     """
 
     def __init__(self, node: Connection, length: int) -> None:
@@ -98,7 +110,7 @@ class Memory:
             os.close(fd)
 
     def part(self, offset: int = 0, length: int | None = None) -> Part:
-        """A piece of it as a place of a task: `length` bytes from `offset`, or all the rest."""
+        """A piece of it for a task: `length` bytes from byte `offset` on, or all the rest."""
         return Part(self.region, offset, self.length - offset if length is None else length)
 
     def close(self) -> None:
@@ -203,6 +215,16 @@ def task(
     ------
     ValueError
         A number is out of range, or a name holds a NUL byte.
+
+    Examples
+    --------
+    The second task starts when the first one is done:
+
+    >>> with connect() as node:
+    ...     first, = node.submit([task("nothing", priority=200)])
+    ...     second, = node.submit([task("nothing", after=[first], deadline=60.0)])
+    ...     [one.code.name for one in node.outcomes([first, second])]
+    ['OK', 'OK']
     """
     first = list(after)
     made = _libtarn.Task()
@@ -225,6 +247,23 @@ class Connection:
     """A connection to tarnd, made by `connect`. Threads may share it.
 
     A `with` block closes it at its end, while its tasks continue.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> source = pathlib.Path(folder.name, "mesh")
+    >>> _ = source.write_bytes(bytes(1000))
+    >>> with connect() as node:
+    ...     copied = node.copy(source, Space("fast", "doc-mesh"), durable=True)
+    ...     print(node.wait(copied, timeout=60).bytes)
+    ...     moved = node.move(Space("fast", "doc-mesh"), source.with_name("back"))
+    ...     print(node.wait(moved).code.name, node.status([moved])[0].state.name)
+    1000
+    OK DONE
+    >>> source.with_name("back").stat().st_size
+    1000
+    >>> folder.cleanup()
     """
 
     def __init__(
@@ -270,6 +309,13 @@ class Connection:
         ------
         Error
             None of them was taken: the queue is full (`BusyError`), or tarnd is gone.
+
+        Examples
+        --------
+        >>> with connect() as node:
+        ...     ids = node.submit(task("nothing") for _ in range(3))
+        ...     len(node.outcomes(ids))
+        3
         """
         wanted = list(tasks)
         array = (_libtarn.Task * len(wanted))(*wanted)
@@ -291,15 +337,21 @@ class Connection:
         return taken
 
     def copy(self, source: Place, dest: Place, **options: Any) -> int:
-        """Copies. Options are those of `task`; returns the task's id."""
+        """Submits a copy from `source` to `dest`, with options of `task`; returns the task's id.
+
+        Raises
+        ------
+        Error
+            It was refused, such as `DeniedError`, `NoSpaceError` or `BusyError`.
+        """
         return self._one("copy", source, dest, options)
 
     def move(self, source: Place, dest: Place, **options: Any) -> int:
-        """Copies, reads the copy again, removes the source; returns the task's id."""
+        """As `copy`; then the copy is read again, and the source removed. Returns the task's id."""
         return self._one("move", source, dest, options)
 
     def remove(self, place: Place, **options: Any) -> int:
-        """Removes a file or a folder; returns the task's id."""
+        """Submits the removal of a file or a folder; errors as of `copy`. Returns the task's id."""
         return self._one("remove", place, None, options)
 
     def outcomes(
@@ -368,7 +420,16 @@ class Connection:
         return found[0]
 
     def status(self, ids: Iterable[int]) -> list[Status]:
-        """How far tasks are, in the order of their ids."""
+        """How far tasks are, in the order of `ids`; of one that is not known `State.UNKNOWN`.
+
+        Examples
+        --------
+        >>> with connect() as node:
+        ...     done = node.submit([task("nothing")])
+        ...     _ = node.outcomes(done)
+        ...     [one.state.name for one in node.status([*done, 2**60])]
+        ['DONE', 'UNKNOWN']
+        """
         wanted = list(ids)
         array = (ctypes.c_uint64 * len(wanted))(*wanted)
         found = (_libtarn.Status * len(wanted))()
@@ -394,7 +455,19 @@ class Connection:
         return [Code(code) for code in codes]
 
     def cancel(self, ids: Iterable[int]) -> list[Code]:
-        """Cancels tasks. For each: OK, NOTFOUND, or EXISTS for one that has ended."""
+        """Cancels tasks: they end, and can be waited for.
+
+        Returns
+        -------
+        list of Code
+            For each task `Code.OK`, `Code.NOTFOUND`, or `Code.EXISTS` for one that has ended.
+
+        Examples
+        --------
+        >>> with connect() as node:
+        ...     [one.name for one in node.cancel([2**60])]
+        ['NOTFOUND']
+        """
         return self._each(library().tarn_cancel, ids)
 
     def pause(self, ids: Iterable[int]) -> list[Code]:
@@ -418,7 +491,15 @@ class Connection:
         return Memory(self, length)
 
     def spaces(self) -> list[SpaceInfo]:
-        """The dataspaces of this node."""
+        """The dataspaces of this node, with their sizes in bytes.
+
+        Examples
+        --------
+        >>> with connect() as node:
+        ...     space = next(one for one in node.spaces() if one.name == "fast")
+        ...     space.used <= space.capacity, space.writable
+        (True, True)
+        """
         most = 1024
         found = (_libtarn.Space * most)()
         count = ctypes.c_size_t(most)
@@ -455,6 +536,13 @@ class Connection:
             The folder; it exists.
         capacity, quota : int
             Bytes of all users together, and of each one; a quota of 0 is none.
+
+        Raises
+        ------
+        DeniedError
+            This user does not run tarnd.
+        ExistsError, NotFoundError, InvalidError
+            The name is taken, there is no such folder, or it cannot be a dataspace.
         """
         _check(
             library().tarn_space_make(
@@ -471,7 +559,14 @@ class Connection:
         _check(library().tarn_space_remove(self._handle, _name(name)))
 
     def stats(self) -> Stats:
-        """Counts of tarnd."""
+        """Counts of tarnd: tasks, bytes moved, and the seconds that are left to do.
+
+        Examples
+        --------
+        >>> with connect() as node:
+        ...     node.stats().done > 0
+        True
+        """
         found = _libtarn.Stats()
         _check(library().tarn_stats(self._handle, ctypes.byref(found)))
         counts = (found.waiting, found.queued, found.running, found.done, found.failed)
@@ -496,5 +591,11 @@ def connect(
         Nobody listens there, or not for this user.
     OSError
         libtarn cannot be loaded.
+
+    Examples
+    --------
+    >>> with connect() as node:                 # the tarnd that $TARN_SOCKET names
+    ...     type(node).__name__
+    'Connection'
     """
     return Connection(socket, job)

@@ -41,6 +41,24 @@ class Reader:
         How many ranks wrote it.
     ranks : list of int
         Those whose part is on this node.
+
+    Examples
+    --------
+    >>> import tarn
+    >>> ck = tarn.checkpoint.Checkpoints(run="read")
+    >>> ck.zeros("field", (2, 3))[:] = 5.0
+    >>> ck.wait(ck.commit())
+    >>> reader = open_version("read")
+    >>> str(reader.version), reader.level.name, reader.of
+    ('1.1', 'DURABLE', 1)
+    >>> [(one.key, one.bytes, one.unit) for one in reader.objects()]
+    [('field', 48, 8)]
+    >>> reader.array("field", shape=(2, 3)).sum()          # not copied
+    30.0
+    >>> len(reader.map("field"))
+    48
+    >>> reader.close()
+    >>> ck.close()
     """
 
     def __init__(self, reader: _native.Reader) -> None:
@@ -55,7 +73,13 @@ class Reader:
         return self._reader
 
     def objects(self, rank: int = 0) -> list[ObjectInfo]:
-        """The objects of a rank, by key."""
+        """The objects of a rank, by key.
+
+        Raises
+        ------
+        NotFoundError
+            The rank is not on this node.
+        """
         return [
             ObjectInfo(
                 key.decode(errors="surrogateescape"),

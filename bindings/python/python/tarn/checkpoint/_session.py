@@ -165,7 +165,22 @@ class Checkpoints:
         self._session.close(kind is None)
 
     def close(self) -> None:
-        """De-stages what is staged, and ends. All ranks call it. Arrays stay usable."""
+        """De-stages what is staged, and ends. All ranks call it. Arrays stay usable.
+
+        Raises
+        ------
+        Error
+            What is staged cannot be de-staged: it stays in memory for the next start.
+
+        Examples
+        --------
+        >>> ck = Checkpoints(run="closed")
+        >>> field = ck.zeros("field", 10)
+        >>> print(ck.commit())
+        1.1
+        >>> ck.close()
+        >>> field[0] = 1.0                      # its memory stays
+        """
         self._session.close(True)
 
     def zeros(
@@ -219,8 +234,23 @@ class Checkpoints:
             The key, the type or a property makes no sense.
         ExistsError
             There is an object of that key.
-        NoMemoryError
-            There is not enough memory.
+        NoMemoryError, NoSpaceError
+            Memory or the tier is too small for all objects.
+
+        Examples
+        --------
+        Three versions are kept, each on the tier when `commit` returns; every rank has its own
+        rows of an array of 1,000 x 400:
+
+        >>> from tarn.checkpoint import Block
+        >>> with Checkpoints(run="zeros") as ck:
+        ...     block = Block(all=(1000, 400), first=(0, 0))
+        ...     field = ck.zeros(
+        ...         "field", (1000, 400), "f4", shape_of=block, versions=3,
+        ...         persistence=Level.DURABLE,
+        ...     )
+        ...     print(field.shape, field.dtype, ck.commit())
+        (1000, 400) float32 1.1
 
         Notes
         -----
@@ -260,6 +290,19 @@ class Checkpoints:
         """Makes an object without numpy: `size` zero bytes, of elements of `unit` bytes.
 
         The other parameters and errors are those of `zeros`.
+
+        Returns
+        -------
+        memoryview
+            The memory, writable, as `size` bytes.
+
+        Examples
+        --------
+        >>> with Checkpoints(run="created") as ck:
+        ...     memory = ck.create("particles", 4800, 48)
+        ...     memory[:5] = b"hello"
+        ...     print(len(memory), ck.commit())
+        4800 1.1
         """
         elements = (size // max(unit, 1),)
         described = _describe(
@@ -326,6 +369,17 @@ class Checkpoints:
         ------
         NotFoundError
             There is no object of that key.
+
+        Examples
+        --------
+        >>> with Checkpoints(run="destroyed") as ck:
+        ...     _ = ck.zeros("scratch", 10)
+        ...     ck.destroy("scratch")
+        ...     try:
+        ...         ck.destroy("scratch")
+        ...     except LookupError as error:
+        ...         print(error.code.name)
+        NOTFOUND
         """
         self._session.destroy(key)
 
@@ -352,6 +406,17 @@ class Checkpoints:
             The version has an object that is not there, or of another size.
         CorruptError
             No undamaged copy of an object is left.
+
+        Examples
+        --------
+        >>> for start in range(2):
+        ...     with Checkpoints(run="restarted") as ck:
+        ...         step = ck.zeros("step", (), int)
+        ...         print(ck.restart(), step[()])
+        ...         step += 5
+        ...         version = ck.commit()
+        None 0
+        1.1 5
         """
         restored = self._session.restart(version)
         return None if restored is None else Version(*restored)
@@ -359,20 +424,36 @@ class Checkpoints:
     def commit(self) -> Version:
         """Keeps the state of all objects as a new version.
 
-        All ranks call it; none waits for the others except for space, and for the persistence
-        that objects ask for.
+        All ranks call it equally often: a failed commit counts too, so do not repeat it on one
+        rank alone. A rank waits for others only for space, and for the persistence that objects
+        ask for.
+
+        Returns
+        -------
+        Version
+            The new version: it survives the process.
 
         Raises
         ------
-        NoSpaceError
-            The persistent tier is full.
+        NoSpaceError, NoMemoryError
+            The persistent tier or memory is full.
         LostError, TimedOutError
             Another rank is gone, or late.
+        InvalidError
+            This rank is 32 commits ahead of another.
 
         Warns
         -----
         DegradedWarning
             The version has fewer copies than were asked for.
+
+        Examples
+        --------
+        >>> with Checkpoints(run="committed") as ck:
+        ...     field = ck.zeros("field", 1000)
+        ...     versions = [ck.commit() for _ in range(2)]
+        ...     print(*versions, ck.stats().commits)
+        1.1 1.2 2
         """
         generation, number, degraded = self._session.commit()
         if degraded is not None:
@@ -400,25 +481,73 @@ class Checkpoints:
         ------
         TimedOutError
             The version has not reached it.
+        NotFoundError
+            There is no such version.
+        UnsupportedError
+            Nothing brings versions to this level: `copies` or `parity`, or `external` is missing.
+
+        Examples
+        --------
+        >>> with Checkpoints(run="waited") as ck:
+        ...     field = ck.zeros("field", 1000)
+        ...     version = ck.commit()
+        ...     ck.wait(version, Level.DURABLE, timeout=30)
         """
         self._session.wait(version, level, timeout)
 
     def due(self, interval: float) -> bool:
-        """Whether `interval` seconds have gone by since the last commit, or the start.
+        """Whether a time has passed since the last commit, or the start.
 
-        It is the same on all ranks, which all call it.
+        All ranks call it, and get the same answer, by the clock of rank 0.
+
+        Parameters
+        ----------
+        interval : float
+            The time in seconds.
+
+        Returns
+        -------
+        bool
+            Whether it is time for a commit.
+
+        Examples
+        --------
+        >>> with Checkpoints(run="due") as ck:
+        ...     print(ck.due(0), ck.due(3600))
+        True False
         """
         return self._session.due(interval)
 
     def versions(self) -> list[VersionInfo]:
-        """The versions that `restart` can take, newest last."""
+        """The versions of earlier starts that `restart` can take, newest last.
+
+        Examples
+        --------
+        >>> for start in range(2):
+        ...     with Checkpoints(run="listed") as ck:
+        ...         field = ck.zeros("field", 1000)
+        ...         print([(str(one.version), one.bytes) for one in ck.versions()])
+        ...         version = ck.commit()
+        []
+        [('1.1', 8000)]
+        """
         return [
             VersionInfo(Version(generation, number), size, ranks, Level(level))
             for generation, number, size, ranks, level in self._session.versions()
         ]
 
     def stats(self) -> Stats:
-        """What this rank did since it began."""
+        """What this rank did since it began: counts, bytes and nanoseconds.
+
+        Examples
+        --------
+        >>> with Checkpoints(run="counted") as ck:
+        ...     field = ck.zeros("field", 1000)
+        ...     version = ck.commit()
+        ...     stats = ck.stats()
+        ...     print(stats.commits, stats.bytes, stats.commit_ns > 0)
+        1 8000 True
+        """
         return Stats(**self._session.stats())
 
 

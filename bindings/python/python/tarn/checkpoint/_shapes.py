@@ -72,7 +72,20 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Irregular:
-    """Some rows of `row` bytes each, one rank's after another's."""
+    """Some rows, one rank's after another's: any number of them on each rank.
+
+    Attributes
+    ----------
+    row : int
+        Bytes of a row.
+
+    Examples
+    --------
+    Particles of six doubles:
+
+    >>> Irregular(6 * 8)
+    Irregular(row=48)
+    """
 
     row: int
 

@@ -24,6 +24,11 @@ class Level(enum.IntEnum):
         The loss of its node too.
     FLUSHED
         The loss of all nodes: it is on the external store, verified.
+
+    Examples
+    --------
+    >>> Level.DURABLE > Level.COMMITTED
+    True
     """
 
     COMMITTED = 0
