@@ -1,7 +1,35 @@
-//! L3: talks to the tarnd of this node.
+//! L3: a client of the tarnd of this node (docs/guide/tasks.md).
 //!
-//! One connection may be used by many threads: each request has a number, and whichever thread waits reads replies for
-//! all. There is no thread of the client's own, no runtime and no signal handler.
+//! One connection may be used by many threads: each request has a number, and whichever thread waits reads
+//! replies for all. There is no thread of the client's own, no runtime and no signal handler. It belongs to
+//! the process that connected: in a forked child its calls give [`Code::Unsupported`].
+//!
+//! Sizes are bytes. Every error is a [`RequestError`] with a [`Code`]; those that any call can give are
+//! [`Lost`](Code::Lost) (the connection is gone), [`Unsupported`](Code::Unsupported),
+//! [`Version`](Code::Version) (tarnd speaks another version) and [`Internal`](Code::Internal), which the
+//! calls below do not list again.
+//!
+//! The examples need a running tarnd (`tarnd --socket PATH --state FOLDER --space fast=FOLDER:SIZE`), so they
+//! are compiled and not run; `apps/tarnd/tests/tasks.rs` runs these calls.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use tarn_client::{Client, Result, WaitCondition};
+//! use tarn_proto::local::{TaskLocation, TaskOperation, TaskSpec};
+//!
+//! fn main() -> Result<()> {
+//!     let client = Client::from_env()?; // the tarnd that $TARN_SOCKET names
+//!     let copy = TaskSpec::new(TaskOperation::Copy {
+//!         from: TaskLocation::External("/home/me/mesh".as_bytes().into()),
+//!         to: TaskLocation::Space { name: "fast".into(), path: "mesh".as_bytes().into() },
+//!     });
+//!     let id = client.submit(&[copy])?.remove(0)?;
+//!     // The program computes meanwhile.
+//!     let ended = client.wait(&[id], WaitCondition::All, Some(Duration::from_secs(60)))?;
+//!     println!("{} bytes in {} ns", ended[0].bytes, ended[0].nanos);
+//!     Ok(())
+//! }
+//! ```
 
 mod socket;
 
@@ -22,12 +50,12 @@ use tarn_proto::local::{
 };
 use tarn_sys::fdpass::{receive_packet, send_packet};
 
-/// The variable that names the socket.
+/// The environment variable that names the socket.
 pub const SOCKET: &str = "TARN_SOCKET";
 
-/// How long a tarnd is asked again that has no connection left.
+/// How long a connect is tried again while tarnd has as many connections as it takes.
 pub const CROWDED: Duration = Duration::from_secs(10);
-/// How long a tarnd is waited for that does not listen: it may be starting.
+/// How long a connect waits for a tarnd that does not listen: it may be starting.
 pub const STARTING: Duration = Duration::from_secs(5);
 /// Partitions of a folder that are listed.
 const MAX_PARTITIONS: usize = 1 << 16;
@@ -37,10 +65,10 @@ const BETWEEN: (Duration, Duration) = (Duration::from_millis(10), Duration::from
 /// What a call returns.
 pub type Result<T> = std::result::Result<T, RequestError>;
 
-/// What was submitted: item by item the new task, or why not.
+/// The result of [`Client::submit`]: for each task, in order, its number or why it was refused.
 pub type SubmitResults = Vec<Result<TaskId>>;
 
-/// For which of the tasks is waited.
+/// For which of the tasks [`Client::wait`] waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitCondition {
     /// One of them, or more.
@@ -64,7 +92,29 @@ struct RequestTable {
 /// A reply, and the descriptor that came with it.
 type ReplyWithFd = (Reply, Option<OwnedFd>);
 
-/// A connection to tarnd.
+/// A connection to tarnd. It ends when it is dropped; tasks continue.
+///
+/// # Examples
+/// Threads share a connection. This needs a running tarnd:
+/// ```no_run
+/// use tarn_client::Client;
+/// use tarn_proto::local::{TaskOperation, TaskSpec};
+///
+/// # fn main() -> tarn_client::Result<()> {
+/// let client = Client::connect("/run/tarn/socket".as_ref(), None)?;
+/// println!("user {} on node {}", client.user(), client.node());
+/// std::thread::scope(|scope| {
+///     for _ in 0..4 {
+///         scope.spawn(|| client.submit(&[TaskSpec::new(TaskOperation::Nothing)]));
+///     }
+/// });
+/// for space in client.spaces()? {
+///     println!("{}: {} of {} bytes", space.name, space.used, space.capacity);
+/// }
+/// println!("{} tasks are done", client.stats()?.done);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Client {
     fd: OwnedFd,
@@ -94,10 +144,20 @@ fn unexpected() -> RequestError {
 }
 
 impl Client {
-    /// Connects to the tarnd that `$TARN_SOCKET` names.
+    /// Connects to the tarnd that `$TARN_SOCKET` names, as [`Client::connect`] does.
     ///
     /// # Errors
-    /// When it names none, nobody listens there, or this user is refused.
+    /// [`NotFound`](Code::NotFound): the variable is not set. Otherwise as [`Client::connect`].
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_client::{Client, SOCKET};
+    /// use tarn_proto::local::Code;
+    ///
+    /// if std::env::var_os(SOCKET).is_none() {
+    ///     assert_eq!(Client::from_env().unwrap_err().code, Code::NotFound);
+    /// }
+    /// ```
     pub fn from_env() -> Result<Self> {
         let path = std::env::var_os(SOCKET).ok_or_else(|| {
             let text = "TARN_SOCKET is not set: no tarnd serves this program";
@@ -106,11 +166,15 @@ impl Client {
         Self::connect(path.as_ref(), None)
     }
 
-    /// Connects, for a job if there is one. While nobody listens there, waits up to [`STARTING`] if the socket's folder exists; while
-    /// tarnd has as many connections as it takes, up to [`CROWDED`].
+    /// Connects to the tarnd that listens at `path`, for a job if there is one. While nobody listens there,
+    /// it waits up to [`STARTING`] if the socket's folder exists; while tarnd has as many connections as it
+    /// takes, up to [`CROWDED`].
     ///
     /// # Errors
-    /// When nobody has listened there, or this user or process is refused.
+    /// - [`Lost`](Code::Lost): nobody listens there.
+    /// - [`Denied`](Code::Denied): this user is refused, or this process is not of the job.
+    /// - [`Busy`](Code::Busy): tarnd has no connection left. [`Version`](Code::Version): it is another
+    ///   version.
     pub fn connect(path: &Path, job: Option<JobId>) -> Result<Self> {
         let starting = match may_appear(path) {
             true => STARTING,
@@ -119,10 +183,19 @@ impl Client {
         Self::connect_within(path, job, starting)
     }
 
-    /// The same, but for no job, and does not wait for a tarnd that does not listen.
+    /// The same without a job and without waiting for a tarnd that does not listen.
     ///
     /// # Errors
-    /// As of [`Client::connect`].
+    /// As [`Client::connect`].
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_client::Client;
+    /// use tarn_proto::local::Code;
+    ///
+    /// let nobody = Client::connect_running("/no/such/socket".as_ref()).unwrap_err();
+    /// assert_eq!(nobody.code, Code::Lost);
+    /// ```
     pub fn connect_running(path: &Path) -> Result<Self> {
         Self::connect_within(path, None, Duration::ZERO)
     }
@@ -174,7 +247,7 @@ impl Client {
         }
     }
 
-    /// Who tarnd takes this process for.
+    /// The number of the user that tarnd takes this process for.
     pub fn user(&self) -> UserId {
         self.user
     }
@@ -299,11 +372,37 @@ impl Client {
         }
     }
 
-    /// Submits tasks, in as many requests as they need. When a queue is full, tasks that were not taken have
-    /// [`Code::Busy`]: wait (for some that were taken), then submit them again.
+    /// Submits tasks, in as many requests as they need. Each is taken or refused by itself. When a queue is
+    /// full, the tasks that were not taken have [`Code::Busy`]: wait for some that were taken, then submit
+    /// those again.
     ///
     /// # Errors
-    /// When nothing was taken for a reason that holds for all.
+    /// No task was taken, for a reason that holds for all, such as [`Code::Lost`].
+    ///
+    /// # Examples
+    /// This needs a running tarnd:
+    /// ```no_run
+    /// # fn main() -> tarn_client::Result<()> {
+    /// # use tarn_client::{Client, WaitCondition};
+    /// # use tarn_proto::local::{Code, TaskOperation, TaskSpec};
+    /// let client = Client::from_env()?;
+    /// let mut left = vec![TaskSpec::new(TaskOperation::Nothing); 10_000];
+    /// while !left.is_empty() {
+    ///     let mut taken = Vec::new();
+    ///     let mut again = Vec::new();
+    ///     for (task, result) in left.iter().zip(client.submit(&left)?) {
+    ///         match result {
+    ///             Ok(id) => taken.push(id),
+    ///             Err(why) if why.code == Code::Busy => again.push(task.clone()),
+    ///             Err(why) => return Err(why),
+    ///         }
+    ///     }
+    ///     client.wait(&taken, WaitCondition::All, None)?;
+    ///     left = again;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn submit(&self, tasks: &[TaskSpec]) -> Result<SubmitResults> {
         let mut all = Vec::with_capacity(tasks.len());
         let mut rest = tasks;
@@ -337,11 +436,12 @@ impl Client {
         Ok(all)
     }
 
-    /// Waits for tasks, for ever without a `timeout`. Returns those that have ended; those that are not known (any
-    /// more) are left out.
+    /// Waits for tasks, without a limit if `timeout` is `None`. Returns how they ended, failed ones too;
+    /// tasks that are not known (any more) are left out.
     ///
     /// # Errors
-    /// [`Code::TimedOut`] when the time was over before that.
+    /// - [`Code::TimedOut`]: the time was over before that.
+    /// - [`Code::Invalid`]: [`WaitCondition::Any`] of more than 1024 tasks.
     pub fn wait(
         &self,
         ids: &[TaskId],
@@ -364,10 +464,11 @@ impl Client {
         Ok(outcomes)
     }
 
-    /// The same; tells whether the time was over, and what had ended by then.
+    /// The same, but a time that is over is no error: returns how tasks ended, and whether the time was over.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// [`Code::Invalid`]: [`WaitCondition::Any`] of more than 1024 tasks. [`Code::Lost`]: the connection is
+    /// lost.
     pub fn wait_for(
         &self,
         ids: &[TaskId],
@@ -419,10 +520,10 @@ impl Client {
         Ok((outcomes, false))
     }
 
-    /// How far tasks are.
+    /// How far tasks are, in the order of `ids`: bytes done and of all, and nanoseconds left.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// [`Code::Lost`]: the connection is lost.
     pub fn status(&self, ids: &[TaskId]) -> Result<Vec<TaskStatus>> {
         let mut all = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(MAX_IDS) {
@@ -434,10 +535,24 @@ impl Client {
         Ok(all)
     }
 
-    /// Asks for tasks to be cancelled. They end, as cancelled or otherwise, and can be waited for.
+    /// Cancels tasks. They end, as cancelled or otherwise, and can be waited for. Returns for each whether it
+    /// was known and had not ended.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// [`Code::Lost`]: the connection is lost.
+    ///
+    /// # Examples
+    /// This needs a running tarnd:
+    /// ```no_run
+    /// # fn main() -> tarn_client::Result<()> {
+    /// # use tarn_client::Client;
+    /// # let (client, ids) = (Client::from_env()?, [7, 8]);
+    /// client.pause(&ids)?; // they give way to others
+    /// client.resume(&ids)?; // and continue from where they were
+    /// println!("{:?}, {:?}", client.status(&ids)?, client.cancel(&ids)?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn cancel(&self, ids: &[TaskId]) -> Result<Vec<CancelResult>> {
         let mut all = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(MAX_IDS) {
@@ -449,18 +564,18 @@ impl Client {
         Ok(all)
     }
 
-    /// Pauses tasks: they are not started, and what is under way of them stops until they are resumed.
+    /// Pauses tasks: they are not started, and those that run stop until they are resumed.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// [`Code::Lost`]: the connection is lost.
     pub fn pause(&self, ids: &[TaskId]) -> Result<Vec<PauseResult>> {
         self.pause_tasks(ids, LocalRequest::Pause)
     }
 
-    /// Lets paused tasks continue.
+    /// Resumes paused tasks from where they were.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// [`Code::Lost`]: the connection is lost.
     pub fn resume(&self, ids: &[TaskId]) -> Result<Vec<PauseResult>> {
         self.pause_tasks(ids, LocalRequest::Resume)
     }
@@ -480,18 +595,19 @@ impl Client {
         Ok(all)
     }
 
-    /// Pauses all tasks of a job, those that it submits later too; or resumes them.
+    /// Pauses all tasks of a job, those that it submits later too; or resumes them if `on` is false.
     ///
     /// # Errors
-    /// When there is no such job, or this user is not the one that runs tarnd.
+    /// [`Code::NotFound`]: there is no such job. [`Code::Denied`]: this user does not run tarnd.
     pub fn pause_job(&self, job: JobId, on: bool) -> Result<()> {
         self.pause_all_of(Scope::Job(job), on)
     }
 
-    /// Lets tarnd start no more tasks (running tasks end), or start them again. It remembers that over restarts.
+    /// Lets tarnd start no more tasks (running tasks end), or start them again if `on` is false. It remembers
+    /// that over restarts.
     ///
     /// # Errors
-    /// When this user is not the one that runs tarnd.
+    /// [`Code::Denied`]: this user does not run tarnd.
     pub fn pause_all(&self, on: bool) -> Result<()> {
         self.pause_all_of(Scope::All, on)
     }
@@ -503,10 +619,34 @@ impl Client {
         })
     }
 
-    /// Makes the first `length` bytes of a memfd a place of this connection's tasks.
+    /// Registers the first `length` bytes of a memfd: tasks of this connection can read and write them. The
+    /// descriptor may be closed afterwards.
     ///
     /// # Errors
-    /// When it is no memfd, or too short.
+    /// [`Code::Invalid`]: it is no memfd, or is shorter.
+    ///
+    /// # Examples
+    /// This needs a running tarnd:
+    /// ```no_run
+    /// # fn main() -> tarn_client::Result<()> {
+    /// use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    /// use std::os::fd::AsFd;
+    /// use std::time::Duration;
+    /// use tarn_proto::local::{TaskLocation, TaskOperation, TaskSpec};
+    ///
+    /// # let client = tarn_client::Client::from_env()?;
+    /// let memfd = memfd_create("field", MemfdFlags::CLOEXEC).unwrap();
+    /// ftruncate(&memfd, 1 << 20).unwrap(); // mapped MAP_SHARED, it is the program's memory
+    /// let region = client.register(memfd.as_fd(), 1 << 20)?;
+    /// let save = TaskSpec::new(TaskOperation::Copy {
+    ///     from: TaskLocation::Memory { region, offset: 0, length: 1 << 20 },
+    ///     to: TaskLocation::Space { name: "fast".into(), path: "field".as_bytes().into() },
+    /// });
+    /// client.carry_out(save, Duration::from_secs(60))?;
+    /// client.unregister(region)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn register(&self, memfd: BorrowedFd<'_>, length: u64) -> Result<RegionId> {
         match self.call_with(&LocalRequest::Register { length }, Some(memfd))? {
             Reply::Registered(region) => Ok(region),
@@ -514,10 +654,10 @@ impl Client {
         }
     }
 
-    /// Takes such a place back.
+    /// Takes such memory back.
     ///
     /// # Errors
-    /// While tasks use it.
+    /// [`Code::Busy`]: tasks use it. [`Code::NotFound`]: it is not registered.
     pub fn unregister(&self, region: RegionId) -> Result<()> {
         self.done(&LocalRequest::Unregister(region))
     }
@@ -529,10 +669,11 @@ impl Client {
         }
     }
 
-    /// Submits one task and waits for its end.
+    /// Submits one task and waits for its end, at most for `timeout`.
     ///
     /// # Errors
-    /// Why it was refused or has failed; `TIMEDOUT`: then it is cancelled.
+    /// The error of the task, if it was refused or failed. [`Code::TimedOut`]: the time was over, and the
+    /// task is cancelled.
     pub fn carry_out(&self, task: TaskSpec, timeout: Duration) -> Result<TaskOutcome> {
         let submitted = self.submit(&[task])?.into_iter().next();
         let id = submitted.unwrap_or_else(|| Err(unexpected()))?;
@@ -545,10 +686,13 @@ impl Client {
         }
     }
 
-    /// The file of a partition, or a stream to one of another node: it is open for as long as the descriptor is.
+    /// Opens a partition: returns its file; for one of another `node`, a stream to it and what is known of
+    /// it. It is open while the descriptor is. Programs use `tarn_partitions::Partition`.
     ///
     /// # Errors
-    /// `NOTFOUND`; `DENIED` where this user may not have it; `BUSY` while it is deleted or made smaller; `CORRUPT`.
+    /// [`NotFound`](Code::NotFound); [`Denied`](Code::Denied) where this user may not open it;
+    /// [`Busy`](Code::Busy) while it is deleted or made smaller; [`Corrupt`](Code::Corrupt) where its header
+    /// is damaged.
     pub fn open_partition(
         &self,
         node: Option<&str>,
@@ -569,10 +713,12 @@ impl Client {
         }
     }
 
-    /// The partitions of a folder of a dataspace, of this node or of another one, that this user may have, by name; at most 65,536.
+    /// The partitions in a folder of a dataspace, of this node or of another one, that this user may open, by
+    /// name; at most 65,536.
     ///
     /// # Errors
-    /// `NOTFOUND` where there is no such dataspace or folder, `UNSUPPORTED` for a node that this one's tarnd does not know.
+    /// [`NotFound`](Code::NotFound): there is no such dataspace or folder.
+    /// [`Unsupported`](Code::Unsupported): this node's tarnd does not know the node.
     pub fn partitions(
         &self,
         node: Option<&str>,
@@ -597,10 +743,10 @@ impl Client {
         }
     }
 
-    /// The dataspaces of this node.
+    /// The dataspaces of this node, with their sizes in bytes.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// [`Code::Lost`]: the connection is lost.
     pub fn spaces(&self) -> Result<Vec<SpaceInfo>> {
         match self.call(&LocalRequest::Spaces)? {
             Reply::Spaces(spaces) => Ok(spaces),
@@ -611,7 +757,8 @@ impl Client {
     /// Makes, changes or removes a dataspace.
     ///
     /// # Errors
-    /// When this user may not, or it makes no sense.
+    /// [`Code::Denied`]: this user may not. [`Code::Invalid`], [`Code::Exists`], [`Code::NotFound`],
+    /// [`Code::Busy`]: the change cannot be made.
     pub fn change_space(&self, change: SpaceChange) -> Result<()> {
         self.done(&LocalRequest::Space(change))
     }
@@ -619,15 +766,16 @@ impl Client {
     /// Registers, changes or removes a job.
     ///
     /// # Errors
-    /// When this user may not, or it makes no sense.
+    /// [`Code::Denied`]: this user does not run tarnd. [`Code::Invalid`], [`Code::NotFound`]: the change
+    /// cannot be made.
     pub fn change_job(&self, change: JobChange) -> Result<()> {
         self.done(&LocalRequest::Job(change))
     }
 
-    /// Counts.
+    /// Counts of tarnd: tasks by state, bytes moved, and nanoseconds left.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// [`Code::Lost`]: the connection is lost.
     pub fn stats(&self) -> Result<Stats> {
         match self.call(&LocalRequest::Stats)? {
             Reply::Stats(stats) => Ok(stats),
@@ -643,75 +791,4 @@ fn is_too_large(tasks: &[TaskSpec]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-    /// A client, and the end of its connection that tarnd would have.
-    fn pair() -> (Client, OwnedFd) {
-        let flags = SocketFlags::CLOEXEC;
-        let (here, there) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let client = Client {
-            fd: here,
-            state: Mutex::default(),
-            more: Condvar::new(),
-            buffers: Mutex::default(),
-            user: 0,
-            node: String::new(),
-            process: std::process::id(),
-        };
-        (client, there)
-    }
-
-    /// A client that tarnd has refused, and closed without reading what the client had sent.
-    fn refused() -> Client {
-        let (client, there) = pair();
-        client.write(b"never read", None).unwrap();
-        let refusal = Reply::Refused(RequestError::new(Code::Busy, "too many"));
-        let mut packet = Vec::new();
-        encode(VERSION, 0, &refusal, &mut packet).unwrap();
-        send_packet(&there, &packet, None, SendFlags::empty()).unwrap();
-        client
-    }
-
-    #[test]
-    fn nobody_is_waited_for_who_cannot_come() {
-        let folder = tempfile::tempdir().unwrap();
-        let no_folder = Client::connect(&folder.path().join("none/socket"), None);
-        let none_running = Client::connect_running(&folder.path().join("socket"));
-        for connected in [no_folder, none_running] {
-            let why = connected.unwrap_err();
-            assert_eq!(why.code, Code::Lost);
-            assert!(why.text.contains("is tarnd running?"), "{}", why.text);
-            assert!(!why.text.contains("waited"), "{}", why.text);
-        }
-    }
-
-    #[test]
-    fn a_refusal_is_read_although_requests_were_not() {
-        // Gone before the program reads.
-        let client = refused();
-        let (number, reply) = client.read(&mut Vec::new()).unwrap();
-        assert!(number == 0 && matches!(reply.0, Reply::Refused(why) if why.code == Code::Busy));
-        let end = client.read(&mut Vec::new());
-        assert_eq!(end.unwrap_err().code, Code::Lost);
-        // Gone before the program asks: the send tells of the reset.
-        assert_eq!(refused().stats().unwrap_err().code, Code::Busy);
-        // The send tells that it is closed.
-        let client = refused();
-        assert_eq!(client.write(b"", None), Err(Errno::CONNRESET));
-        assert_eq!(client.write(b"", None), Err(Errno::PIPE));
-        assert_eq!(client.stats().unwrap_err().code, Code::Busy);
-    }
-
-    /// What was not sent has no reply to wait for.
-    #[test]
-    fn a_request_that_cannot_be_sent() {
-        let (client, _there) = pair();
-        // The kernel's least: 4.5 KiB.
-        rustix::net::sockopt::set_socket_send_buffer_size(&client.fd, 0).unwrap();
-        let ids = vec![TaskId::MAX; MAX_IDS];
-        assert_eq!(client.status(&ids).unwrap_err().code, Code::Io);
-    }
-}
+mod tests;
