@@ -26,10 +26,10 @@ impl std::fmt::Debug for UncachedFile {
 }
 
 impl UncachedFile {
-    /// So many requests at the same time, of so many bytes each.
+    /// Opens a file for `depth` requests at the same time, of `bytes` bytes each.
     ///
     /// # Errors
-    /// When the file cannot be opened so, or the system allows no io_uring.
+    /// The file cannot be opened without the page cache, or the system allows no io_uring.
     pub fn new(path: &Path, depth: u32, bytes: usize, write: bool) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::empty())?;

@@ -25,17 +25,20 @@ const STICKY: u32 = 0o1000;
 /// Names in a folder that are looked at: more than there may be ranks.
 const MAX_NAMES: usize = 1 << 17;
 
-/// A folder of an external store that only this user can enter, with one level of folders in it.
+/// A folder of an external store that only this user can enter, with one level of folders in it: where
+/// versions of checkpoints are flushed to. Its files have their names once they are written and verified.
 #[derive(Debug, Clone)]
 pub struct ExternalFolder {
     path: PathBuf,
 }
 
 impl ExternalFolder {
-    /// What a run has below a store: `<store>/phx/<run>`, made if it is not there. `phx` is made as open as the store is.
+    /// What a run has below a store: `<store>/phx/<run>`, made if it is not there. `phx` is made as open as
+    /// the store is.
     ///
     /// # Errors
-    /// When the store is not there (it may not be mounted), or the run's folder cannot be made or belongs to somebody else.
+    /// When the store is not there (it may not be mounted), or the run's folder cannot be made or belongs to
+    /// somebody else.
     pub fn new(store: &Path, run: &Path) -> Result<Self, MediumError> {
         let found = fs::metadata(store).map_err(error("find the external store", store))?;
         let all = store.join("phx");
@@ -167,7 +170,26 @@ fn read(file: &File, path: &Path, at: u64, into: &mut [u8]) -> Result<u64, Mediu
     Ok(crc(into))
 }
 
-/// A file that is there, of which copies are read: if it is made shorter meanwhile, that is an error.
+/// An existing file that is read by copies, not by a mapping: if it is made shorter meanwhile, that is an
+/// error.
+///
+/// # Examples
+/// ```
+/// use tarn_media::Reader;
+/// use tarn_ports::ReadableMedium;
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let path = folder.path().join("file");
+/// std::fs::write(&path, b"hello").unwrap();
+/// let reader = Reader::open(&path)?;
+/// reader.pin(&(0..5))?; // writers that look pass over these bytes
+/// let mut read = [0; 5];
+/// reader.read(0, &mut read)?;
+/// assert_eq!((reader.size(), &read), (5, b"hello"));
+/// std::fs::write(&path, b"").unwrap();
+/// assert!(reader.read(0, &mut read).is_err());
+/// # Ok::<(), tarn_ports::MediumError>(())
+/// ```
 #[derive(Debug)]
 pub struct Reader {
     file: File,
@@ -199,8 +221,9 @@ impl Reader {
         })
     }
 
-    /// Keeps whoever writes to it from writing there for as long as this lives, if they look ([`tarn_ports::MediumWindow::pinned`]) before they
-    /// do. What is read afterwards is all that was written before they looked last.
+    /// Keeps whoever writes to it from writing there for as long as this lives, if they look
+    /// ([`tarn_ports::MediumWindow::pinned`]) before they do. What is read afterwards is all that was written
+    /// before they looked last.
     ///
     /// # Errors
     /// When somebody has locked it for writing, or the file system has no such locks.

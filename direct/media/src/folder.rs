@@ -17,7 +17,24 @@ const PART: &str = ".part";
 /// Names in a folder that are looked at.
 const MAX_NAMES: usize = 1 << 20;
 
-/// Media in a folder that only this user can enter, with one level of folders in it.
+/// Media in a folder that only this user can enter, with one level of folders in it: the [`Vault`] of
+/// checkpoints.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use tarn_media::{Device, Folder, Profile};
+/// use tarn_ports::Vault;
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let device = Arc::new(Device::new(Profile::none()));
+/// let vault = Folder::new(&folder.path().join("heat"), device)?;
+/// drop(vault.create("1/0.arena", 1 << 20, &mut |_| Ok(()))?);
+/// assert_eq!(vault.list()?, ["1/0.arena"]);
+/// vault.remove("1/0.arena")?;
+/// assert!(vault.open("1/0.arena").is_err());
+/// # Ok::<(), tarn_ports::MediumError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Folder {
     path: PathBuf,

@@ -1,5 +1,6 @@
-//! Copies that checksum on the way: each byte is read once from memory, and checksummed and stored in one pass, or block by block while
-//! it is in the first cache. Stores go past the caches, as what is written is not read again soon.
+//! Copies that checksum on the way: each byte is read once from memory, and checksummed and stored in one
+//! pass, or block by block while it is in the first cache. Stores go past the caches, as what is written is
+//! not read again soon.
 
 use crate::flush::{Flush, LINE};
 #[cfg(target_arch = "x86_64")]
@@ -53,8 +54,8 @@ impl StoreMethod {
         Self::Plain
     }
 
-    /// Copies whole lines to addresses that are multiples of a line, and takes them into the checksum.
-    /// How bytes are taken that have to be checksummed as they are stored: in one pass, where that is possible.
+    /// Copies whole lines to addresses that are multiples of a line, and takes them into the checksum. How
+    /// bytes are taken that have to be checksummed as they are stored: in one pass, where that is possible.
     fn one_pass() -> Self {
         #[cfg(target_arch = "x86_64")]
         if fold::can() {
@@ -76,10 +77,12 @@ impl StoreMethod {
         }
     }
 
-    /// Copies as much as can be copied in the pass that checksums, and takes it into the checksum; as many bytes.
+    /// Copies as much as can be copied in the pass that checksums, and takes it into the checksum; as many
+    /// bytes.
     ///
     /// # Safety
-    /// There are as many bytes at `from` as at each of `to`, not those of one of them, and each of `to` begins at a line.
+    /// There are as many bytes at `from` as at each of `to`, not those of one of them, and each of `to`
+    /// begins at a line.
     unsafe fn steps<const N: usize>(
         self,
         to: &mut [&mut [u8]; N],
@@ -111,7 +114,8 @@ impl StoreMethod {
     /// The same where others may write.
     ///
     /// # Safety
-    /// There are so many bytes at both, a multiple of a line, which do not overlap; `to` is a multiple of a line.
+    /// There are so many bytes at both, a multiple of a line, which do not overlap; `to` is a multiple of a
+    /// line.
     unsafe fn store(self, to: *mut u8, from: *const u8, len: usize) {
         debug_assert!(len.is_multiple_of(LINE) && (len == 0 || to.addr().is_multiple_of(LINE)));
         // SAFETY: as the caller says; the processor has the instructions, as `here` has found.
@@ -135,7 +139,8 @@ impl StoreMethod {
 macro_rules! stream {
     ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident) => {
         /// # Safety
-        /// `len` bytes are at both, a multiple of 64, and `to` is a multiple of 64. The processor has the feature.
+        /// `len` bytes are at both, a multiple of 64, and `to` is a multiple of 64. The processor has the
+        /// feature.
         #[target_feature(enable = $feature)]
         unsafe fn $name(to: *mut u8, from: *const u8, len: usize) {
             use std::arch::x86_64::*;
@@ -166,12 +171,23 @@ stream!(avx, "avx", __m256i, _mm256_loadu_si256, _mm256_stream_si256);
 #[cfg(target_arch = "x86_64")]
 stream!(sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128);
 
-/// Copies to one place or more and returns the checksum: each byte is read once. What was stored through the caches, as it is little,
-/// fills no line, or the places are not alike in their lines, is given to `flush`. All of it comes before whatever this thread does next,
-/// also for others.
+/// Copies to one place or more and returns the checksum (CRC-64/NVME): each byte is read once. Bytes that
+/// were stored through the caches, because they are few, fill no line, or the places are aligned differently,
+/// are given to `flush`. All of it comes before whatever this thread does next, also for others.
 ///
 /// # Panics
 /// When the lengths differ.
+///
+/// # Examples
+/// ```
+/// use tarn_media::kernel::copy;
+///
+/// let from = vec![7; 100_000];
+/// let (mut one, mut other) = (vec![0; 100_000], vec![0; 100_000]);
+/// let sum = copy([&mut one, &mut other], &from, |_| {});
+/// assert_eq!((&one, &other), (&from, &from));
+/// assert_eq!(sum, tarn_types::crc::crc(&from));
+/// ```
 pub fn copy<const N: usize>(
     mut to: [&mut [u8]; N],
     from: &[u8],
@@ -218,8 +234,8 @@ fn copy_by<const N: usize>(
     sum.finish()
 }
 
-/// Copies without a checksum, past the caches but for what is less than a line at both ends: these lines are written back by `flush`. A fence
-/// must follow.
+/// Copies without a checksum, past the caches but for what is less than a line at both ends: these lines are
+/// written back by `flush`. A fence must follow.
 ///
 /// # Safety
 /// There are so many bytes at both, which do not overlap.
@@ -241,7 +257,8 @@ pub(crate) unsafe fn stream(to: *mut u8, from: *const u8, len: usize, flush: Flu
     through(head + lines..len);
 }
 
-/// Copies bytes through the caches, and meanwhile has `ahead` fetched, which is to be copied next: as much of it as this copies.
+/// Copies bytes through the caches, and meanwhile has `ahead` fetched, which is to be copied next: as much of
+/// it as this copies.
 ///
 /// # Safety
 /// There are so many bytes at `to` and `from`, which do not overlap. Nothing is asked of `ahead`.
@@ -264,7 +281,8 @@ pub(crate) unsafe fn copy_and_fetch(
     }
 }
 
-/// Has a line fetched as far as the second cache: in the first it would push out what is copied just now. Any address may be given.
+/// Has a line fetched as far as the second cache: in the first it would push out what is copied just now. Any
+/// address may be given.
 #[inline(always)]
 fn fetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -286,7 +304,8 @@ pub fn past_caches(to: &mut [u8], from: &[u8]) {
     unsafe { stream(to.as_mut_ptr(), from.as_ptr(), from.len(), Flush::None) };
 }
 
-/// Copies what others may be writing to, and returns the checksum of what was copied, whatever is stored there by now.
+/// Copies what others may be writing to, and returns the checksum of what was copied, whatever lies there by
+/// now.
 ///
 /// # Safety
 /// There are as many bytes at `from`, and they are not those of `to`.

@@ -1,5 +1,7 @@
 //! L3: memory that outlives a process, mapped and kept, and what it can promise. docs/guide/checkpoints.md.
 //!
+//! Sizes and offsets are bytes, rates bytes a second, latencies nanoseconds.
+//!
 //! A [`MappedFile`] is a file (on a tmpfs, a DAX file system or any other) or a DAX device, mapped for its only writer; [`EmulatedMedium`] plays an
 //! NVRAM of a given profile on any medium. Bytes go in by [`kernel`], which reads them once, past the caches, and checksums them on
 //! the way. A [`SharedMedium`] is a part of a file that many use at once, each by a [`Direct`] of its own; [`Units`] is one that is not mapped,

@@ -71,7 +71,30 @@ impl Drop for Pages {
     }
 }
 
-/// A file or device, mapped by its only writer.
+/// A file or DAX device, mapped by its only writer. It is locked while this lives.
+///
+/// # Examples
+/// ```
+/// use tarn_media::{MappedFile, ReadOnlyMapping};
+/// use tarn_ports::{Medium, MediumWindow, PowerFail, ReadableMedium};
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let path = folder.path().join("7.arena");
+/// let mut file = MappedFile::create(&path, 1 << 20)?;
+/// assert_eq!(file.promises().power_fail, PowerFail::Lost); // a tmpfs keeps nothing without power
+/// let mut windows = file.windows(&[0..4096, 4096..8192])?; // for several threads
+/// let sum = windows[1].write(0, b"hello")?; // at byte 4096
+/// windows[1].persist()?;
+/// drop(windows);
+/// assert!(MappedFile::open(&path).is_err()); // it has a writer
+/// drop(file);
+///
+/// let seen = ReadOnlyMapping::open(&path)?;
+/// let mut read = [0; 5];
+/// assert_eq!(seen.read(4096, &mut read)?, sum);
+/// assert_eq!(&read, b"hello");
+/// # Ok::<(), tarn_ports::MediumError>(())
+/// ```
 #[derive(Debug)]
 pub struct MappedFile {
     pages: Pages,
@@ -83,10 +106,10 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Makes a file of so many bytes and maps it, all of its memory taken. It must not be there yet.
+    /// Creates a file of `size` bytes and maps it, with all of its memory reserved.
     ///
     /// # Errors
-    /// When it is there, or there is no space.
+    /// [`MediumError::Io`]: it exists already, or there is no space for it.
     pub fn create(path: &Path, size: u64) -> Result<Self, MediumError> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -99,10 +122,10 @@ impl MappedFile {
         made
     }
 
-    /// Gives a file that was made a moment ago so many bytes and maps it, all of its memory taken.
+    /// Gives a new file `size` bytes and maps it, with all of its memory reserved. `path` is for messages.
     ///
     /// # Errors
-    /// When there is no space.
+    /// [`MediumError::Io`]: there is no space for it.
     pub fn make(file: OwnedFd, path: &Path, size: u64) -> Result<Self, MediumError> {
         reserve(&file, 0, size).map_err(failed("reserve the space of", path))?;
         let mut mapped = Self::of(file, path)?;
@@ -110,17 +133,18 @@ impl MappedFile {
         Ok(mapped)
     }
 
-    /// Maps a file or a DAX device that is there.
+    /// Maps an existing file or DAX device.
     ///
     /// # Errors
-    /// When another process has it for writing (`EWOULDBLOCK`), or it cannot be mapped.
+    /// [`MediumError::Io`]: another process has it for writing (`EWOULDBLOCK`), or it cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, MediumError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = open(path, flags, Mode::empty()).map_err(failed("open", path))?;
         Self::of(file, path)
     }
 
-    /// Maps a small file that processes share, made with so many bytes of zeros if it is not there. Nobody locks it.
+    /// Maps a small file that processes share, made with so many bytes of zeros if it is not there. Nobody
+    /// locks it.
     pub(crate) fn shared(path: &Path, size: u64) -> Result<Self, MediumError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("make", path))?;
@@ -131,14 +155,14 @@ impl MappedFile {
         Self::map(LockedFile::new(file), path)
     }
 
-    /// All of its bytes. What is written so is persistent after [`MappedPart::filled`], not before.
+    /// All of its bytes. What is written here is persistent after [`MappedPart::filled`], not before.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the range of `pages`, which this has for itself.
         unsafe { std::slice::from_raw_parts_mut(self.pages.start.as_ptr(), self.pages.len) }
     }
 
-    /// Its writer is done: the memory stays where it is and holds what it held, but what is written to it from now on does not get
-    /// to the file. Memory is only taken for what is written.
+    /// Its writer is done: the memory stays where it is and holds what it held, but what is written to it
+    /// from now on does not get to the file. Memory is only taken for what is written.
     ///
     /// # Errors
     /// When the system has no space for that: nothing that is written to it gets to the file any more.
@@ -209,11 +233,22 @@ impl MappedFile {
     }
 }
 
-/// Takes the space of a file from one end to a later one, where the file system can: later there may be none, which a mapping could not
-/// tell but by killing. Memory that there is not is not requested: the kernel would kill for it.
+/// Reserves the space of a file from byte `old` to byte `new`, where the file system can: a mapping of a file
+/// without space ends the process. Memory that is not free is not asked for: the kernel would end processes
+/// for it.
 ///
 /// # Errors
-/// When there is no space. What was taken stays.
+/// There is no space ([`StorageFull`](io::ErrorKind::StorageFull),
+/// [`OutOfMemory`](io::ErrorKind::OutOfMemory)). What was reserved stays.
+///
+/// # Examples
+/// ```
+/// let file = tempfile::tempfile_in("/dev/shm").unwrap();
+/// tarn_media::reserve(&file, 0, 1 << 20)?;
+/// assert_eq!(file.metadata()?.len(), 1 << 20);
+/// assert!(tarn_media::reserve(&file, 1 << 20, 1 << 60).is_err());
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn reserve(file: impl AsFd, old: u64, new: u64) -> Result<(), io::Error> {
     let more = new - old;
     if is_memory(&fstatfs(&file)?) {
@@ -374,7 +409,7 @@ impl Medium for MappedFile {
     }
 }
 
-/// A part of a mapped file.
+/// A part of a mapped file, for one thread: the window of a [`MappedFile`].
 #[derive(Debug)]
 pub struct MappedPart<'a> {
     bytes: &'a mut [u8],
@@ -391,12 +426,28 @@ pub struct MappedPart<'a> {
 }
 
 impl MappedPart<'_> {
-    /// The bytes themselves. What is written so is persistent after [`MappedPart::filled`], not before.
+    /// The bytes themselves. What is written here is persistent after [`MappedPart::filled`] and
+    /// [`persist`](MediumWindow::persist), not before.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_media::MappedFile;
+    /// use tarn_ports::{Medium, MediumWindow};
+    ///
+    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let mut file = MappedFile::create(&folder.path().join("file"), 4096)?;
+    /// let mut windows = file.windows(&[0..4096])?;
+    /// windows[0].bytes()[..5].copy_from_slice(b"hello");
+    /// windows[0].filled(0..5)?;
+    /// windows[0].persist()?;
+    /// # Ok::<(), tarn_ports::MediumError>(())
+    /// ```
     pub fn bytes(&mut self) -> &mut [u8] {
         self.bytes
     }
 
-    /// Says that these bytes were written without [`MediumWindow::write`]: the next [`MediumWindow::persist`] is for them too.
+    /// Says that these bytes were written without [`MediumWindow::write`]: the next [`MediumWindow::persist`]
+    /// is for them too.
     ///
     /// # Errors
     /// [`MediumError::Outside`].
@@ -520,7 +571,8 @@ impl MediumWindow for MappedPart<'_> {
     }
 }
 
-/// A file or device that is only read, whoever may write it: what is published in it does not change.
+/// A file or device that is mapped to be read, while others may write it: what is published in it does not
+/// change. [`MappedFile`] has an example.
 #[derive(Debug)]
 pub struct ReadOnlyMapping {
     pages: Pages,
@@ -528,10 +580,10 @@ pub struct ReadOnlyMapping {
 }
 
 impl ReadOnlyMapping {
-    /// Maps it.
+    /// Maps the file at `path`.
     ///
     /// # Errors
-    /// When it cannot be opened for reading, or is empty.
+    /// [`MediumError::Io`]: it cannot be opened for reading, or is empty.
     pub fn open(path: &Path) -> Result<Self, MediumError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         Self::of(

@@ -1,4 +1,5 @@
-//! Profiles by name: those of `profiles.toml`, or as a text such as `device=2.5GB/s,core=1GB/s,latency=300ns`.
+//! Profiles by name: those of `profiles.toml`, or as a text such as
+//! `device=2.5GB/s,core=1GB/s,latency=300ns`.
 
 use crate::slow::Profile;
 use serde::Deserialize;
@@ -48,10 +49,10 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// A profile by its name, or by what it limits.
+    /// A profile by its name in profiles.toml, or by its limits: `device=2.5GB/s,core=1GB/s,latency=300ns`.
     ///
     /// # Errors
-    /// When there is no such profile, or a limit cannot be read.
+    /// There is no such profile, or a limit cannot be read.
     pub fn named(name: &str) -> Result<Self, ProfileError> {
         let written = match name.contains('=') {
             true => limits(name)?,

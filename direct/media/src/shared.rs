@@ -12,7 +12,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tarn_ports::{MediumError, PowerFail, Promises};
 use tarn_ring::{MemorySpan, Storage, StorageRequestError, SubmitOutcome, Ticket};
 
-/// Storage memory of this process. Nothing refers to its bytes: they are copied, and others may write to them.
+/// Storage memory that several queue pairs of this process use, each by a [`Direct`] of its own. Nothing
+/// refers to its bytes: they are copied, and others may write to them.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use tarn_media::{Direct, Mapping, Now, SharedMedium};
+///
+/// let file = tempfile::tempfile_in("/dev/shm").unwrap();
+/// tarn_media::reserve(&file, 0, 1 << 20).unwrap();
+/// let mapping = Mapping { from: 0, writable: true, populate: false, guarded: false };
+/// let shared = Arc::new(SharedMedium::new(file.into(), "a file".as_ref(), mapping, 1 << 20)?);
+///
+/// // `Now` does requests one after the other; a queue pair many at once.
+/// let (mut one, mut other) = (Now::new(Direct::new(&shared), true), Now::new(Direct::new(&shared), true));
+/// one.write(4096, b"hello", false).unwrap();
+/// let mut read = [0; 5];
+/// other.read(4096, &mut read).unwrap();
+/// assert_eq!(&read, b"hello");
+/// assert_eq!((one.fetch_add(0, 5), other.fetch_add(0, 1)), (Ok(0), Ok(5)));
+/// # Ok::<(), tarn_ports::MediumError>(())
+/// ```
 #[derive(Debug)]
 pub struct SharedMedium {
     view: Mutex<Arc<View>>,
@@ -25,10 +46,10 @@ pub struct SharedMedium {
 }
 
 impl SharedMedium {
-    /// Maps so many bytes of a file; `path` is for messages.
+    /// Maps `length` bytes of a file; `path` is for messages.
     ///
     /// # Errors
-    /// When it cannot be mapped: it ends before that, or is not open for that.
+    /// It cannot be mapped: it is shorter, or is not open for that.
     pub fn new(
         file: OwnedFd,
         path: &Path,
@@ -56,10 +77,11 @@ impl SharedMedium {
         &self.file
     }
 
-    /// Maps more bytes of the file; it is never mapped shorter. Who has it mapped as it was finds that when [`Storage::size`] is requested.
+    /// Maps `length` bytes of the file; it is never mapped shorter. A [`Direct`] sees that when its
+    /// [`Storage::size`] is asked for.
     ///
     /// # Errors
-    /// When it cannot be mapped, or is broken: then all is as it was.
+    /// It cannot be mapped, or is broken: all is as it was then.
     pub fn extend(&self, length: u64) -> Result<(), MediumError> {
         let mut now = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         if length <= now.pages.len as u64 {
@@ -95,7 +117,8 @@ impl SharedMedium {
 const FEW: usize = 64;
 /// A copy is small up to so many bytes.
 const SMALL: usize = 64;
-/// A copy out of storage memory may wait up to so many bytes: the next one's are fetched while one is done, and both are in the second cache.
+/// A copy out of storage memory may wait up to so many bytes: the next one's are fetched while one is done,
+/// and both lie in the second cache.
 const AHEAD: usize = 64 << 10;
 
 /// What is not mapped was requested: who calls has not looked.
@@ -113,9 +136,10 @@ struct Few {
 
 /// Storage memory in the hands of one queue pair.
 ///
-/// Small copies are done together: what is looked at for each request would else stand between one's fetching of a cache line and the
-/// next one's, and the processor fetches only as many at a time as it can look ahead. So are reads that are not long: it is known what
-/// comes next, and so its bytes are on their way before its turn.
+/// Small copies are done together: what is looked at for each request would else stand between one's fetching
+/// of a cache line and the next one's, and the processor fetches only as many at a time as it can look ahead.
+/// So are reads that are not long: it is known what comes next, and so its bytes are on their way before its
+/// turn.
 #[derive(Debug)]
 pub struct Direct {
     view: Arc<View>,
@@ -131,7 +155,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// One more pair of hands.
+    /// One more user of this storage memory, for one queue pair.
     pub fn new(shared: &Arc<SharedMedium>) -> Self {
         Self {
             view: shared.view(),
@@ -167,8 +191,8 @@ impl Direct {
         })
     }
 
-    /// How lines get to the medium with a write. On persistent memory they always do: what is done is found by every flush, whoever has
-    /// done it.
+    /// How lines get to the medium with a write. On persistent memory they always do: what is done is found
+    /// by every flush, whoever has done it.
     #[inline]
     fn flush_of(&self, persistent: bool) -> Flush {
         match self.power_fail {
@@ -246,7 +270,8 @@ impl Direct {
         }
     }
 
-    /// Does a request's parts one after the other, where some are not mapped yet: the system copies, or they are mapped now.
+    /// Does a request's parts one after the other, where some are not mapped yet: the system copies, or they
+    /// are mapped now.
     #[cold]
     #[inline(never)]
     fn do_parts(&mut self, at: u64, span: MemorySpan, copying: Copying, flush: Flush) {
@@ -281,8 +306,8 @@ impl Direct {
         }
     }
 
-    /// Makes persistent what was done; all else was on the medium when its doorbell had ended. What was done before in this one counts as
-    /// failed at its end, too, if some of it was not there.
+    /// Makes persistent what was done; all else was on the medium when its doorbell had ended. What was done
+    /// before in this one counts as failed at its end, too, if some of it was not there.
     fn sync(&mut self) -> Result<(), StorageRequestError> {
         self.finish();
         self.used = true;

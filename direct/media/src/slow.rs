@@ -1,5 +1,6 @@
-//! An NVRAM that is slower than the medium it is emulated on, as Phoenix was evaluated (Fernando 2016, section III): writes take the
-//! time that a device of the given bandwidths and latency would take. Who waits sleeps, so that the processor is free for others.
+//! An NVRAM that is slower than the medium it is emulated on, as Phoenix was evaluated (Fernando 2016, section
+//! III): writes take the time that a device of the given bandwidths and latency would take. Who waits sleeps,
+//! so that the processor is free for others.
 
 use crate::map::MappedFile;
 use std::collections::BTreeMap;
@@ -11,12 +12,24 @@ use std::time::Duration;
 use tarn_ports::{Medium, MediumError, MediumWindow, Promises, ReadableMedium};
 use tarn_types::units::{Nanos, SECOND};
 
-/// So much later than it should have been a sleeper may wake and make up for it: timers of the kernel are late by less.
+/// So much later than it should have been a sleeper may wake and make up for it: timers of the kernel are
+/// late by less.
 const LATE: Nanos = 2_000_000;
 /// Threads whose rates are remembered.
 const MAX_CORES: usize = 1024;
 
-/// A device that is emulated.
+/// A device that is emulated (Fernando 2016, section III).
+///
+/// # Examples
+/// ```
+/// use tarn_media::Profile;
+///
+/// let nvram = Profile::named("device=2.5GB/s,latency=300ns")?;
+/// assert_eq!((nvram.device, nvram.core, nvram.latency), (2_500_000_000, 0, 300));
+/// assert_eq!(Profile::none().device, 0);
+/// assert!(Profile::named("no-such-device").is_err());
+/// # Ok::<(), tarn_media::ProfileError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
     /// What it is called in results.
@@ -29,8 +42,8 @@ pub struct Profile {
     pub latency: Nanos,
 }
 
-/// When a device is free again, by the system's monotonic clock: a queue that takes so many bytes a second. In memory that processes
-/// share it is one device for all of them.
+/// When a device is free again, by the system's monotonic clock: a queue that takes so many bytes a second.
+/// In memory that processes share it is one device for all of them.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 struct DeviceQueue {
@@ -77,7 +90,7 @@ impl Profile {
     }
 }
 
-/// A device that is emulated, for all media on it.
+/// A device that is emulated, for all media on it. [`EmulatedMedium`] has an example.
 #[derive(Debug)]
 pub struct Device {
     profile: Profile,
@@ -147,7 +160,24 @@ impl Device {
     }
 }
 
-/// A medium that takes the time of another.
+/// A medium that takes the time of another: its writes sleep until the emulated device would have taken them.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use std::time::{Duration, Instant};
+/// use tarn_media::{Device, EmulatedMedium, MappedFile, Profile};
+/// use tarn_ports::{Medium, MediumWindow};
+///
+/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let slow = Profile::named("device=10MB/s").unwrap();
+/// let file = MappedFile::create(&folder.path().join("file"), 1 << 20)?;
+/// let mut medium = EmulatedMedium::new(file, Arc::new(Device::new(slow)));
+/// let began = Instant::now();
+/// medium.windows(&[0..1 << 20])?[0].write(0, &[1; 500_000])?; // 50 ms at 10 MB/s
+/// assert!(began.elapsed() >= Duration::from_millis(40));
+/// # Ok::<(), tarn_ports::MediumError>(())
+/// ```
 #[derive(Debug)]
 pub struct EmulatedMedium<M> {
     medium: M,
@@ -155,7 +185,7 @@ pub struct EmulatedMedium<M> {
 }
 
 impl<M: Medium> EmulatedMedium<M> {
-    /// Plays a device on a medium.
+    /// Emulates a device on a medium.
     pub fn new(medium: M, device: Arc<Device>) -> Self {
         Self { medium, device }
     }
@@ -320,7 +350,8 @@ mod tests {
         );
     }
 
-    /// A sleeper that wakes late does not make the device slower; one that comes back after a while finds it idle, not faster.
+    /// A sleeper that wakes late does not make the device slower; one that comes back after a while finds it
+    /// idle, not faster.
     #[test]
     fn late_is_made_up_for_and_idle_is_not_saved() {
         let device = profile(1000 * MB, 0, 0);

@@ -7,7 +7,9 @@ use tarn_ring::{MemorySpan, ProgramMemory, Storage, StorageRequestError, SubmitO
 /// Between two looks at a request that has not ended at once: it waits for a lock.
 const BETWEEN: Duration = Duration::from_micros(250);
 
-/// A storage whose requests have ended when their calls return.
+/// A storage whose requests have ended when their calls return: for other nodes, and wherever requests come
+/// one by one. [`SharedMedium`](crate::SharedMedium) has an example. Offsets and lengths are bytes, and may
+/// be anything: what is outside gives [`StorageRequestError::Invalid`].
 #[derive(Debug)]
 pub struct Now<S> {
     storage: S,
@@ -31,7 +33,7 @@ impl<S: Storage> Now<S> {
         Self { storage, writable }
     }
 
-    /// Bytes of it.
+    /// Its size in bytes, now.
     pub fn size(&mut self) -> u64 {
         self.storage.size()
     }

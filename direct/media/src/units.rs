@@ -1,5 +1,5 @@
-//! Storage memory that is written in units: a part of a file of a medium that is no memory, in the hands of many queue pairs, by io_uring.
-//! docs/guide/direct-access.md, "In units".
+//! Storage memory that is written in units: a part of a file of a medium that is no memory, in the hands of
+//! many queue pairs, by io_uring. docs/guide/direct-access.md, "In units".
 
 mod cut;
 mod engine;
@@ -61,7 +61,29 @@ struct Grain {
     memory: usize,
 }
 
-/// A file in units, in this process.
+/// A file in units, in this process, each of its queue pairs by a [`UnitStorage`]. A change of a part of a
+/// unit is atomic: after a crash all of it is there, or nothing.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use tarn_media::{Now, UnitStorage, Units, Using, clear_slots};
+///
+/// const FROM: u64 = 2 << 20; // behind the header and the slots
+/// let file = tempfile::tempfile().unwrap();
+/// tarn_media::reserve(&file, 0, FROM + (1 << 16)).unwrap();
+/// let file = file.into();
+/// clear_slots(&file, "a file".as_ref())?;
+/// let using = Using { from: FROM, unit: 4096, identity: 7, writable: true, guarded: false };
+/// let units = Arc::new(Units::new(file, "a file".as_ref(), using, 1 << 16)?);
+///
+/// let mut storage = Now::new(UnitStorage::blocking(&units)?, true);
+/// storage.write(4090, b"over two units", true).unwrap();
+/// let mut read = [0; 14];
+/// storage.read(4090, &mut read).unwrap();
+/// assert_eq!(&read, b"over two units");
+/// # Ok::<(), tarn_ports::MediumError>(())
+/// ```
 #[derive(Debug)]
 pub struct Units {
     file: OwnedFd,
@@ -82,10 +104,21 @@ pub struct Units {
     path: PathBuf,
 }
 
-/// The unit that a file is written by: 0 where it is better mapped, else at least so many bytes as were requested.
+/// The unit in bytes that a file is written by: 0 where it is better mapped, else at least as many as were
+/// asked for.
 ///
 /// # Errors
-/// When the system does not say what it is.
+/// The system does not say what it is.
+///
+/// # Examples
+/// ```
+/// let memory = tempfile::tempfile_in("/dev/shm").unwrap();
+/// memory.set_len(2 << 20).unwrap(); // the header and the slots
+/// let memory = memory.into();
+/// assert_eq!(tarn_media::unit_of(&memory, "a file".as_ref(), None)?, 0);
+/// assert!(tarn_media::unit_of(&memory, "a file".as_ref(), Some(8192))? >= 8192);
+/// # Ok::<(), tarn_ports::MediumError>(())
+/// ```
 pub fn unit_of(file: &OwnedFd, path: &Path, asked: Option<u32>) -> Result<u32, MediumError> {
     let (_, promises) = Marks::new(file, path, false, false)?;
     if asked.is_none() && promises.power_fail != PowerFail::Synced {
@@ -95,10 +128,11 @@ pub fn unit_of(file: &OwnedFd, path: &Path, asked: Option<u32>) -> Result<u32, M
     Ok(asked.unwrap_or(USUAL).max(grain.bytes as u32))
 }
 
-/// Writes zeros to the slots of a new file: blocks that were never written cost a file system's commit at their first use.
+/// Writes zeros to the slots of a new file: blocks that were never written cost a file system's commit at
+/// their first use. [`Units`] has an example.
 ///
 /// # Errors
-/// When it cannot be written.
+/// The file cannot be written.
 pub fn clear_slots(file: &OwnedFd, path: &Path) -> Result<(), MediumError> {
     let zeros = vec![0; layout::SLOTS as usize];
     recover::write_all(file, layout::SLOTS, &zeros).map_err(failed("write the slots of", path))
@@ -146,10 +180,12 @@ fn reopened(file: &OwnedFd, writable: bool) -> Result<OwnedFd, Errno> {
 }
 
 impl Units {
-    /// Begins to use so many bytes of a file; `path` is for messages. What a loss of power has left torn is whole then.
+    /// Begins to use so many bytes of a file; `path` is for messages. What a loss of power has left torn is
+    /// whole then.
     ///
     /// # Errors
-    /// When it cannot be opened for that; `EBUSY` where it was left torn and may only be read, or somebody else is kept from beginning.
+    /// When it cannot be opened for that; `EBUSY` where it was left torn and may only be read, or somebody
+    /// else is kept from beginning.
     pub fn new(file: OwnedFd, path: &Path, using: Using, length: u64) -> Result<Self, MediumError> {
         let (direct, grain) = grain(&file);
         let (marks, mut promises) = Marks::new(&file, path, using.writable, using.guarded)?;
@@ -307,7 +343,8 @@ pub struct UnitStorage {
 }
 
 impl UnitStorage {
-    /// One more pair of hands, by an open file of its own if that is given. Where io_uring is not allowed, calls block.
+    /// One more pair of hands, by an open file of its own if that is given. Where io_uring is not allowed,
+    /// calls block.
     ///
     /// # Errors
     /// When the file cannot be opened once more, is another one, or there is no memory.
@@ -325,7 +362,8 @@ impl UnitStorage {
         })
     }
 
-    /// One more pair of hands whose calls block: for requests that come one after the other, and are waited for.
+    /// One more pair of hands whose calls block: for requests that come one after the other, and are waited
+    /// for.
     ///
     /// # Errors
     /// As [`UnitStorage::new`].

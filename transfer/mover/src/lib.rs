@@ -1,7 +1,7 @@
 //! L3: movers of file trees: copy, hash, verify, publish.
 //!
-//! One engine does all of it: [`job`] holds what the threads share, [`run`] starts them, and each is a [`worker`]; [`scan`] walks trees
-//! and gives out files, [`file`] and [`large`] read, hash and write them in one pass, [`gather`] makes manifests of what was found
+//! One engine does all of it: [`job`] holds what the threads share; [`scan`] walks trees
+//! and gives out files, [`mod@file`] and [`large`] read, hash and write them in one pass, [`mod@gather`] makes manifests of what was found
 //! and checks what needs the whole; [`sealed`] seals and opens on the way. [`copy`] puts a copy together; [`resume`] proves what an interrupted one
 //! left, [`publish`] makes the result durable and visible. [`objects`] are the trees of object stores. docs/internals/movers.md explains and measures.
 
@@ -66,7 +66,44 @@ const DEFAULT_THREADS: usize = 4;
 /// The most threads that can be asked for.
 const MAX_THREADS: usize = 256;
 
-/// The mover of file trees. One for a process: its limits hold for all jobs together.
+/// The mover of file trees. A process has one: its limits hold for all jobs together. Rates are bytes a
+/// second, latencies nanoseconds a file.
+///
+/// # Examples
+/// ```
+/// use tarn_mover::Trees;
+/// use tarn_ports::{Control, CopyJob, CopySource, Mover};
+/// use tarn_types::part::Verify;
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let (from, to) = (folder.path().join("mesh"), folder.path().join("copy"));
+/// std::fs::create_dir(&from).unwrap();
+/// std::fs::write(from.join("points"), [7; 1000]).unwrap();
+///
+/// let trees = Trees::new().with_threads(2);
+/// let control = Control::default(); // progress, and cancellation from other threads
+/// let job = CopyJob {
+///     sources: vec![CopySource::of(&from)],
+///     dest: to.clone(),
+///     staging: folder.path().join("copy.part"), // an interrupted copy continues from there
+///     replace: false,
+///     verify: Verify::Copy,
+///     sync: false,
+///     rate: 0,
+///     latency: 0,
+///     arrivals: None,
+///     seal: None,
+/// };
+/// let report = trees.copy(&job, &control)?;
+/// assert_eq!((report.bytes, report.manifests[0].entries.len()), (1000, 1));
+///
+/// trees.verify(&to, &report.manifests[0], &control)?;
+/// std::fs::write(to.join("points"), [8; 1000]).unwrap();
+/// assert!(trees.verify(&to, &report.manifests[0], &control).is_err());
+/// trees.remove(&to)?;
+/// assert!(trees.copy(&job, &control).is_ok()); // it did not exist
+/// # Ok::<(), tarn_ports::MoverError>(())
+/// ```
 #[derive(Debug)]
 pub struct Trees {
     threads: usize,
@@ -91,14 +128,14 @@ impl Trees {
         Self::default()
     }
 
-    /// The same with so many threads for each operation.
+    /// The same with so many threads for each operation: 1 to 256.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = threads.clamp(1, MAX_THREADS);
         self
     }
 
-    /// The same, which reaches places in object stores through this.
+    /// The same, with this client for places in object stores (`s3://BUCKET/PREFIX/`).
     #[must_use]
     pub fn with_store(mut self, store: Arc<dyn ObjectStore>) -> Self {
         self.store = Some(store);
@@ -136,7 +173,19 @@ impl Trees {
     }
 
     /// The limiter that jobs with this rate (bytes a second) and latency (nanoseconds a file) share: one for
-    /// this mover, so that all of them together play one slow store. `None` when both are 0.
+    /// this mover, so that all of them together emulate one slow store. `None` when both are 0.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use tarn_mover::Trees;
+    ///
+    /// let trees = Trees::new();
+    /// let one = trees.external_limit(100_000_000, 0).unwrap();
+    /// let other = trees.external_limit(100_000_000, 0).unwrap();
+    /// assert!(Arc::ptr_eq(&one, &other));
+    /// assert!(trees.external_limit(0, 0).is_none());
+    /// ```
     pub fn external_limit(&self, rate: u64, latency: u64) -> Option<Arc<Limiter>> {
         self.limiters.get(rate, latency)
     }
@@ -183,7 +232,8 @@ impl Trees {
         objects::deliver(&place, job, sources, limiter, &digest, control)
     }
 
-    /// Lists a tree of the file system as [`Mover::list`] does; this becomes of links that lead out of it.
+    /// Lists a tree of the file system as [`Mover::list`] does; `follow` says what becomes of links that lead
+    /// out of it.
     ///
     /// # Errors
     /// As for [`Mover::list_source`]; a link that is not followed.
@@ -198,10 +248,10 @@ impl Trees {
             .map(|(_, found)| found)
     }
 
-    /// What a place in a store holds, which is this, as a tree that is read like a peer's.
+    /// A place in an object store, whose content is `manifest`, as a tree that is read like a peer's.
     ///
     /// # Errors
-    /// When it is no such place.
+    /// `at` is no place in an object store.
     pub fn object_tree(&self, at: &Path, manifest: Manifest) -> Result<Arc<dyn PeerTree>> {
         Ok(objects::as_peer(&self.object(at)?, manifest))
     }

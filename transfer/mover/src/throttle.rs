@@ -17,6 +17,21 @@ const NAP: Duration = Duration::from_millis(50);
 const MAX_LIMITERS: usize = 64;
 
 /// A token bucket for bytes and a cost for each file, shared by all threads and jobs that use one store.
+///
+/// # Examples
+/// ```
+/// use std::time::{Duration, Instant};
+/// use tarn_mover::throttle::Limiter;
+/// use tarn_ports::Control;
+///
+/// let limiter = Limiter::new(10_000_000, 0); // bytes a second
+/// let began = Instant::now();
+/// for _ in 0..10 {
+///     limiter.bytes(100_000, &Control::default())?;
+/// }
+/// println!("1 MB took {:?}", began.elapsed());
+/// # Ok::<(), tarn_ports::MoverError>(())
+/// ```
 #[derive(Debug)]
 pub struct Limiter {
     /// Bytes a second; 0 for no limit.
@@ -75,7 +90,8 @@ impl Limiter {
         })
     }
 
-    /// A limiter of its own rate (0 for no limit) for what others limit as well, each together with all else that it limits.
+    /// A limiter of its own rate (0 for no limit) for what others limit as well, each together with all else
+    /// that it limits.
     pub fn under(rate: u64, others: Vec<Arc<Self>>) -> Arc<Self> {
         Arc::new(Self {
             rate,

@@ -14,7 +14,8 @@ use tarn_types::cluster::{Cluster, Node};
 use tarn_types::units::Bytes;
 use tarn_types::workflow::{CheckpointMethod, Role, Step};
 
-/// Why something cannot be done here, as the machine or the user's settings have it: for people, who alone can change that.
+/// Why something cannot be done here, because of the machine or the user's settings: a text for people, who
+/// alone can change that.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Inability(String);
@@ -39,11 +40,38 @@ pub struct Abilities {
     pub encryption: Result<(), Inability>,
 }
 
-/// Checks that a cluster can run the workflow: nodes, cores, memory, GPUs, tiers, room where it is certain that there
-/// is too little, and distributions.
+/// Checks that a cluster can run the workflow: nodes, cores, memory, GPUs, tiers, space where it is certain
+/// that there is too little, and distributions.
 ///
 /// # Errors
-/// All that it lacks.
+/// All that the cluster lacks, each with its place in the workflow file.
+///
+/// # Examples
+/// ```
+/// use tarn_spec::{Abilities, Inability, check_cluster};
+/// use tarn_types::cluster::{Cluster, Link};
+///
+/// # let text = r#"
+/// #     name = "words"
+/// #     [data.text]
+/// #     source = "books"
+/// #     [data.total]
+/// #     dest = "result"
+/// #     [[step]]
+/// #     name = "count"
+/// #     run = "cat $TARN_text/* | wc -w > $TARN_total/words"
+/// #     in = ["text"]
+/// #     out = ["total"]
+/// # "#;
+/// # let parsed = tarn_spec::parse("words.toml", text, "/home/me".as_ref())?;
+/// let link = Link { read: 1 << 30, write: 1 << 30, latency: 0, streams: 4, emulated: false };
+/// let empty = Cluster { hosts: Vec::new(), nodes: Vec::new(), external: link.clone(), peer: link };
+/// let no = || Err(Inability::new("this machine has no such thing"));
+/// let abilities = Abilities { multi_node: no(), shared: no(), images: no(), encryption: no() };
+/// let rejected = check_cluster(&parsed, &empty, &abilities).unwrap_err();
+/// assert!(!rejected.problems().is_empty()); // it has no node for the step
+/// # Ok::<(), tarn_spec::Rejected>(())
+/// ```
 pub fn check_cluster(
     parsed: &Parsed,
     cluster: &Cluster,
@@ -113,7 +141,8 @@ pub fn check_cluster(
     }
 }
 
-/// Checks that the jobs of a site can have what the script of one of them asks for, by what the script alone says.
+/// Checks that the jobs of a site can have what the script of one of them asks for, by what the script alone
+/// says.
 ///
 /// # Errors
 /// All that a site cannot do yet: each with its place, and what to do.

@@ -1,5 +1,6 @@
-//! The jobs of a workflow on a site: a script of sbatch for each step. What each says in its `#TARN` lines is the step and its datasets as the
-//! workflow file has them, so that [`parse_job`](crate::parse_job) reads them back. docs/guide/on-a-site.md, "Workflow files as jobs".
+//! The jobs of a workflow on a site: a script of sbatch for each step. What each says in its `#TARN` lines is
+//! the step and its datasets as the workflow file has them, so that [`parse_job`](crate::parse_job) reads
+//! them back. docs/guide/on-a-site.md, "Workflow files as jobs".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -23,10 +24,32 @@ pub struct StepJob {
     pub after: Vec<usize>,
 }
 
-/// The jobs of a workflow, in the order in which they are submitted.
+/// The steps of a workflow as jobs of a site: sbatch scripts with `#TARN` lines, in the order of submission.
 ///
 /// # Errors
-/// What of it jobs of a site cannot do, each with what to do instead.
+/// The parts of the workflow that jobs of a site cannot do, each with what to do instead.
+///
+/// # Examples
+/// ```
+/// # let text = r#"
+/// #     name = "words"
+/// #     [data.text]
+/// #     source = "books"
+/// #     [data.total]
+/// #     dest = "result"
+/// #     [[step]]
+/// #     name = "count"
+/// #     run = "cat $TARN_text/* | wc -w > $TARN_total/words"
+/// #     in = ["text"]
+/// #     out = ["total"]
+/// # "#;
+/// # let text = &text.replace("name = \"words\"", "name = \"words\"\nexternal = \"/work\"");
+/// # let parsed = tarn_spec::parse("words.toml", text, "/home/me".as_ref())?;
+/// let jobs = tarn_spec::step_jobs(&parsed.workflow).unwrap();
+/// assert_eq!((&*jobs[0].name, jobs[0].after.len()), ("count", 0));
+/// assert!(jobs[0].script.starts_with("#!") && jobs[0].script.contains("#TARN"));
+/// # Ok::<(), tarn_spec::Rejected>(())
+/// ```
 pub fn step_jobs(workflow: &Workflow) -> Result<Vec<StepJob>, Vec<String>> {
     let steps = (0..).map(StepId).zip(&workflow.steps);
     let mut unsuited: Vec<String> = steps.flat_map(|s| unsuited_in(workflow, s)).collect();
@@ -51,8 +74,8 @@ pub fn step_jobs(workflow: &Workflow) -> Result<Vec<StepJob>, Vec<String>> {
     Ok(jobs.collect())
 }
 
-/// The order in which jobs are submitted: what makes a version before what reads it, that before what makes the next one, and else as in
-/// the file. `None` if there is none.
+/// The order in which jobs are submitted: what makes a version before what reads it, that before what makes
+/// the next one, and else as in the file. `None` if there is none.
 fn order(workflow: &Workflow) -> Option<Vec<usize>> {
     let steps = &workflow.steps;
     // By dataset and version: who makes it, and who only reads it.
@@ -342,7 +365,8 @@ fn about(workflow: &Workflow, step: &Step, data: &Dataset, used: &DatasetUse) ->
     keys
 }
 
-/// What is run, as `tarn run` runs it: in an empty folder that goes with the job, the workflow's own first in `PATH`.
+/// What is run, as `tarn run` runs it: in an empty folder that goes with the job, the workflow's own first in
+/// `PATH`.
 fn body(workflow: &Workflow, step: &Step) -> String {
     let mut text = String::from(
         "TARN_SCRATCH=$(mktemp -d) && export TARN_SCRATCH && cd \"$TARN_SCRATCH\" || exit\ntrap 'cd / && rm -rf -- \"$TARN_SCRATCH\"' EXIT\n",

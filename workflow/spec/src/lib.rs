@@ -1,10 +1,40 @@
 //! L2: workflow, cluster and workload files: strict parsing, checks and diagnostics.
 //!
-//! docs/reference/workflow-file.md is the grammar. Reading order: `parsed` (the stages of a check), `section` and `namerule`
-//! (typed reading of a table), `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`,
-//! `parts` and `graph` (what they mean together), `partition` (partitions, and which steps use them), `cluster`, `room` and `lent` (what the machine must have), `code` (what makes
-//! a step the same step), `script` (what sbatch scripts say), `variables`, `calls` and `unset` (what scripts read and nobody sets), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files
-//! of a simulated site.
+//! docs/reference/workflow-file.md is the grammar. A file is accepted whole or rejected with all that is
+//! wrong with it, each problem with its place, a stable code and what to do. Nothing is read, looked up or
+//! started here.
+//!
+//! ```
+//! use tarn_spec::{FindingCode, parse};
+//!
+//! let text = r#"
+//!     name = "words"
+//!     [data.text]
+//!     source = "books"
+//!     [data.total]
+//!     dest = "result"
+//!     [[step]]
+//!     name = "count"
+//!     run = "cat $TARN_text/* | wc -w > $TARN_total/words"
+//!     in = ["text"]
+//!     out = ["total"]
+//! "#;
+//! let parsed = parse("words.toml", text, "/home/me".as_ref())?;
+//! assert_eq!((&*parsed.workflow.name, parsed.workflow.steps.len()), ("words", 1));
+//!
+//! let typo = text.replace("dest", "dst");
+//! let rejected = parse("words.toml", &typo, "/home/me".as_ref()).unwrap_err();
+//! let problem = &rejected.problems()[0];
+//! assert_eq!(problem.kind(), FindingCode::UnknownKey);
+//! assert_eq!(problem.position(), Some((6, 5)));
+//! # Ok::<(), tarn_spec::Rejected>(())
+//! ```
+//! Reading order: `parsed` (the stages of a check), `section` and `namerule` (typed reading of a table),
+//! `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`, `parts` and `graph`
+//! (what they mean together), `partition` (partitions, and which steps use them), `cluster`, `room` and
+//! `lent` (what the machine must have), `code` (what makes a step the same step), `script` (what sbatch
+//! scripts say), `variables`, `calls` and `unset` (what scripts read and nobody sets), `diag`, `text`,
+//! `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files of a simulated site.
 
 mod calls;
 mod cluster;

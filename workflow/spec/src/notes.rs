@@ -107,8 +107,27 @@ fn made(workflow: &Workflow) -> Vec<u32> {
     made
 }
 
-/// The datasets of which `stage-through` must put a version into `external`: those that steps make and that have no
-/// `dest`, and those with several made versions, of which `dest` takes the last only.
+/// The datasets of which the policy `stage-through` must put a version into `external`: those that steps make
+/// and that have no `dest`, and those with several made versions, of which `dest` takes the last only.
+///
+/// # Examples
+/// ```
+/// # let text = r#"
+/// #     name = "words"
+/// #     [data.text]
+/// #     source = "books"
+/// #     [data.total]
+/// #     dest = "result"
+/// #     [[step]]
+/// #     name = "count"
+/// #     run = "cat $TARN_text/* | wc -w > $TARN_total/words"
+/// #     in = ["text"]
+/// #     out = ["total"]
+/// # "#;
+/// # let workflow = tarn_spec::parse("words.toml", text, "/home/me".as_ref())?.workflow;
+/// assert!(tarn_spec::needs_external(&workflow).is_empty()); // `total` has a `dest`
+/// # Ok::<(), tarn_spec::Rejected>(())
+/// ```
 pub fn needs_external(workflow: &Workflow) -> Vec<DataId> {
     let made = made(workflow);
     let without_place = |at: &usize| made[*at] > u32::from(workflow.data[*at].dest.is_some());

@@ -42,14 +42,36 @@ impl Parsed {
         self.notes.extend(notes);
     }
 
-    /// The files and folders that a step watches beside what its command names: its `files`.
+    /// The files and folders that a step watches beside what its command names: its `files`, as absolute
+    /// paths.
     pub fn watched(&self, step: StepId) -> &[PathBuf] {
         let spans = self.spans.steps.get(step.at());
         spans.map_or(&[], |s| s.files.as_slice())
     }
 
-    /// Fills every [`Step::code`]. `read_script` gives the bytes of a regular file, or `None` when there is none;
-    /// it is asked once for each path.
+    /// Fills every [`Step::code`]. `read_script` gives the bytes of a regular file, or `None` when there is
+    /// none; it is called once for each path.
+    ///
+    /// # Examples
+    /// ```
+    /// # let text = r#"
+    /// #     name = "words"
+    /// #     [data.text]
+    /// #     source = "books"
+    /// #     [data.total]
+    /// #     dest = "result"
+    /// #     [[step]]
+    /// #     name = "count"
+    /// #     run = "cat $TARN_text/* | wc -w > $TARN_total/words"
+    /// #     in = ["text"]
+    /// #     out = ["total"]
+    /// # "#;
+    /// # let mut parsed = tarn_spec::parse("words.toml", text, "/home/me".as_ref())?;
+    /// let before = parsed.workflow.steps[0].code;
+    /// parsed.finish_codes(&|path| std::fs::read(path).ok());
+    /// assert_ne!(parsed.workflow.steps[0].code, before);
+    /// # Ok::<(), tarn_spec::Rejected>(())
+    /// ```
     pub fn finish_codes(&mut self, read_script: &dyn Fn(&Path) -> Option<Vec<u8>>) {
         let steps = self.spans.steps.iter();
         let files: Vec<&[PathBuf]> = steps.map(|s| s.files.as_slice()).collect();
@@ -77,11 +99,12 @@ const NAME: NameRule = NameRule {
     rest: |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'),
 };
 
-/// Reads and checks the text of a workflow file. `name` is the file's name in messages, `folder` its folder, absolute:
-/// relative paths start there. Nothing is read or looked up beside the text.
+/// Reads and checks the text of a workflow file. `name` is the file's name in messages, `folder` its folder,
+/// absolute: relative paths start there. Nothing is read or looked up beside the text. The crate's first page
+/// has an example.
 ///
 /// # Errors
-/// All that is wrong with it.
+/// All that is wrong with it, at most [`MAX_FINDINGS`](crate::MAX_FINDINGS) problems.
 pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Parsed, Rejected> {
     if text.len() > bounds::MAX_WORKFLOW_BYTES {
         return Err(too_large(name, text.len()));

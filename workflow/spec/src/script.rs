@@ -1,6 +1,6 @@
-//! A workflow that sbatch scripts say: each script is a step. What their `#TARN` lines hold is put together to one document,
-//! with what their `#SBATCH` lines say of the job in the same keys, and checked as any workflow file is.
-//! docs/guide/sbatch-scripts.md.
+//! A workflow that sbatch scripts say: each script is a step. What their `#TARN` lines hold is put together
+//! to one document, with what their `#SBATCH` lines say of the job in the same keys, and checked as any
+//! workflow file is. docs/guide/sbatch-scripts.md.
 
 mod sbatch;
 pub(crate) mod variables;
@@ -46,11 +46,32 @@ pub struct SbatchScript<'a> {
     pub text: &'a str,
 }
 
-/// Reads and checks scripts that are one workflow, in the order in which their jobs are submitted. `folder` is where that is done, absolute:
-/// relative paths start there, and each script is run there. Nothing is read or looked up beside the texts.
+/// Reads and checks sbatch scripts that are one workflow, in the order of their submission. `folder` is where
+/// they are submitted, absolute: relative paths start there, and each script runs there. Nothing is read or
+/// looked up beside the texts.
 ///
 /// # Errors
 /// All that is wrong with them.
+///
+/// # Examples
+/// ```
+/// use tarn_spec::{SbatchScript, parse_scripts};
+///
+/// let text = r#"#!/bin/bash
+/// #SBATCH --job-name=count
+/// #TARN name = "words"
+/// #TARN data.text.source = "books"
+/// #TARN data.total.dest = "result"
+/// #TARN [[step]]
+/// #TARN in = ["text"]
+/// #TARN out = ["total"]
+/// cat $TARN_text/* | wc -w > $TARN_total/words
+/// "#;
+/// let scripts = [SbatchScript { name: "count.sbatch", text }];
+/// let parsed = parse_scripts(&scripts, "/home/me".as_ref())?;
+/// assert_eq!(&*parsed.workflow.steps[0].name, "count");
+/// # Ok::<(), tarn_spec::Rejected>(())
+/// ```
 pub fn parse_scripts(scripts: &[SbatchScript<'_>], folder: &Path) -> Result<Parsed, Rejected> {
     let bytes = scripts.iter().map(|script| script.text.len()).sum();
     let Some((first, others)) = scripts.split_first() else {
@@ -118,12 +139,21 @@ pub struct JobScript {
     pub is_alone: bool,
 }
 
-/// Reads and checks the script of one job of a site, whose workflow may have others: what they make, and how they divide it, need
-/// not be said in it. `folder` is where it was submitted. `None` when it says nothing to tarn. One that is `chained` is a part of a
-/// workflow in any case, whatever it says.
+/// Reads and checks the script of one job of a site. Its workflow may have other jobs: the script need not
+/// say what they make, or how they divide it. `folder` is where it was submitted. `None` when it has no
+/// `#TARN` line; a job that is `chained` is a part of a workflow in any case.
 ///
 /// # Errors
 /// All that is wrong with it.
+///
+/// # Examples
+/// ```
+/// use tarn_spec::{SbatchScript, parse_job};
+///
+/// let plain = SbatchScript { name: "job", text: "#!/bin/sh\n#SBATCH -n 4\nsrun ./solve\n" };
+/// assert!(parse_job(&plain, "/home/me".as_ref(), false)?.is_none()); // nothing for tarn
+/// # Ok::<(), tarn_spec::Rejected>(())
+/// ```
 pub fn parse_job(
     script: &SbatchScript<'_>,
     folder: &Path,
@@ -189,7 +219,8 @@ pub fn parse_job(
 /// All elements of an array.
 const ALL: usize = bounds::MAX_INSTANCES as usize;
 
-/// What stands for the source, and for the rule, of a dataset that another job makes. No file can be called so.
+/// What stands for the source, and for the rule, of a dataset that another job makes. No file can be called
+/// so.
 const OTHERS: &str = "/dev/null/made by another job";
 const OTHERS_RULE: &str = "made by another job {rank}";
 
@@ -249,8 +280,15 @@ fn used_by(document: &DeTable<'_>) -> Vec<(String, bool, bool)> {
     names.collect()
 }
 
-/// A script without what it says to Slurm and to tarn: what its shell runs. What of that decides a step's result counts by itself, so
-/// that who asks for more time changes nothing.
+/// A script without its `#SBATCH` and `#TARN` lines: what its shell runs. A change of those lines alone, such
+/// as more time, therefore does not change the step.
+///
+/// # Examples
+/// ```
+/// let script = b"#!/bin/sh\n#SBATCH --time=1:00\necho 1\n";
+/// let longer = b"#!/bin/sh\n#SBATCH --time=2:00\necho 1\n";
+/// assert_eq!(tarn_spec::without_directives(script), tarn_spec::without_directives(longer));
+/// ```
 pub fn without_directives(script: &[u8]) -> Vec<u8> {
     let Ok(text) = std::str::from_utf8(script) else {
         return script.to_vec();

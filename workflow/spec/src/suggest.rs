@@ -3,7 +3,15 @@
 /// Names that are compared at most: a hint is not worth more than some milliseconds.
 const MAX_CANDIDATES: usize = 10_000;
 
-/// `did you mean ...?` with the nearest of the candidates, when one is near enough to be meant.
+/// `did you mean ...?` with the nearest of the candidates: at most a third of the letters differ. `None` if
+/// none is near.
+///
+/// # Examples
+/// ```
+/// let hint = tarn_spec::did_you_mean("sorce", ["source", "dest", "keep"]);
+/// assert_eq!(hint.as_deref(), Some("did you mean `source`?"));
+/// assert_eq!(tarn_spec::did_you_mean("x", ["source"]), None);
+/// ```
 pub fn did_you_mean<'a>(
     given: &str,
     candidates: impl IntoIterator<Item = &'a str>,

@@ -1,5 +1,6 @@
-//! Variables that a step reads and nobody sets: misspelt ones of tarn's own, and those of a scheduler where there is none. A path below
-//! an empty variable is another path: `rm -rf scratch/$SLURM_JOB_ID` is all of `scratch`.
+//! Variables that a step reads and nobody sets: misspelt ones of tarn's own, and those of a scheduler where
+//! there is none. A path below an empty variable is another path: `rm -rf scratch/$SLURM_JOB_ID` is all of
+//! `scratch`.
 
 use crate::calls::{self, is_program};
 use crate::code;
@@ -73,8 +74,8 @@ impl StepText {
         })
     }
 
-    /// Relative paths that this text may name files by, from the workflow's folder on or from its own: of a script or program in a
-    /// language that is known.
+    /// Relative paths that this text may name files by, from the workflow's folder on or from its own: of a
+    /// script or program in a language that is known.
     pub fn file_names(&self) -> Vec<String> {
         let names = match (self.by_shell, is_program(&self.shown, &self.text)) {
             (_, true) => calls::file_names(&self.text),
@@ -100,7 +101,8 @@ impl StepText {
         self.text.len()
     }
 
-    /// Whether it may have a variable that [`unset`] or [`needs_job`] looks for: others need not be looked into, nor kept.
+    /// Whether it may have a variable that [`unset`] or [`needs_job`] looks for: others need not be looked
+    /// into, nor kept.
     pub fn may_matter(&self) -> bool {
         let mut prefixes = SCHEDULERS.iter().map(|(prefix, _)| *prefix).chain([OURS]);
         prefixes.any(|prefix| self.text.contains(prefix))
@@ -129,7 +131,34 @@ impl UnsetVariable {
     }
 }
 
-/// Those of a step, each once in each text. `is_set` says what the environment of the run has.
+/// The variables that a step reads without a default, and that are not set: each once in each text. `is_set`
+/// says whether the environment of the run has a variable.
+///
+/// # Examples
+/// ```
+/// use tarn_spec::{StepText, unset};
+/// use tarn_types::id::StepId;
+///
+/// # let text = r#"
+/// #     name = "words"
+/// #     [data.text]
+/// #     source = "books"
+/// #     [data.total]
+/// #     dest = "result"
+/// #     [[step]]
+/// #     name = "count"
+/// #     run = "cat $TARN_text/* | wc $PBS_NODEFILE > $TARN_total/words"
+/// #     in = ["text"]
+/// #     out = ["total"]
+/// # "#;
+/// # let workflow = tarn_spec::parse("words.toml", text, "/home/me".as_ref())?.workflow;
+/// // The step's command reads $PBS_NODEFILE, which only PBS sets.
+/// let texts = StepText::of_step(&workflow.steps[0]);
+/// let found = unset(&workflow, StepId(0), &texts, &|_| false);
+/// assert_eq!(found[0].name, "PBS_NODEFILE");
+/// assert!(unset(&workflow, StepId(0), &texts, &|name| name == "PBS_NODEFILE").is_empty());
+/// # Ok::<(), tarn_spec::Rejected>(())
+/// ```
 pub fn unset(
     workflow: &Workflow,
     id: StepId,
@@ -183,8 +212,8 @@ pub fn unset(
     found
 }
 
-/// Whether a step is to have the variables of a job where there is no Slurm: a text reads one of those that tarn can set, and says
-/// nothing for the case that it is empty. What it writes or starts may read it too.
+/// Whether a step is to have the variables of a job where there is no Slurm: a text reads one of those that
+/// tarn can set, and says nothing for the case that it is empty. What it writes or starts may read it too.
 pub fn needs_job(texts: &[StepText]) -> bool {
     let is_open =
         |read: &VariableRead<'_>| !read.has_default && !read.is_test && SET.contains(&read.name);
@@ -279,7 +308,8 @@ mod tests {
         }
     }
 
-    /// What takes time with the square of a text's lines, of a line's length or of its variables takes minutes of each of these.
+    /// What takes time with the square of a text's lines, of a line's length or of its variables takes
+    /// minutes of each of these.
     #[test]
     fn large_texts_are_looked_into_once() {
         let of = |line: &str| line.repeat((1 << 19) / line.len());

@@ -47,10 +47,21 @@ pub(crate) const MODES: &[(&str, Mode)] = &[("1lm", Mode::OneLevel), ("2lm", Mod
 const WATTS: &[(&str, f64)] = &[("kW", 1000.0), ("W", 1.0)];
 const CELSIUS: &[(&str, f64)] = &[("C", 1.0)];
 
-/// Reads and checks the text of a cluster file. `name` is the file's name in messages.
+/// Reads and checks the text of a cluster file (docs/reference/cluster-file.md). `name` is the file's name in
+/// messages.
 ///
 /// # Errors
 /// All that is wrong with it.
+///
+/// # Examples
+/// ```
+/// use tarn_spec::site::parse_machine;
+///
+/// let text = "[external]\nclient-read = '1 GB/s'\nclient-write = '1 GB/s'\n[[island]]\nnodes = 8\ncores = 4\n";
+/// let machine = parse_machine("cluster.toml", text)?;
+/// assert_eq!(machine.nodes(), 8);
+/// # Ok::<(), tarn_spec::Rejected>(())
+/// ```
 pub fn parse_machine(name: &str, text: &str) -> Result<Machine, Rejected> {
     read_document(name, text, machine)
 }

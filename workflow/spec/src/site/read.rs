@@ -11,12 +11,26 @@ use crate::site::steps::ASSUMED_ENTRIES;
 use std::path::Path;
 use tarn_types::site::Machine;
 
-/// Reads the workload of one file for a machine. What the file is, its content says: a trace (Standard Workload Format),
-/// a recorded workflow (WfFormat), each plain or compressed; a workflow file of tarn; or a workload file, which mixes
-/// these. `read` gives the bytes of a file.
+/// Reads the workload of one file for a machine (docs/reference/workload-file.md). Its content says what it
+/// is: a trace in the Standard Workload Format, a recorded workflow in WfFormat, each plain or compressed; a
+/// workflow file of tarn; or a workload file, which mixes these. `read` gives the bytes of a file.
 ///
 /// # Errors
 /// All that is wrong with it, or with a file that it names.
+///
+/// # Examples
+/// ```
+/// use tarn_spec::site::{ReadOptions, parse_machine, read_workload};
+///
+/// # let text = "[external]\nclient-read = '1 GB/s'\nclient-write = '1 GB/s'\n[[island]]\nnodes = 8\ncores = 4\n";
+/// # let machine = parse_machine("cluster.toml", text)?;
+/// // A trace of one job: number, submitted, waited, ran (s), processors, ...
+/// let trace = "1 0 0 60 4 -1 -1 4 120 -1 1 1 1 1 1 1 -1 -1\n";
+/// let read = |_: &std::path::Path| Ok(trace.into());
+/// let loaded = read_workload("site.swf".as_ref(), &machine, &ReadOptions::default(), &read)?;
+/// assert_eq!(loaded.workload.jobs.len(), 1);
+/// # Ok::<(), tarn_spec::Rejected>(())
+/// ```
 pub fn read_workload(
     path: &Path,
     machine: &Machine,
