@@ -14,7 +14,8 @@
  * or as the tarnd that $TARN_SOCKET names has it: "SPACE/field", "NODE:SPACE/field". In a step of a workflow, "@step/field" is
  * the step's.
  *
- * docs/guide/direct-access.md explains the words.
+ * docs/guide/direct-access.md explains the words. Sizes and offsets are bytes, times nanoseconds (`_ns`). The man page of a call lists its
+ * errors. In the examples must() ends the program unless it is given TARN_OK, and "./field" is a partition of 1 MiB. The tests run them.
  */
 #ifndef DSA_H
 #define DSA_H
@@ -143,37 +144,132 @@ struct dsa_info {
 
 /* Partitions. */
 
-/* Makes one of zeros; its room is taken, up to whole pages. */
+/*
+ * Creates a partition of zeros; its space is reserved, up to whole pages. TARN_EEXISTS: the name is taken; TARN_ENOSPACE: no space.
+ *
+ *     struct dsa_grant readers = {.id = 100, .group = 1};
+ *     must(dsa_create("./shared", 1 << 20, &readers, 1));
+ */
 int dsa_create(const char *partition, uint64_t bytes, const struct dsa_grant *grants, size_t grant_count);
-/* The same, written by units of at least so many bytes, 512 to 16384, whatever the medium is; mapped if unit is 0. */
+/*
+ * The same, written by units of at least so many bytes, 512 to 16384, whatever the medium is; mapped if unit is 0.
+ *
+ *     must(dsa_create_units("./table", 1 << 20, 4096, NULL, 0));
+ */
 int dsa_create_units(const char *partition, uint64_t bytes, uint32_t unit, const struct dsa_grant *grants,
                      size_t grant_count);
-/* Takes one away that nobody has open. When only the last sync has failed, it is gone, but may be there again after a loss of power. */
+/*
+ * Deletes one that nobody has open (TARN_EBUSY). When only the last sync has failed, it is gone, but may be there again after a loss of
+ * power.
+ *
+ *     must(dsa_delete("./field"));
+ */
 int dsa_delete(const char *partition);
-/* Makes one that nobody has open larger or smaller. */
+/*
+ * Makes one that nobody has open (TARN_EBUSY) larger or smaller.
+ *
+ *     must(dsa_resize("./field", 2 << 20));
+ */
 int dsa_resize(const char *partition, uint64_t bytes);
-/* The partitions of a folder, or of a dataspace or a folder in it ("SPACE/run", "NODE:SPACE"). *count is how many there is room for,
- * and then how many there are. */
+/*
+ * The partitions of a folder, or of a dataspace or a folder in it ("SPACE/run", "NODE:SPACE"). *count is how many fit into `list`, and then
+ * how many there are.
+ *
+ *     struct dsa_info list[10];
+ *     size_t count = 10;
+ *     must(dsa_list(".", list, &count));
+ *     for (size_t i = 0; i < count && i < 10; i++)
+ *         printf("%s: %llu bytes\n", list[i].name, (unsigned long long)list[i].bytes);
+ */
 int dsa_list(const char *folder, struct dsa_info *list, size_t *count);
+/*
+ * Opens a partition. TARN_ENOTFOUND, TARN_EDENIED; TARN_EBUSY while it is deleted or made smaller; TARN_ECORRUPT: its header is damaged.
+ *
+ *     struct dsa_partition *field;
+ *     struct dsa_info info;
+ *     uint64_t bytes;
+ *     must(dsa_open("./field", 0, &field));
+ *     must(dsa_grow(field, 2 << 20, NULL));
+ *     must(dsa_size(field, &bytes));
+ *     must(dsa_partition_info(field, &info));
+ *     printf("%s: %llu bytes of user %u\n", info.name, (unsigned long long)bytes, info.owner);
+ *     must(dsa_close(field));
+ */
 int dsa_open(const char *partition, uint32_t flags, struct dsa_partition **opened);
-/* Opens up to 1024 as one, in blocks of a multiple of 4096 bytes: byte x of it lies in partitions[x / block % count]. */
+/*
+ * Opens up to 1024 as one, in blocks of a multiple of 4096 bytes: byte x of it is in partitions[x / block % count].
+ *
+ *     const char *both[] = {"./one", "./two"};
+ *     struct dsa_partition *field;
+ *     must(dsa_create("./one", 1 << 20, NULL, 0));
+ *     must(dsa_create("./two", 1 << 20, NULL, 0));
+ *     must(dsa_open_cyclic(both, 2, 65536, 0, &field));
+ *     must(dsa_close(field));
+ */
 int dsa_open_cyclic(const char *const *partitions, size_t count, uint64_t block, uint32_t flags,
                     struct dsa_partition **opened);
 /* Its regions stay. A call of another thread with it that has begun ends before it goes. */
 int dsa_close(struct dsa_partition *partition);
+/* What is known of it, now. */
 int dsa_partition_info(const struct dsa_partition *partition, struct dsa_info *info);
 /* Its bytes now; what others have added can be registered from now on. */
 int dsa_size(const struct dsa_partition *partition, uint64_t *bytes);
 /* Makes it larger while it is open; *now is what it has then. now may be NULL. */
 int dsa_grow(const struct dsa_partition *partition, uint64_t bytes, uint64_t *now);
 
-/* Changes what this open partition (of several, the first) holds of its lock, at once or not at all: for who uses it to agree on who
- * may. Nothing else heeds it; it goes when the partition is closed, or its program ends. */
+/*
+ * Changes what this open partition (of several, the first) holds of its lock, at once or not at all (TARN_EBUSY): for programs that agree on
+ * it. Requests do not look at it; it goes when the partition is closed, or its program ends.
+ *
+ *     struct dsa_partition *field;
+ *     must(dsa_open("./field", 0, &field));
+ *     must(dsa_lock(field, DSA_ALONE));
+ *     must(dsa_lock(field, DSA_UNLOCKED));
+ *     must(dsa_close(field));
+ */
 int dsa_lock(const struct dsa_partition *partition, int kind);
 
 /* Queue pairs. */
 
-/* entries: a power of two up to 65536. level: of writes that say none, 0 for DSA_VISIBLE. */
+/*
+ * A queue pair of one thread (Schürmann et al. 2014, section 4). entries: a power of two up to 65536. level: of writes that name none, 0 for
+ * DSA_VISIBLE. All calls on it are in this example:
+ *
+ *     static double values[100];
+ *     struct dsa_partition *field;
+ *     struct dsa_queue *queue;
+ *     uint32_t memory, region;
+ *     const struct dsa_cqe *done;
+ *
+ *     must(dsa_open("./field", 0, &field));
+ *     must(dsa_queue_create(64, DSA_VISIBLE, DSA_VOLATILE, &queue));
+ *     must(dsa_register_memory(queue, values, sizeof values, 0, &memory));
+ *     must(dsa_register_partition(queue, field, 0, 1 << 20, 0, &region));
+ *
+ *     struct dsa_sqe *write = dsa_get_sqe(queue);
+ *     dsa_prep_write(write, region, 4096, memory, values, sizeof values);
+ *     dsa_sqe_set_level(write, DSA_PERSISTENT);
+ *     dsa_sqe_set_flags(write, DSA_UNSIGNALLED | DSA_LINKED); // a completion only if it fails
+ *     struct dsa_sqe *count = dsa_get_sqe(queue);
+ *     dsa_prep_fetch_add(count, region, 0, 1);
+ *     dsa_sqe_set_data(count, 7);
+ *     must(dsa_wait(queue, 1, 10 * 1000000000ull)); // submits, too
+ *     done = dsa_peek_cqe(queue);
+ *     printf("request %d: code %d, was %d\n", (int)done->user_data, done->code, (int)done->value);
+ *     dsa_cq_advance(queue, 1);
+ *
+ *     dsa_prep_compare_swap(dsa_get_sqe(queue), region, 0, 1, 0);
+ *     dsa_prep_read(dsa_get_sqe(queue), region, 4096, memory, values, sizeof values);
+ *     dsa_prep_flush(dsa_get_sqe(queue), region);
+ *     printf("%u begun\n", dsa_submit(queue));
+ *     while ((done = dsa_peek_cqe(queue)) != NULL) {
+ *         must(done->code);
+ *         dsa_cq_advance(queue, 1);
+ *     }
+ *     must(dsa_unregister(queue, region));
+ *     must(dsa_queue_destroy(queue));
+ *     must(dsa_close(field));
+ */
 int dsa_queue_create(uint32_t entries, uint32_t level, uint32_t flags, struct dsa_queue **queue);
 int dsa_queue_destroy(struct dsa_queue *queue);
 /* The memory must be there until the region is given back. */
@@ -187,7 +283,7 @@ int dsa_unregister(struct dsa_queue *queue, uint32_t region);
 uint32_t dsa_submit(struct dsa_queue *queue);
 /* The same, and waits until there are so many completions. */
 int dsa_wait(struct dsa_queue *queue, uint32_t completions, uint64_t patience_ns);
-/* A descriptor for poll(): readable when a doorbell has brought completions, or something has ended since. Then submit, and reap all: there
+/* A descriptor for poll(): readable when a submission has brought completions, or something has ended since. Then submit, and reap all: there
  * is nothing to read from it. -1 when there is none. It is the queue pair's: do not close it. */
 int dsa_fd(struct dsa_queue *queue);
 
@@ -227,6 +323,7 @@ static inline void dsa_prep_write(struct dsa_sqe *sqe, uint32_t partition, uint6
     dsa_prep_copy(sqe, DSA_WRITE, partition, offset, memory, address, length);
 }
 
+/* Adds to the 8 aligned bytes at offset; the completion has what was there before. */
 static inline void dsa_prep_fetch_add(struct dsa_sqe *sqe, uint32_t partition, uint64_t offset, uint64_t add)
 {
     sqe->op = DSA_FETCH_ADD;
@@ -235,6 +332,7 @@ static inline void dsa_prep_fetch_add(struct dsa_sqe *sqe, uint32_t partition, u
     sqe->operand = add;
 }
 
+/* Replaces the 8 aligned bytes at offset if they are what is expected; the completion has what was there before. */
 static inline void dsa_prep_compare_swap(struct dsa_sqe *sqe, uint32_t partition, uint64_t offset, uint64_t expected,
                                          uint64_t replacement)
 {
@@ -252,16 +350,19 @@ static inline void dsa_prep_flush(struct dsa_sqe *sqe, uint32_t partition)
     sqe->partition = partition;
 }
 
+/* Yours: the completion has it. */
 static inline void dsa_sqe_set_data(struct dsa_sqe *sqe, uint64_t user_data)
 {
     sqe->user_data = user_data;
 }
 
+/* enum dsa_sqe_flags. */
 static inline void dsa_sqe_set_flags(struct dsa_sqe *sqe, uint8_t flags)
 {
     sqe->flags = flags;
 }
 
+/* enum dsa_level of a write. */
 static inline void dsa_sqe_set_level(struct dsa_sqe *sqe, uint8_t level)
 {
     sqe->level = level;

@@ -10,6 +10,9 @@
  * signal (but PHX_MPROTECT does), or waits for ever. Calls may come from any thread, one at a time: a second one gets PHX_EBUSY (but those of readers,
  * at the end). In a child of fork() these calls give PHX_EUNSUPPORTED and do nothing: the checkpoints are the parent's. The child has its own
  * copies of what objects hold, and begins its own checkpoints where the parent had none.
+ *
+ * Sizes are bytes, times nanoseconds (`_ns`), rates bytes a second. The man page of a call lists its errors. In the examples must() ends the
+ * program unless it is given PHX_OK or PHX_DEGRADED; those after phx_init() have an object "field" of 1000 doubles. The tests run them.
  */
 #ifndef PHX_H
 #define PHX_H
@@ -180,53 +183,130 @@ struct phx_stats {
     uint64_t tcp_fetched_bytes; /* the same, by TCP */
 };
 
-/* Begins. All ranks call it. */
+/*
+ * Begins. All ranks call it. PHX_EBUSY: another program has the run's name; PHX_EINVALID: an option makes no sense, or the tier is missing.
+ *
+ *     struct phx_options options = {.size = sizeof options, .ranks = 1, .run = "heat"};
+ *     must(phx_init(&options));
+ */
 int phx_init(const struct phx_options *options);
 
-/* Memory for an object of `bytes` bytes, which is a multiple of `unit`, the size of an element. It is zero. */
+/*
+ * Memory for an object of `bytes` bytes, which is a multiple of `unit`, the size of an element. It is zero. PHX_EEXISTS: the key is taken;
+ * PHX_ENOSPACE, PHX_ENOMEM: there is no space for all objects.
+ *
+ *     struct phx_properties kept = {.size = sizeof kept, .versions = 3, .persistence = PHX_DURABLE};
+ *     void *memory;
+ *     must(phx_create_obj("mesh", 1000 * sizeof(double), sizeof(double), &kept, &memory));
+ *     ((double *)memory)[999] = 1.0;
+ */
 int phx_create_obj(const char *key, size_t bytes, size_t unit, const struct phx_properties *properties, void **memory);
 
-/* Makes an object of memory that the program has, and keeps until phx_destroy_obj or phx_finalize. */
+/*
+ * Makes an object of memory that the program has, and keeps until phx_destroy_obj or phx_finalize. Errors as of phx_create_obj.
+ *
+ *     static int step;
+ *     must(phx_register_obj("step", &step, sizeof step, sizeof step, NULL));
+ */
 int phx_register_obj(const char *key, void *memory, size_t bytes, size_t unit, const struct phx_properties *properties);
 
-/* Where a created or registered object is, and how large. Any of the results may be NULL. */
+/*
+ * Where a created or registered object is, and how large. Any of the results may be NULL. PHX_ENOTFOUND: there is no such object.
+ *
+ *     void *memory;
+ *     size_t bytes;
+ *     must(phx_get_obj("field", &memory, &bytes));
+ *     printf("%zu doubles\n", bytes / sizeof(double));
+ */
 int phx_get_obj(const char *key, void **memory, size_t *bytes);
 
-/* Gives a created object another size; what it held stays, as far as it fits. It may move. */
+/*
+ * Gives a created object another size; what it held stays, as far as it fits. It may move.
+ *
+ *     void *memory;
+ *     must(phx_resize_obj("field", 2000 * sizeof(double), &memory));
+ */
 int phx_resize_obj(const char *key, size_t bytes, void **memory);
 
-/* Forgets an object; memory that was created for it is gone. Versions that have it keep it. */
+/*
+ * Forgets an object; memory that was created for it is gone. Versions that have it keep it. PHX_ENOTFOUND: there is no such object.
+ *
+ *     must(phx_destroy_obj("field"));
+ */
 int phx_destroy_obj(const char *key);
 
 /*
  * Keeps the state of all objects. All ranks call it; none waits for the others except for space, and for the persistence that objects ask
  * for. `version` may be NULL. One that fails is counted: all ranks go on to the next, and none tries again alone.
+ *
+ *     struct phx_version version;
+ *     int code = phx_checkpoint_commit(&version);
+ *     must(code);
+ *     if (code == PHX_DEGRADED)
+ *         fprintf(stderr, "fewer copies: %s\n", phx_last_error());
+ *     printf("version %llu.%llu\n", (unsigned long long)version.generation, (unsigned long long)version.number);
  */
 int phx_checkpoint_commit(struct phx_version *version);
 
-/* Fills all objects from a version (NULL: the newest that all ranks can have). All ranks call it, with the same objects. PHX_ENOTFOUND
- * when there is none: a fresh start. PHX_EINVALID when the version has an object that is not there now, which it and all later versions
- * would lose: create it, and destroy it after the restart if it is not needed. `restored` may be NULL. */
+/*
+ * Fills all objects from a version (NULL: the newest that all ranks can have). All ranks call it, with the same objects, before their first
+ * commit. PHX_ENOTFOUND when there is none: a fresh start. PHX_EINVALID when the version has an object that is not there now, which it and
+ * all later versions would lose: create it, and destroy it after the restart if it is not needed. `restored` may be NULL.
+ *
+ *     int code = phx_restart(NULL, NULL);
+ *     if (code != PHX_ENOTFOUND)
+ *         must(code);
+ */
 int phx_restart(const struct phx_version *version, struct phx_version *restored);
 
-/* The versions that phx_restart could take, newest last. `count` is how many fit into `versions`, and then how many there are. All
- * ranks call it. */
+/*
+ * The versions that phx_restart could take, newest last. `count` is how many fit into `versions`, and then how many there are. All ranks
+ * call it.
+ *
+ *     struct phx_version_info versions[16];
+ *     size_t count = 16;
+ *     must(phx_versions(versions, &count));
+ *     for (size_t i = 0; i < count && i < 16; i++)
+ *         printf("%llu bytes of %u ranks\n", (unsigned long long)versions[i].bytes, versions[i].ranks);
+ */
 int phx_versions(struct phx_version_info *versions, size_t *count);
 
-/* Waits until a version has a level, for all ranks. */
+/*
+ * Waits until a version has a level (enum phx_level), for all ranks; at most `timeout_ns` nanoseconds, or as long as the options say if it
+ * is 0. PHX_ETIMEDOUT: it has not; PHX_EUNSUPPORTED: nothing was asked for that brings versions there.
+ *
+ *     struct phx_version version;
+ *     must(phx_checkpoint_commit(&version));
+ *     must(phx_wait(&version, PHX_DURABLE, 10 * 1000000000ull));
+ */
 int phx_wait(const struct phx_version *version, int level, uint64_t timeout_ns);
 
 /*
- * Whether so many nanoseconds have gone by since the last commit, or phx_init: 1 or 0, by the clock of rank 0, so that all ranks
- * commit or none. All ranks call it, and wait for each other. `tarn ckpt model` advises on the interval.
+ * Whether so many nanoseconds have gone by since the last commit, or phx_init: 1 or 0, by the clock of rank 0, so that all ranks commit or
+ * none. All ranks call it, and wait for each other. `tarn ckpt model` advises on the interval.
+ *
+ *     int due;
+ *     must(phx_due(600 * 1000000000ull, &due));
+ *     if (due)
+ *         must(phx_checkpoint_commit(NULL));
  */
 int phx_due(uint64_t interval_ns, int *due);
 
-/* What was done. */
+/*
+ * What this rank has done since phx_init.
+ *
+ *     struct phx_stats stats = {.size = sizeof stats};
+ *     must(phx_stats(&stats));
+ *     printf("%llu commits took %llu ns\n", (unsigned long long)stats.commits, (unsigned long long)stats.commit_ns);
+ */
 int phx_stats(struct phx_stats *stats);
 
-/* Ends: what is staged is de-staged, memory of created objects is gone. The versions stay. What is being flushed is not waited for:
- * phx_wait does that. */
+/*
+ * Ends: what is staged is de-staged, memory of created objects is gone. The versions stay. What is being flushed is not waited for:
+ * phx_wait does that.
+ *
+ *     must(phx_finalize());
+ */
 int phx_finalize(void);
 
 /*
@@ -240,8 +320,23 @@ struct phx_reader;
 /* as `flags` of phx_open_version */
 #define PHX_UNVERIFIED 1u /* objects are not compared with their checksums when they are first mapped */
 
-/* Pins a version of `run` (NULL: $TARN_PHX_RUN, or "phx") on `tier` (NULL: $TARN_PHX_TIER): on all ranks that are on this node. NULL is the
- * newest that all of them have durable. */
+/*
+ * Pins a version of `run` (NULL: $TARN_PHX_RUN, or "phx") on `tier` (NULL: $TARN_PHX_TIER): on all ranks that are on this node. NULL is the
+ * newest that all of them have durable. PHX_ENOTFOUND: there is none.
+ *
+ *     struct phx_reader *reader;
+ *     struct phx_version_info version;
+ *     const void *field;
+ *     size_t bytes;
+ *     struct phx_version committed; // by another program, usually
+ *     must(phx_checkpoint_commit(&committed));
+ *     must(phx_wait(&committed, PHX_DURABLE, 0));
+ *     must(phx_open_version("heat", NULL, NULL, 0, &reader));
+ *     must(phx_reader_version(reader, &version, NULL, NULL));
+ *     must(phx_map_obj(reader, 0, "field", &field, &bytes, NULL));
+ *     printf("%u ranks, %zu bytes, the first is %g\n", version.ranks, bytes, *(const double *)field);
+ *     must(phx_close_version(reader));
+ */
 int phx_open_version(const char *run, const char *tier, const struct phx_version *version, uint32_t flags,
                      struct phx_reader **reader);
 
@@ -258,13 +353,24 @@ int phx_map_obj(const struct phx_reader *reader, uint32_t rank, const char *key,
 /* Ends it: what was mapped is gone. */
 int phx_close_version(struct phx_reader *reader);
 
-/* Why this thread's last call did not give PHX_OK, in words. */
+/*
+ * Why this thread's last call did not give PHX_OK, in words.
+ *
+ *     int code = phx_destroy_obj("none");
+ *     if (code > PHX_DEGRADED)
+ *         fprintf(stderr, "%s: %s\n", phx_code_text(code), phx_last_error());
+ */
 const char *phx_last_error(void);
 
 /* A code in words. */
 const char *phx_code_text(int code);
 
-/* For what is built on this, as phx_mpi.h is: phx_last_error() says `why` in this thread from now on. Gives `code`. */
+/*
+ * For what is built on this, as phx_mpi.h is: phx_last_error() says `why` in this thread from now on. Gives `code`.
+ *
+ *     int code = phx_fail(PHX_EINVALID, "the mesh has no points");
+ *     printf("%d: %s\n", code, phx_last_error());
+ */
 int phx_fail(int code, const char *why);
 
 #ifdef __cplusplus

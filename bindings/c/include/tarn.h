@@ -11,7 +11,8 @@
  * are UTF-8. A structure whose `size` is larger than this library knows is refused, so that nothing new is silently
  * left out.
  *
- * docs/guide/tasks.md explains the words.
+ * docs/guide/tasks.md explains the words. Sizes are bytes, times nanoseconds, rates bytes a second. The man page of a call lists its errors.
+ * In the examples must() ends the program unless it is given TARN_OK. They need a tarnd, so the tests compile them only.
  */
 #ifndef TARN_H
 #define TARN_H
@@ -159,20 +160,52 @@ struct tarn_stats {
     uint64_t left;   /* nanoseconds until all that run have ended; UINT64_MAX while not known */
 };
 
-/* Connects to the tarnd at `socket`; NULL for that of $TARN_SOCKET. While none listens there, waits up to 5 s, if
- * the socket's folder exists: it may be starting. */
+/*
+ * Connects to the tarnd at `socket`; NULL for that of $TARN_SOCKET. While none listens there, waits up to 5 s, if the socket's folder
+ * exists: it may be starting. TARN_ELOST: nobody listens there; TARN_EDENIED: this user is refused.
+ *
+ *     struct tarn_connection *tarnd;
+ *     must(tarn_connect(NULL, &tarnd));
+ *     tarn_close(tarnd);
+ */
 int tarn_connect(const char *socket, struct tarn_connection **connection);
 /* The same for a job that is registered with tarnd. */
 int tarn_connect_job(const char *socket, uint64_t job, struct tarn_connection **connection);
 /* Closes. Tasks go on. NULL is nothing. */
 void tarn_close(struct tarn_connection *connection);
 
-/* A task with nothing special asked for. */
+/*
+ * A task with nothing special asked for.
+ *
+ *     struct tarn_task task;
+ *     tarn_task_init(&task);
+ *     task.kind = TARN_REMOVE;
+ *     task.flags = TARN_DURABLE;
+ *     task.from = (struct tarn_place){.kind = TARN_SPACE, .space = "fast", .path = "old"};
+ */
 void tarn_task_init(struct tarn_task *task);
 
-/* Submits `count` tasks. `ids` gets each one's id, 0 where it was refused; `codes`, unless NULL, why. Returns TARN_OK
- * when all were taken, otherwise the first reason. Each task is taken or refused for itself, but for what is wrong with
- * the request: no connection, a full queue, memory that is not registered (then nothing of that request is taken). */
+/*
+ * Submits `count` tasks. `ids` gets each one's id, 0 where it was refused; `codes`, unless NULL, why. Returns TARN_OK when all were taken,
+ * otherwise the first reason. Each task is taken or refused for itself, but for what is wrong with the request: no connection, a full queue
+ * (TARN_EBUSY), memory that is not registered (then nothing of that request is taken).
+ *
+ *     struct tarn_connection *tarnd;
+ *     struct tarn_task copy;
+ *     struct tarn_outcome outcome;
+ *     uint64_t id;
+ *     size_t ended;
+ *     must(tarn_connect(NULL, &tarnd));
+ *     tarn_task_init(&copy);
+ *     copy.kind = TARN_COPY;
+ *     copy.from = (struct tarn_place){.kind = TARN_EXTERNAL, .path = "/home/me/mesh"};
+ *     copy.to = (struct tarn_place){.kind = TARN_SPACE, .space = "fast", .path = "mesh"};
+ *     must(tarn_submit(tarnd, &copy, 1, &id, NULL));
+ *     // the program computes meanwhile
+ *     must(tarn_wait(tarnd, &id, 1, 0, 60 * 1000000000ll, &outcome, &ended));
+ *     printf("%s: %llu bytes\n", tarn_code_text(outcome.code), (unsigned long long)outcome.bytes);
+ *     tarn_close(tarnd);
+ */
 int tarn_submit(struct tarn_connection *connection, const struct tarn_task *tasks, size_t count, uint64_t *ids,
                 int32_t *codes);
 
@@ -183,7 +216,14 @@ int tarn_submit(struct tarn_connection *connection, const struct tarn_task *task
 int tarn_wait(struct tarn_connection *connection, const uint64_t *ids, size_t count, int any, int64_t timeout_ns,
               struct tarn_outcome *outcomes, size_t *ended);
 
-/* How far tasks are; `status` has room for `count`. */
+/*
+ * How far tasks are; `status` has room for `count`. With tarnd and id as of tarn_submit:
+ *
+ *     struct tarn_status status;
+ *     must(tarn_status(tarnd, &id, 1, &status));
+ *     if (status.state == TARN_RUNNING)
+ *         must(tarn_cancel(tarnd, &id, 1, NULL));
+ */
 int tarn_status(struct tarn_connection *connection, const uint64_t *ids, size_t count, struct tarn_status *status);
 
 /* Asks for tasks to be cancelled; they end soon, and are waited for as others. `codes`, unless NULL: TARN_OK, or
@@ -200,13 +240,32 @@ int tarn_resume(struct tarn_connection *connection, const uint64_t *ids, size_t 
 int tarn_job_pause(struct tarn_connection *connection, uint64_t job, int on);
 int tarn_pause_all(struct tarn_connection *connection, int on);
 
-/* Makes the first `length` bytes of a memfd (memfd_create(2)) a place of this connection's tasks. The descriptor may be
- * closed afterwards; map it MAP_SHARED to work with it. */
+/*
+ * Makes the first `length` bytes of a memfd (memfd_create(2)) a place of this connection's tasks. The descriptor may be closed afterwards;
+ * map it MAP_SHARED to work with it.
+ *
+ *     int memfd = memfd_create("field", MFD_CLOEXEC);
+ *     uint32_t region;
+ *     if (memfd < 0 || ftruncate(memfd, 1 << 20) != 0)
+ *         perror("memfd");
+ *     must(tarn_memory_register(tarnd, memfd, 1 << 20, &region));
+ *     struct tarn_place field = {.kind = TARN_MEMORY, .region = region, .length = 1 << 20};
+ *     printf("%llu bytes can be copied\n", (unsigned long long)field.length);
+ *     must(tarn_memory_unregister(tarnd, region));
+ */
 int tarn_memory_register(struct tarn_connection *connection, int memfd, uint64_t length, uint32_t *region);
 /* Takes it back; TARN_EBUSY while tasks use it. */
 int tarn_memory_unregister(struct tarn_connection *connection, uint32_t region);
 
-/* The dataspaces. `*count` says for how many `spaces` has room, and then how many there are. */
+/*
+ * The dataspaces. `*count` says for how many `spaces` has room, and then how many there are.
+ *
+ *     struct tarn_space spaces[16];
+ *     size_t count = 16;
+ *     must(tarn_spaces(tarnd, spaces, &count));
+ *     for (size_t i = 0; i < count && i < 16; i++)
+ *         printf("%s: %llu bytes used\n", spaces[i].name, (unsigned long long)spaces[i].used);
+ */
 int tarn_spaces(struct tarn_connection *connection, struct tarn_space *spaces, size_t *count);
 /* Makes a dataspace of a folder (capacity and quota in bytes, 0 for no quota), changes its bounds, or forgets it (its
  * files stay). For those who may manage it. */
@@ -225,13 +284,27 @@ int tarn_job_unregister(struct tarn_connection *connection, uint64_t job);
 int tarn_job_add_process(struct tarn_connection *connection, uint64_t job, int32_t pid);
 int tarn_job_remove_process(struct tarn_connection *connection, uint64_t job, int32_t pid);
 
+/*
+ * Counts of tarnd.
+ *
+ *     struct tarn_stats stats;
+ *     must(tarn_stats(tarnd, &stats));
+ *     printf("%llu tasks are done\n", (unsigned long long)stats.done);
+ */
 int tarn_stats(struct tarn_connection *connection, struct tarn_stats *stats);
 
 /* The version of this library, such as "0.1.0"; never NULL. */
 const char *tarn_version(void);
 /* A short sentence for a code; never NULL. */
 const char *tarn_code_text(int code);
-/* Why the last call of this thread failed; never NULL, valid until this thread's next call. */
+/*
+ * Why the last call of this thread failed; never NULL, valid until this thread's next call.
+ *
+ *     struct tarn_connection *other;
+ *     int code = tarn_connect("/no/such/socket", &other);
+ *     if (code != TARN_OK)
+ *         fprintf(stderr, "%s: %s\n", tarn_code_text(code), tarn_last_error());
+ */
 const char *tarn_last_error(void);
 
 #ifdef __cplusplus
