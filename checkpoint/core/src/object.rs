@@ -132,10 +132,19 @@ fn text(bytes: &[u8]) -> Option<Box<str>> {
     std::str::from_utf8(bytes).ok().map(Box::from)
 }
 
-/// Whether a key is one: its components become folders, which must not be taken for something else, nor lead out of the store.
+/// Checks a key of an object: its components become folders, which must not be taken for something else, nor
+/// lead out of the store.
 ///
 /// # Errors
-/// What is wrong with it.
+/// [`CheckpointErrorCode::Invalid`], with what is wrong with it.
+///
+/// # Examples
+/// ```
+/// use tarn_checkpoint_core::object::check_key;
+///
+/// assert!(check_key("fields/rho").is_ok());
+/// assert!(check_key("../rho").is_err() && check_key("rho.obj").is_err() && check_key("").is_err());
+/// ```
 pub fn check_key(key: &str) -> Result<(), CheckpointError> {
     let wrong = |what: &str| {
         let text = format!("{key:?} is no key of an object: {what}");
@@ -156,10 +165,10 @@ pub fn check_key(key: &str) -> Result<(), CheckpointError> {
     }
 }
 
-/// A program's description of an object.
+/// Checks the text that a program gives an object for its readers.
 ///
 /// # Errors
-/// When it is too long.
+/// [`CheckpointErrorCode::Invalid`]: it has more than [`MAX_ABOUT`] bytes.
 pub fn check_about(about: &str) -> Result<(), CheckpointError> {
     match about.len() {
         0..=MAX_ABOUT => Ok(()),

@@ -1,9 +1,23 @@
-//! How a checkpoint is divided between the persistent tier and memory, so that both are done at the same time (Fernando 2016,
-//! section II).
+//! How a checkpoint is divided between the persistent tier and memory, so that both are done at the same time
+//! (Fernando 2016, section II).
 
 use tarn_types::units::{Nanos, SECOND};
 
-/// What the devices give, bytes a second, as it was measured.
+/// The measured rates of the devices, in bytes a second (Fernando 2016, section II).
+///
+/// # Examples
+/// A tier of 1 GB/s beside a memory of 10 GB/s takes a tenth of a checkpoint of 1 GB, in 100 ms:
+/// ```
+/// use tarn_checkpoint_core::split::{Split, StagingRates};
+///
+/// let rates = StagingRates { persistent: 1_000_000_000, memory: 10_000_000_000, copies: 1 };
+/// let split = rates.split(1_000_000_000, u64::MAX);
+/// assert_eq!(split, Split { persistent: 100_000_000, staged: 900_000_000 });
+/// assert_eq!(rates.time(split), 100_000_000); // ns
+///
+/// let half = rates.split(1_000_000_000, 500_000_000); // at most half may be staged
+/// assert_eq!(half.staged, 500_000_000);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StagingRates {
     /// What the persistent tier takes.
@@ -24,7 +38,8 @@ pub struct Split {
 }
 
 impl StagingRates {
-    /// How long a checkpoint takes that is divided so: the tier takes its part while memory takes all of it.
+    /// The nanoseconds that a checkpoint takes that is divided so: the tier takes its part while memory takes
+    /// all of it.
     pub fn time(&self, split: Split) -> Nanos {
         let moved =
             u128::from(split.persistent) + u128::from(split.staged) * u128::from(self.copies);
@@ -34,10 +49,10 @@ impl StagingRates {
         Nanos::try_from(tier.max(memory)).unwrap_or(Nanos::MAX)
     }
 
-    /// The division of so many bytes that takes least, no more than `budget` of them staged.
+    /// The division of `total` bytes that takes least time, with at most `budget` of them staged.
     ///
-    /// With p bytes for the tier, rates P and M and c copies, T is least where p = T P and p + c (D - p) = T M at once: then
-    /// p = D c P / (M + (c - 1) P).
+    /// With p bytes for the tier, rates P and M and c copies, T is least where p = T P and p + c (D - p) = T
+    /// M at once: then p = D c P / (M + (c - 1) P).
     pub fn split(&self, total: u64, budget: u64) -> Split {
         let copies = u128::from(self.copies.max(1));
         let rate = u128::from(self.persistent);

@@ -1,9 +1,21 @@
-//! How likely a run loses what is staged: all copies of one node's part within the time in which nothing else has it.
+//! How likely a run loses what is staged: all copies of one node's part within the time in which nothing else
+//! has it.
 
 /// Seconds of a year of 365 days, which is what the published values were computed with.
 pub const YEAR: f64 = 365.0 * 86_400.0;
 
-/// What a run is exposed to. Failures are independent, and equally likely at any time (exponential).
+/// What a run is exposed to; times in one unit, such as seconds. Failures are independent, and equally likely
+/// at any time (exponential).
+///
+/// # Examples
+/// The published values (Fernando 2016, section II):
+/// ```
+/// use tarn_checkpoint_core::model::loss::{FITTED, PUBLISHED};
+///
+/// assert!((FITTED.loss(1) - PUBLISHED[0]).abs() < 1.5e-8); // one copy: 0.9896
+/// assert!((FITTED.loss(2) - PUBLISHED[1]).abs() < 0.5e-8); // two: 0.00000003
+/// assert!(FITTED.loss_of_sets(8) > FITTED.loss(2)); // parity of 8 nodes takes less space, and is weaker
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exposure {
     /// Nodes of the run.
@@ -16,7 +28,8 @@ pub struct Exposure {
     pub checkpoints: f64,
 }
 
-/// What Fernando 2016 publishes (section II): the loss of one copy, and of two, in 48 hours with 2880 checkpoints.
+/// What Fernando 2016 publishes (section II): the loss of one copy, and of two, in 48 hours with 2880
+/// checkpoints.
 pub const PUBLISHED: [f64; 2] = [0.989_602_70, 0.000_000_03];
 
 /// Parameters that give these values. They are not the paper's, which states none but the checkpoints.
@@ -28,19 +41,20 @@ pub const FITTED: Exposure = Exposure {
 };
 
 impl Exposure {
-    /// How likely a node fails while a checkpoint is exposed.
+    /// The probability that a node fails while a checkpoint is exposed.
     pub fn failure(&self) -> f64 {
         -(-self.exposure / self.mtbf).exp_m1()
     }
 
-    /// How likely the run loses a checkpoint of which each node's part has so many copies, on as many nodes: one of the
-    /// `nodes / copies` groups loses all of its nodes.
+    /// The probability that the run loses a checkpoint of which each node's part has `copies` copies, on as
+    /// many nodes: one of the `nodes / copies` groups loses all of its nodes.
     pub fn loss(&self, copies: u32) -> f64 {
         let group = self.failure().powf(f64::from(copies.max(1)));
         self.of_groups(copies.max(1), group)
     }
 
-    /// The same with parity: one of the `nodes / size` sets loses two of its nodes, or more.
+    /// The same with parity in sets of `size` nodes: one of the `nodes / size` sets loses two of its nodes,
+    /// or more.
     pub fn loss_of_sets(&self, size: u32) -> f64 {
         let (q, size) = (self.failure(), size.max(2));
         // How likely so many fail. All terms are above 0: small ones keep their digits.
