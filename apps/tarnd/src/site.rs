@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stores::{NodeStores, StoreSpec, folder_of_root};
 use talk::WorkerConfig;
-use tarn_data_plane::{Transport, TransportError};
+use tarn_data_plane::Transport;
 use tarn_journal::LockError;
 use tarn_munge::{Munge, accept};
 use tarn_node::machine::host_name;

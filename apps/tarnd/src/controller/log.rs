@@ -251,7 +251,10 @@ mod tests {
         std::fs::write(folder.path().join("site.log"), WITH_STORES).unwrap();
         let (mut log, site) = ControllerLog::open(folder.path(), Config::default()).unwrap();
         let text = format!("{site:?}");
-        for known in ["PartMigration { from: \"pmem\", to: \"nvme\"", "name: \"nvme\""] {
+        for known in [
+            "PartMigration { from: \"pmem\", to: \"nvme\"",
+            "name: \"nvme\"",
+        ] {
             assert!(text.contains(known), "{known}: {text}");
         }
         // Also when the log was begun anew.
