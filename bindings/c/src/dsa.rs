@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_partitions::{
     Code, Grant, Grantee, Level, MAX_PARTS, OpenOptions, Options, Partition, PartitionDetails,
-    PartitionQueue, PowerFail, ProgramMemory, RangeLockState, RequestError,
+    PartitionQueue, PowerFail, ProgramMemory, RangeLockMode, RequestError,
 };
 
 /// Flags of `dsa_open` and `dsa_open_cyclic`.
@@ -374,9 +374,9 @@ pub unsafe extern "C" fn dsa_grow(from: *const Partition, bytes: u64, now: *mut 
 pub unsafe extern "C" fn dsa_lock(from: *const Partition, kind: c_int) -> c_int {
     guard(|| {
         let hold = match kind {
-            0 => RangeLockState::Nothing,
-            1 => RangeLockState::Shared,
-            2 => RangeLockState::Alone,
+            0 => RangeLockMode::Nothing,
+            1 => RangeLockMode::Shared,
+            2 => RangeLockMode::Alone,
             _ => return Err(invalid("there is no such kind of a lock")),
         };
         partition(from)?.lock(hold)

@@ -5,7 +5,7 @@ use rustix::fd::BorrowedFd;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
-use tarn_sys::lock::{RangeLockState, held, hold};
+use tarn_sys::lock::{RangeLockMode, held, hold};
 
 /// Ranges that are distinguished; if there are more, all that was not looked at counts as pinned.
 const MAX_PINNED: usize = 1024;
@@ -16,7 +16,7 @@ pub(crate) fn pin(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
         // To lock no bytes is to lock all to the end of the file.
         return Ok(());
     }
-    if !hold(file, range, RangeLockState::Shared)? {
+    if !hold(file, range, RangeLockMode::Shared)? {
         return Err(io::ErrorKind::WouldBlock.into());
     }
     // What is read from now on was not written before a writer saw the lock, or is what it wrote before: both sides look after they
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(all(), []);
         // All to the end, wherever that is.
         let whole = File::open(&path).unwrap();
-        assert!(hold(&whole, &(50..50), RangeLockState::Shared).unwrap());
+        assert!(hold(&whole, &(50..50), RangeLockMode::Shared).unwrap());
         let rest = pinned(writer.as_fd(), 0..1 << 40).unwrap();
         assert_eq!((rest.len(), &rest[0]), (1, &(50..1 << 40)));
     }

@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tarn_ports::{MediumError, PowerFail, Promises};
 use tarn_ring::{MemorySpan, Storage, StorageRequestError, SubmitOutcome, Ticket};
-use tarn_sys::lock::{RangeLockState, held, hold, hold_alone};
+use tarn_sys::lock::{RangeLockMode, held, hold, hold_alone};
 use tarn_sys::signals::Blocked;
 use unit_io::{BUFFER, DEPTH, UnitChange, UnitIo, UnitOperation};
 
@@ -250,18 +250,18 @@ impl Units {
         if !hold_alone(keeper, &GATE, TIMEOUT)? {
             return Err(Errno::BUSY);
         }
-        if hold(keeper, &USERS, RangeLockState::Alone)? {
+        if hold(keeper, &USERS, RangeLockMode::Alone)? {
             // What a killed program had given to io_uring may be written still. Its open file lives, and locks its slots, until it is.
             let slots = self.layout.all_locks();
             if !hold_alone(keeper, &slots, TIMEOUT)? {
                 return Err(Errno::BUSY);
             }
             self.recover(keeper)?;
-            hold(keeper, &slots, RangeLockState::Nothing)?;
+            hold(keeper, &slots, RangeLockMode::Nothing)?;
         }
         // From alone to shared there is no moment without.
-        hold(keeper, &USERS, RangeLockState::Shared)?;
-        hold(keeper, &GATE, RangeLockState::Nothing)?;
+        hold(keeper, &USERS, RangeLockMode::Shared)?;
+        hold(keeper, &GATE, RangeLockMode::Nothing)?;
         Ok(own)
     }
 

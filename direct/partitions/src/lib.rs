@@ -79,5 +79,5 @@ pub use tarn_proto::local::{Code, RequestError};
 pub use tarn_queue::header::{DATA as HEAD, MAX_UNIT, PAGE};
 pub use tarn_queue::{MAX_PARTS, Options, QueueRegionId};
 pub use tarn_ring::{Cqe, Flags, Level, Op, ProgramMemory, Sqe, StorageRequestError};
-pub use tarn_sys::lock::RangeLockState;
+pub use tarn_sys::lock::RangeLockMode;
 pub use tarn_types::grant::{Grant, Grantee};

@@ -15,7 +15,7 @@ use tarn_media::{Direct, Mapping, SharedMedium, UnitStorage, Units};
 use tarn_ports::{PowerFail, Promises};
 use tarn_queue::header::{DATA, Header};
 use tarn_ring::Exposed;
-use tarn_sys::lock::{RangeLockState, hold};
+use tarn_sys::lock::{RangeLockMode, hold};
 
 /// The byte of a partition's file that its lock is: docs/reference/formats.md.
 const LOCK: u64 = 32_770;
@@ -172,7 +172,7 @@ impl LocalPart {
     }
 
     /// Holds its lock, or gives it back, at once.
-    pub(crate) fn lock(&self, what: RangeLockState) -> Result<(), RequestError> {
+    pub(crate) fn lock(&self, what: RangeLockMode) -> Result<(), RequestError> {
         match hold(self.file(), &(LOCK..LOCK + 1), what) {
             Ok(true) => Ok(()),
             Ok(false) => Err(taken(&self.path)),

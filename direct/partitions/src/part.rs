@@ -8,7 +8,7 @@ use crate::{Code, OpenOptions, PartitionDetails, RequestError};
 use std::path::Path;
 use tarn_ports::Promises;
 use tarn_proto::local::{Allocation, TaskOperation};
-use tarn_sys::lock::RangeLockState;
+use tarn_sys::lock::RangeLockMode;
 
 /// An open partition.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl PartitionPart {
     }
 
     /// Holds its lock, or gives it back, at once.
-    pub(crate) fn lock(&self, what: RangeLockState) -> Result<(), RequestError> {
+    pub(crate) fn lock(&self, what: RangeLockMode) -> Result<(), RequestError> {
         ask!(self, it => it.lock(what))
     }
 

@@ -14,7 +14,7 @@ use tarn_ports::Promises;
 use tarn_proto::local::{Allocation, PartitionInfo, TaskOperation};
 use tarn_queue::header::Header;
 use tarn_queue::{Cyclic, CyclicLayout, MAX_PARTS};
-use tarn_sys::lock::RangeLockState;
+use tarn_sys::lock::RangeLockMode;
 use tarn_types::grant::Grant;
 
 /// What is known of a partition: its size, units and access list.
@@ -91,7 +91,7 @@ impl From<PartitionDetails> for PartitionInfo {
 ///
 /// # Examples
 /// ```
-/// use tarn_partitions::{Code, OpenOptions, Partition, RangeLockState};
+/// use tarn_partitions::{Code, OpenOptions, Partition, RangeLockMode};
 ///
 /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
 /// let path = folder.path().join("field");
@@ -127,7 +127,7 @@ impl Default for OpenOptions {
 ///
 /// # Examples
 /// ```
-/// use tarn_partitions::{Code, OpenOptions, Partition, RangeLockState};
+/// use tarn_partitions::{Code, OpenOptions, Partition, RangeLockMode};
 ///
 /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
 /// let path = folder.path().join("field");
@@ -139,10 +139,10 @@ impl Default for OpenOptions {
 /// assert_eq!(Partition::delete(&path).unwrap_err().code, Code::Busy);
 ///
 /// // Its lock is for programs that agree on it. It goes with this open partition.
-/// partition.lock(RangeLockState::Alone)?;
+/// partition.lock(RangeLockMode::Alone)?;
 /// let other = Partition::open(&path, OpenOptions::default())?;
-/// assert_eq!(other.lock(RangeLockState::Shared).unwrap_err().code, Code::Busy);
-/// partition.lock(RangeLockState::Nothing)?;
+/// assert_eq!(other.lock(RangeLockMode::Shared).unwrap_err().code, Code::Busy);
+/// partition.lock(RangeLockMode::Nothing)?;
 /// drop((partition, other));
 ///
 /// Partition::delete(&path)?;
@@ -497,9 +497,9 @@ impl Partition {
     /// - [`Busy`](Code::Busy): another program holds it in a way that excludes this.
     /// - [`Denied`](Code::Denied): it is to be held alone, and the partition was opened to be read only.
     /// - [`Unsupported`](Code::Unsupported): this process was forked from the one that opened the partition.
-    pub fn lock(&self, what: RangeLockState) -> Result<(), RequestError> {
+    pub fn lock(&self, what: RangeLockMode) -> Result<(), RequestError> {
         match self.check() {
-            Err(_) if what == RangeLockState::Nothing => return Ok(()),
+            Err(_) if what == RangeLockMode::Nothing => return Ok(()),
             checked => checked?,
         }
         self.first.lock(what)

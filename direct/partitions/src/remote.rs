@@ -18,7 +18,7 @@ use tarn_ports::{PowerFail, Promises};
 use tarn_proto::local::FarPartition;
 use tarn_proto::storage::{StorageReply, StorageRequest, Verb};
 use tarn_ring::StorageRequestError;
-use tarn_sys::lock::RangeLockState;
+use tarn_sys::lock::RangeLockMode;
 
 /// How long the other node may take to say how large the partition is.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -79,11 +79,11 @@ impl RemotePart {
     }
 
     /// Holds its lock there, or gives it back, at once: it goes with this opening.
-    pub(crate) fn lock(&self, what: RangeLockState) -> Result<(), RequestError> {
+    pub(crate) fn lock(&self, what: RangeLockMode) -> Result<(), RequestError> {
         let what = match what {
-            RangeLockState::Nothing => 0,
-            RangeLockState::Shared => 1,
-            RangeLockState::Alone => 2,
+            RangeLockMode::Nothing => 0,
+            RangeLockMode::Shared => 1,
+            RangeLockMode::Alone => 2,
         };
         self.request(Verb::Hold, what)?
             .map(drop)

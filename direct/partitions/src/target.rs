@@ -9,7 +9,7 @@ use tarn_media::Now;
 use tarn_ports::PowerFail;
 use tarn_proto::local::{FarPartition, PartitionInfo};
 use tarn_ring::{Exposed, StorageRequestError, Target};
-use tarn_sys::lock::RangeLockState;
+use tarn_sys::lock::RangeLockMode;
 
 /// A partition that is open for another node: tarnd serves that node's requests by its
 /// [`target`](Self::target).
@@ -131,9 +131,9 @@ impl<T: Send> Target for ExportTarget<T> {
 
     fn hold(&mut self, alone: Option<bool>) -> Result<(), StorageRequestError> {
         let what = match alone {
-            None => RangeLockState::Nothing,
-            Some(false) => RangeLockState::Shared,
-            Some(true) => RangeLockState::Alone,
+            None => RangeLockMode::Nothing,
+            Some(false) => RangeLockMode::Shared,
+            Some(true) => RangeLockMode::Alone,
         };
         self.part.lock(what).map_err(|why| match why.code {
             Code::Busy => StorageRequestError::Busy,

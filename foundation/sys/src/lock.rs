@@ -40,7 +40,7 @@ impl<F: AsFd> Drop for Lock<F> {
 
 /// What an open file holds of some bytes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RangeLockState {
+pub enum RangeLockMode {
     /// Nothing.
     Nothing,
     /// Others may hold them so too.
@@ -49,14 +49,14 @@ pub enum RangeLockState {
     Alone,
 }
 
-fn record(bytes: &Range<u64>, what: RangeLockState) -> Result<libc::flock, Errno> {
+fn record(bytes: &Range<u64>, what: RangeLockMode) -> Result<libc::flock, Errno> {
     let number = |n: u64| libc::off_t::try_from(n).map_err(|_| Errno::INVAL);
     // SAFETY: a structure of numbers, for which all zeros are values. The process's must be 0.
     let mut record: libc::flock = unsafe { std::mem::zeroed() };
     record.l_type = match what {
-        RangeLockState::Nothing => libc::F_UNLCK,
-        RangeLockState::Shared => libc::F_RDLCK,
-        RangeLockState::Alone => libc::F_WRLCK,
+        RangeLockMode::Nothing => libc::F_UNLCK,
+        RangeLockMode::Shared => libc::F_RDLCK,
+        RangeLockMode::Alone => libc::F_WRLCK,
     } as libc::c_short;
     record.l_whence = libc::SEEK_SET as libc::c_short;
     record.l_start = number(bytes.start)?;
@@ -83,7 +83,7 @@ fn call(file: impl AsFd, command: libc::c_int, record: &mut libc::flock) -> Resu
 ///
 /// # Errors
 /// `EBADF` when it is not open for that, and what else fcntl(2) says.
-pub fn hold(file: impl AsFd, bytes: &Range<u64>, what: RangeLockState) -> Result<bool, Errno> {
+pub fn hold(file: impl AsFd, bytes: &Range<u64>, what: RangeLockMode) -> Result<bool, Errno> {
     match call(file, libc::F_OFD_SETLK, &mut record(bytes, what)?) {
         Ok(()) => Ok(true),
         Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
@@ -97,7 +97,7 @@ pub fn hold(file: impl AsFd, bytes: &Range<u64>, what: RangeLockState) -> Result
 /// As [`hold`].
 pub fn hold_alone(file: impl AsFd, bytes: &Range<u64>, timeout: Duration) -> Result<bool, Errno> {
     let until = Instant::now() + timeout;
-    while !hold(&file, bytes, RangeLockState::Alone)? {
+    while !hold(&file, bytes, RangeLockMode::Alone)? {
         if Instant::now() >= until {
             return Ok(false);
         }
@@ -111,7 +111,7 @@ pub fn hold_alone(file: impl AsFd, bytes: &Range<u64>, timeout: Duration) -> Res
 /// # Errors
 /// What fcntl(2) says.
 pub fn held(file: impl AsFd, bytes: &Range<u64>) -> Result<Option<Range<u64>>, Errno> {
-    let mut found = record(bytes, RangeLockState::Alone)?;
+    let mut found = record(bytes, RangeLockMode::Alone)?;
     call(file, libc::F_OFD_GETLK, &mut found)?;
     if i32::from(found.l_type) == libc::F_UNLCK {
         return Ok(None);
@@ -135,21 +135,21 @@ mod tests {
         let again = || File::options().read(true).write(true).open(file.path());
         let (one, other) = (again().unwrap(), again().unwrap());
         let (seven, eight) = (&(7..8), &(8..9));
-        assert_eq!(hold(&one, seven, RangeLockState::Shared), Ok(true));
-        assert_eq!(hold(&other, seven, RangeLockState::Shared), Ok(true));
-        assert_eq!(hold(&one, seven, RangeLockState::Alone), Ok(false));
-        assert_eq!(hold(&one, eight, RangeLockState::Alone), Ok(true));
+        assert_eq!(hold(&one, seven, RangeLockMode::Shared), Ok(true));
+        assert_eq!(hold(&other, seven, RangeLockMode::Shared), Ok(true));
+        assert_eq!(hold(&one, seven, RangeLockMode::Alone), Ok(false));
+        assert_eq!(hold(&one, eight, RangeLockMode::Alone), Ok(true));
         assert_eq!(held(&other, &(8..100)), Ok(Some(8..9)));
         assert_eq!(held(&one, eight), Ok(None));
-        assert_eq!(hold(&other, seven, RangeLockState::Nothing), Ok(true));
-        assert_eq!(hold(&one, seven, RangeLockState::Alone), Ok(true));
-        assert_eq!(hold(&other, seven, RangeLockState::Shared), Ok(false));
+        assert_eq!(hold(&other, seven, RangeLockMode::Nothing), Ok(true));
+        assert_eq!(hold(&one, seven, RangeLockMode::Alone), Ok(true));
+        assert_eq!(hold(&other, seven, RangeLockMode::Shared), Ok(false));
         assert_eq!(hold_alone(&other, seven, Duration::ZERO), Ok(false));
         drop(one);
         assert_eq!(hold_alone(&other, seven, Duration::from_secs(9)), Ok(true));
         let reader = File::open(file.path()).unwrap();
         assert_eq!(
-            hold(&reader, &(9..10), RangeLockState::Alone),
+            hold(&reader, &(9..10), RangeLockMode::Alone),
             Err(Errno::BADF)
         );
     }

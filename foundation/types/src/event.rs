@@ -127,7 +127,7 @@ pub enum Event {
         capacities: Vec<u64>,
         /// The replicas of this run that are there whole, those among them that nobody wants any more: the engine
         /// takes them, or has them removed.
-        whole: Vec<BroughtBackReplica>,
+        whole: Vec<IntactReplica>,
     },
     /// The moment that the engine asked for has come.
     Timer,
@@ -135,7 +135,7 @@ pub enum Event {
 
 /// A replica that a node has brought back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BroughtBackReplica {
+pub struct IntactReplica {
     /// The part.
     pub part: PartRef,
     /// Where it is stored: of which commit of the part it is.

@@ -1,6 +1,6 @@
 //! Events as they stand in logs.
 
-use tarn_types::event::{BroughtBackReplica, Event, FailureKind};
+use tarn_types::event::{Event, FailureKind, IntactReplica};
 use tarn_types::id::{DataId, NodeId, TierId};
 use tarn_types::part::{PartRef, StoreKey};
 
@@ -13,7 +13,7 @@ fn a_log_says_by_name_which_node_was_lost_and_which_is_back() {
     let back = Event::NodeBack {
         node: NodeId(1),
         capacities: vec![5, 6],
-        whole: vec![BroughtBackReplica {
+        whole: vec![IntactReplica {
             part: PartRef {
                 data: DataId(0),
                 version: 1,

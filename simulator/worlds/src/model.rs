@@ -3,7 +3,7 @@
 use crate::network::Finished;
 use tarn_ports::WorldError;
 use tarn_types::action::AttemptSpec;
-use tarn_types::event::{BroughtBackReplica, Event, Failure, FailureKind};
+use tarn_types::event::{Event, Failure, FailureKind, IntactReplica};
 use tarn_types::id::{DataId, InstanceId, NodeId};
 use tarn_types::part::{PartRef, Transfer};
 use tarn_types::units::{Nanos, Time};
@@ -40,7 +40,7 @@ pub struct Outage {
 
 /// What is on a lost node.
 #[derive(Debug)]
-pub(crate) struct LostNodeReplicas(pub(crate) Vec<BroughtBackReplica>);
+pub(crate) struct LostNodeReplicas(pub(crate) Vec<IntactReplica>);
 
 /// An attempt that runs.
 pub(crate) struct SimulatedAttempt {

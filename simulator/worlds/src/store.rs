@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::{add, sub};
 use tarn_types::cluster::Cluster;
-use tarn_types::event::BroughtBackReplica;
+use tarn_types::event::IntactReplica;
 use tarn_types::id::{NodeId, TierId, TierRef};
 use tarn_types::part::{PartInfo, PartRef, Place, StoreKey};
 
@@ -174,14 +174,13 @@ impl SimulatedStorage {
     }
 
     /// Takes from a node all that lies there. Its tiers are empty then.
-    pub(crate) fn take_node(&mut self, node: NodeId) -> Vec<BroughtBackReplica> {
-        let whole =
-            |part: PartRef, key: &StoreKey, spot: TierRef, stored: u64| BroughtBackReplica {
-                part,
-                key: key.clone(),
-                tier: spot.tier,
-                stored,
-            };
+    pub(crate) fn take_node(&mut self, node: NodeId) -> Vec<IntactReplica> {
+        let whole = |part: PartRef, key: &StoreKey, spot: TierRef, stored: u64| IntactReplica {
+            part,
+            key: key.clone(),
+            tier: spot.tier,
+            stored,
+        };
         let mut taken = Vec::new();
         for (part, places) in &mut self.replicas {
             let Some(info) = self.parts.get(part) else {
@@ -213,7 +212,7 @@ impl SimulatedStorage {
     }
 
     /// Puts what came back with a node where it was, and says how large the node's tiers are.
-    pub(crate) fn give_node(&mut self, node: NodeId, whole: &[BroughtBackReplica]) -> Vec<u64> {
+    pub(crate) fn give_node(&mut self, node: NodeId, whole: &[IntactReplica]) -> Vec<u64> {
         for w in whole {
             let spot = TierRef { node, tier: w.tier };
             if let Some(fill) = self.tiers.get_mut(&spot) {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_proto::node::NodeCommand;
 use tarn_types::action::{Action, Do};
-use tarn_types::event::{BroughtBackReplica, Event};
+use tarn_types::event::{Event, IntactReplica};
 use tarn_types::id::{NodeId, TierId};
 use tarn_types::reason::Reason;
 
@@ -139,7 +139,7 @@ impl AllocationWorld {
         let held = node
             .holds
             .iter()
-            .map(|((part, tier, key), stored)| BroughtBackReplica {
+            .map(|((part, tier, key), stored)| IntactReplica {
                 part: *part,
                 key: key.clone(),
                 tier: *tier,
@@ -177,7 +177,7 @@ impl AllocationWorld {
 
     pub(crate) fn record_return(&mut self, n: NodeId, returned: Returned) {
         let Some(node) = self.node_mut(n) else { return };
-        let replica = |w: &BroughtBackReplica| ((w.part, w.tier, w.key.clone()), w.stored);
+        let replica = |w: &IntactReplica| ((w.part, w.tier, w.key.clone()), w.stored);
         let stored = returned.whole.iter().map(replica).collect();
         if let NodeState::Lost { back, .. } = &mut node.node_state {
             *back = Some(returned);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 use tarn_proto::node::{NodeCommand, NodeConfig, NodeReply, NodeRequest};
-use tarn_types::event::{BroughtBackReplica, PriorInstance};
+use tarn_types::event::{IntactReplica, PriorInstance};
 use tarn_types::id::{NodeId, TierId, TierRef};
 use tarn_types::nodes::Staying;
 use tarn_types::part::{PartInfo, PartRef, Place, StoreKey};
@@ -33,7 +33,7 @@ pub(crate) struct Return {
     pub(crate) lost: Vec<NodeId>,
     pub(crate) parts: Vec<(PartRef, PartInfo)>,
     /// Replicas that were stored there when it was lost.
-    pub(crate) held: Vec<BroughtBackReplica>,
+    pub(crate) held: Vec<IntactReplica>,
     pub(crate) offer: Option<PriorReplicaOffer>,
     pub(crate) protected: BTreeSet<PathBuf>,
     pub(crate) pinned: BTreeSet<StoreKey>,
@@ -41,7 +41,7 @@ pub(crate) struct Return {
 
 /// A node that is ready again: what it has brought back.
 pub(crate) struct Returned {
-    pub(crate) whole: Vec<BroughtBackReplica>,
+    pub(crate) whole: Vec<IntactReplica>,
 }
 
 impl Return {
@@ -110,7 +110,7 @@ pub(crate) fn place_of(node: NodeId, tier: TierId) -> Place {
 /// Replicas to be looked for, each under a name of its own: a part may be stored there in several commits.
 fn wanted(
     node: NodeId,
-    held: &[BroughtBackReplica],
+    held: &[IntactReplica],
 ) -> impl Iterator<Item = (PartRef, StoreKey, Place)> {
     (0..).zip(held).map(move |(i, w)| {
         let part = PartRef {

@@ -10,7 +10,7 @@ use tarn_ports::{NodeWorld, World};
 use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest};
 use tarn_types::action::Do;
 use tarn_types::event::{
-    AttemptOutcome, BroughtBackReplica, Event, Failure, FailureKind, Output, Usage,
+    AttemptOutcome, Event, Failure, FailureKind, IntactReplica, Output, Usage,
 };
 use tarn_types::id::{DataId, NodeId, TierId, TransferId};
 use tarn_types::nodes::Staying;
@@ -196,7 +196,7 @@ fn it_brings_back_what_is_whole_and_everybody_is_told_where_it_is() {
         origin: 3,
         seq: 8,
     };
-    let brought = |part, key: &str, stored| BroughtBackReplica {
+    let brought = |part, key: &str, stored| IntactReplica {
         part,
         key: StoreKey(key.into()),
         tier: TierId(0),

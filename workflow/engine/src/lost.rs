@@ -13,7 +13,7 @@ use crate::steps::{InstanceProgress, StepInstance};
 use std::collections::BTreeSet;
 use tarn_types::account::sub;
 use tarn_types::action::Subject;
-use tarn_types::event::BroughtBackReplica;
+use tarn_types::event::IntactReplica;
 use tarn_types::id::{InstanceId, NodeId, TierRef};
 use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::workflow::Keep;
@@ -98,12 +98,7 @@ impl EngineState {
         }
     }
 
-    pub(crate) fn node_back(
-        &mut self,
-        node: NodeId,
-        capacities: &[u64],
-        whole: &[BroughtBackReplica],
-    ) {
+    pub(crate) fn node_back(&mut self, node: NodeId, capacities: &[u64], whole: &[IntactReplica]) {
         if !self.ledger.regain(node, capacities) {
             return;
         }
@@ -146,7 +141,7 @@ impl EngineState {
     }
 
     /// Whether a replica that came back is one of its part: of its newest make, which is not being made again.
-    fn believes(&self, w: &BroughtBackReplica, spot: TierRef) -> bool {
+    fn believes(&self, w: &IntactReplica, spot: TierRef) -> bool {
         let workflow = &self.start.workflow;
         let known = w.part.data.at() < workflow.data.len()
             && w.part.version <= workflow.last_version(w.part.data);

@@ -6,7 +6,7 @@ use common::*;
 use std::path::Path;
 use tarn_simulator::Rules;
 use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
-use tarn_types::event::{BroughtBackReplica, Event, FailureKind, Start};
+use tarn_types::event::{Event, FailureKind, IntactReplica, Start};
 use tarn_types::hash::Hash;
 use tarn_types::id::{NodeId, TierId};
 use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
@@ -31,7 +31,7 @@ impl Hand {
         })
     }
 
-    fn has_back(&mut self, node: u32, whole: Vec<BroughtBackReplica>) -> Vec<Action> {
+    fn has_back(&mut self, node: u32, whole: Vec<IntactReplica>) -> Vec<Action> {
         self.says(Event::NodeBack {
             node: NodeId(node),
             capacities: vec![100 * MB],
@@ -58,8 +58,8 @@ fn made(of: u32) -> PartRef {
     }
 }
 
-fn whole(of: u32, run: &AttemptSpec, bytes: u64) -> BroughtBackReplica {
-    BroughtBackReplica {
+fn whole(of: u32, run: &AttemptSpec, bytes: u64) -> IntactReplica {
+    IntactReplica {
         part: made(of),
         key: StoreKey(format!("{}.0", run.store)),
         tier: TierId(0),

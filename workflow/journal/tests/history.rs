@@ -294,7 +294,7 @@ fn a_node_that_is_back_has_what_it_says_and_nothing_else() {
     for there in [true, false] {
         let mut h = replay(&story("w-1", WALL)[..5]);
         h.apply(20 * SECOND, &lost(0), &[]);
-        let whole = tarn_types::event::BroughtBackReplica {
+        let whole = tarn_types::event::IntactReplica {
             part: part(1, 1),
             key: mid(),
             tier: spot(0).tier,

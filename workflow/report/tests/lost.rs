@@ -7,7 +7,7 @@ use tarn_ports::Record;
 use tarn_report::{Summary, render, status, why};
 use tarn_types::action::{AttemptSpec, Do, Subject};
 use tarn_types::event::{
-    AttemptOutcome, BroughtBackReplica, Event, Failure, FailureKind, Output, Undeclared, Usage,
+    AttemptOutcome, Event, Failure, FailureKind, IntactReplica, Output, Undeclared, Usage,
 };
 use tarn_types::hash::Hash;
 use tarn_types::history::{History, InstanceState};
@@ -90,7 +90,7 @@ fn log(back: bool) -> Vec<Record> {
     };
     log.add(21 * MS, ended(1, failed), vec![]);
     if back {
-        let whole = BroughtBackReplica {
+        let whole = IntactReplica {
             part: part(data.0, version, 0, 0),
             key: output.key,
             tier: TierId(0),

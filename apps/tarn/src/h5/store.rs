@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tarn_partitions::{
     Code, Op, OpenOptions, Options, Partition, PartitionQueue, ProgramMemory, QueueRegionId,
-    RangeLockState, RequestError, Sqe,
+    RangeLockMode, RequestError, Sqe,
 };
 use tarn_types::codes::Exit;
 use tarn_types::crc::crc;
@@ -182,12 +182,12 @@ impl Hdf5PartitionIo {
 
     /// Keeps writers out for as long as this is open.
     pub(super) fn share(&self) -> Result<(), RequestError> {
-        self.partition.lock(RangeLockState::Shared)
+        self.partition.lock(RangeLockMode::Shared)
     }
 
     /// Keeps everybody else out for as long as this is open.
     pub(super) fn hold(&self) -> Result<(), RequestError> {
-        self.partition.lock(RangeLockState::Alone)
+        self.partition.lock(RangeLockMode::Alone)
     }
 }
 

@@ -4,7 +4,7 @@ use super::layout::UnitLayout;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::ops::Range;
-use tarn_sys::lock::{RangeLockState, hold};
+use tarn_sys::lock::{RangeLockMode, hold};
 
 #[derive(Debug, Clone, Default)]
 struct UnitLock {
@@ -56,7 +56,7 @@ impl Locks {
                 continue;
             }
             let bytes = self.layout.locks(slots.clone());
-            let locked = hold(&file, &bytes, RangeLockState::Shared);
+            let locked = hold(&file, &bytes, RangeLockMode::Shared);
             if !matches!(locked, Ok(true)) {
                 for before in &ranges[..number] {
                     self.unlock(&file, before)?;
@@ -96,7 +96,7 @@ impl Locks {
                 hold(
                     &file,
                     &self.layout.locks(at..at + run),
-                    RangeLockState::Nothing,
+                    RangeLockMode::Nothing,
                 )?;
             }
             at += run + 1;
@@ -113,7 +113,7 @@ impl Locks {
         own.exclusive = hold(
             file,
             &self.layout.locks(slot..slot + 1),
-            RangeLockState::Alone,
+            RangeLockMode::Alone,
         )?;
         self.held += u32::from(own.exclusive);
         Ok(own.exclusive)
@@ -131,7 +131,7 @@ impl Locks {
         hold(
             file,
             &self.layout.locks(slot..slot + 1),
-            RangeLockState::Nothing,
+            RangeLockMode::Nothing,
         )
         .map(drop)
     }

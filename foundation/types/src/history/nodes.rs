@@ -2,7 +2,7 @@
 //! the node is back without them, was asked for them in vain, or their part was made again.
 
 use super::{History, Replica, Unreachable, push_point, spot_of};
-use crate::event::BroughtBackReplica;
+use crate::event::IntactReplica;
 use crate::id::{DataId, NodeId, TierId, TierRef};
 use crate::part::{PartRef, Place, StoreKey};
 use crate::units::Time;
@@ -138,12 +138,7 @@ impl History {
     }
 
     /// A node that is back holds what is `whole`; what else it had is gone.
-    pub(super) fn node_back(
-        &mut self,
-        node: NodeId,
-        capacities: &[u64],
-        whole: &[BroughtBackReplica],
-    ) {
+    pub(super) fn node_back(&mut self, node: NodeId, capacities: &[u64], whole: &[IntactReplica]) {
         let now = self.now;
         let open = |l: &&mut NodeLoss| l.node == node && l.back.is_none();
         if let Some(loss) = self.losses.iter_mut().find(open) {

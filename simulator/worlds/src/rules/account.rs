@@ -13,7 +13,7 @@ use tarn_types::workflow::{Keep, Workflow};
 
 /// How far a replica is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReplicaProgress {
+pub(super) enum ReplicaStage {
     Coming,
     /// It is there, and comes again.
     Renewed,
@@ -26,7 +26,7 @@ pub(super) enum ReplicaProgress {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplicaAccount {
-    pub(super) state: ReplicaProgress,
+    pub(super) state: ReplicaStage,
     /// Bytes it takes on a tier.
     pub(super) stored: u64,
 }
@@ -163,7 +163,7 @@ impl RunAccount {
                 for (spot, _) in &known.at {
                     let at = Place::Node(*spot);
                     self.others.insert((part, at.clone()));
-                    self.add(part, at, ReplicaProgress::There, 0);
+                    self.add(part, at, ReplicaStage::There, 0);
                 }
             }
         }
@@ -182,8 +182,8 @@ impl RunAccount {
         self.copies.get(&part)?.get(at)
     }
 
-    pub(super) fn add(&mut self, part: PartRef, at: Place, state: ReplicaProgress, stored: u64) {
-        if state == ReplicaProgress::There {
+    pub(super) fn add(&mut self, part: PartRef, at: Place, state: ReplicaStage, stored: u64) {
+        if state == ReplicaStage::There {
             self.were_there.insert(part);
         }
         let copies = self.copies.entry(part).or_default();
@@ -196,18 +196,18 @@ impl RunAccount {
 
     pub(super) fn is_there(&self, part: PartRef, at: &Place) -> bool {
         self.copy(part, at)
-            .is_some_and(|c| c.state == ReplicaProgress::There)
+            .is_some_and(|c| c.state == ReplicaStage::There)
     }
 
     pub(super) fn is_cached(&self, part: PartRef, at: &Place) -> bool {
         self.copy(part, at)
-            .is_some_and(|c| c.state == ReplicaProgress::Cached)
+            .is_some_and(|c| c.state == ReplicaStage::Cached)
     }
 
     /// Whether a transfer may read it: it is there, or on its way to a node where it can be read meanwhile.
     pub(super) fn is_readable(&self, part: PartRef, at: &Place) -> bool {
         let comes =
-            |c: &ReplicaAccount| c.state == ReplicaProgress::Coming && matches!(at, Place::Node(_));
+            |c: &ReplicaAccount| c.state == ReplicaStage::Coming && matches!(at, Place::Node(_));
         self.is_there(part, at) || self.chains && self.copy(part, at).is_some_and(comes)
     }
 
@@ -266,7 +266,7 @@ impl RunAccount {
     pub(super) fn is_lost(&self, part: PartRef) -> bool {
         let copies = self.copies.get(&part).into_iter().flatten();
         copies
-            .filter(|(_, c)| c.state != ReplicaProgress::Damaged)
+            .filter(|(_, c)| c.state != ReplicaStage::Damaged)
             .count()
             == 0
     }

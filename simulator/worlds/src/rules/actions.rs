@@ -1,6 +1,6 @@
 //! What is decided.
 
-use super::account::{InstanceReservation, ReplicaAccount, ReplicaProgress, RunAccount};
+use super::account::{InstanceReservation, ReplicaAccount, ReplicaStage, RunAccount};
 use super::{RuleViolation, rule};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::action::{Action, AttemptSpec, Do, Outcome, Subject};
@@ -126,8 +126,8 @@ impl RunAccount {
                 0
             };
             let coming = match self.is_there(m.part, &t.to) {
-                true => ReplicaProgress::Renewed,
-                false => ReplicaProgress::Coming,
+                true => ReplicaStage::Renewed,
+                false => ReplicaStage::Coming,
             };
             self.add(m.part, t.to.clone(), coming, stored);
         }
@@ -316,7 +316,7 @@ impl RunAccount {
                     if !self.on_lost(place) {
                         let node = matches!(place, Place::Node(_));
                         let stored = if node { info.stored } else { 0 };
-                        self.add(part, place.clone(), ReplicaProgress::There, stored);
+                        self.add(part, place.clone(), ReplicaStage::There, stored);
                     }
                 }
             }
@@ -352,7 +352,7 @@ impl RunAccount {
         let state = self.copy(part, at).map(|c| c.state);
         let there = matches!(
             state,
-            Some(ReplicaProgress::There | ReplicaProgress::Damaged | ReplicaProgress::Cached)
+            Some(ReplicaStage::There | ReplicaStage::Damaged | ReplicaStage::Cached)
         );
         rule("what is removed is there", same && there, || {
             format!("{part}: {state:?}")
@@ -360,7 +360,7 @@ impl RunAccount {
         let is_others = self.others.contains(&(part, at.clone()));
         rule(
             "what belongs to another workflow stays unless it is damaged",
-            !is_others || state == Some(ReplicaProgress::Damaged),
+            !is_others || state == Some(ReplicaStage::Damaged),
             || format!("{part} at {at:?}"),
         )?;
         let reader = self.running.values().find(|run| {
@@ -376,16 +376,16 @@ impl RunAccount {
             format!("{:?} reads {part}", moved.map(|t| t.id))
         })?;
         if let Some(copy) = self.copies.get_mut(&part).and_then(|c| c.get_mut(at)) {
-            copy.state = ReplicaProgress::Leaving;
+            copy.state = ReplicaStage::Leaving;
         }
         let copies = self.copies.get(&part).into_iter().flatten();
         let others = copies
-            .filter(|(_, c)| c.state == ReplicaProgress::There)
+            .filter(|(_, c)| c.state == ReplicaStage::There)
             .count();
         // What is made again goes whole.
         let producer = self.producer(part);
         let again = producer.is_some_and(|id| !self.done.contains(&id));
-        if others == 0 && state == Some(ReplicaProgress::There) && !again {
+        if others == 0 && state == Some(ReplicaStage::There) && !again {
             let needed = self.needed(part);
             rule(
                 "nothing is dropped while it is needed",
@@ -442,7 +442,7 @@ impl RunAccount {
                         .filter(|((p, _), (k, _))| *p == part && Some(k) == key.as_ref());
                     for at in back.map(|(at, _)| *at).collect::<Vec<_>>() {
                         let stored = self.returned.remove(&at).map_or(0, |s| s.1);
-                        self.add(part, Place::Node(at.1), ReplicaProgress::There, stored);
+                        self.add(part, Place::Node(at.1), ReplicaStage::There, stored);
                     }
                 }
                 self.compare_with_dests(id);
@@ -495,7 +495,7 @@ impl RunAccount {
             )?;
             let ours = |p: &Place| matches!(p, Place::Node(_) | Place::Drained);
             let ours =
-                |(p, c): &(&Place, &ReplicaAccount)| ours(p) && c.state != ReplicaProgress::Cached;
+                |(p, c): &(&Place, &ReplicaAccount)| ours(p) && c.state != ReplicaStage::Cached;
             let left = self.copies.get(part).and_then(|c| c.iter().find(ours));
             rule("nothing is left behind", keeps || left.is_none(), || {
                 format!("{part} at {left:?}")
@@ -537,9 +537,7 @@ impl RunAccount {
             let last = self.workflow.last_version(data);
             let there = |p: PartRef| {
                 let mut copies = self.copies.get(&p).into_iter().flatten();
-                copies.any(|(_, c)| {
-                    matches!(c.state, ReplicaProgress::There | ReplicaProgress::Cached)
-                })
+                copies.any(|(_, c)| matches!(c.state, ReplicaStage::There | ReplicaStage::Cached))
             };
             let whole =
                 |v: &u32| self.sealed(data, *v) && self.parts_of(data, *v).all(|(p, _)| there(p));

@@ -1,6 +1,6 @@
 //! What is left for later runs.
 
-use super::account::{ReplicaAccount, ReplicaProgress, RunAccount};
+use super::account::{ReplicaAccount, ReplicaStage, RunAccount};
 use super::{RuleViolation, rule};
 use tarn_types::id::TierRef;
 use tarn_types::part::{PartRef, Place, StoreKey};
@@ -38,16 +38,15 @@ impl RunAccount {
             && w.producer(part.data, part.version).is_some();
         rule("what is cached may be", may, || part.to_string())?;
         let copies = self.copies.entry(part).or_default();
-        let state = |c: &ReplicaAccount| {
-            matches!(c.state, ReplicaProgress::Leaving | ReplicaProgress::Damaged)
-        };
+        let state =
+            |c: &ReplicaAccount| matches!(c.state, ReplicaStage::Leaving | ReplicaStage::Damaged);
         let others = copies.iter().filter(|(p, c)| **p != at && !state(c));
         let others = others.count();
         rule("one copy of a part is cached", others == 0, || {
             part.to_string()
         })?;
         if let Some(copy) = copies.get_mut(&at) {
-            copy.state = ReplicaProgress::Cached;
+            copy.state = ReplicaStage::Cached;
         }
         let (cached, share) = (self.cached(spot), self.capacity[&spot]);
         let share = u128::from(share) * u128::from(self.cache) / 100;
@@ -62,7 +61,7 @@ impl RunAccount {
     fn cached(&self, spot: TierRef) -> u64 {
         let copies = self.copies.values();
         let here = copies.filter_map(|c| c.get(&Place::Node(spot)));
-        let cached = here.filter(|c| c.state == ReplicaProgress::Cached);
+        let cached = here.filter(|c| c.state == ReplicaStage::Cached);
         cached.map(|c| c.stored).sum()
     }
 

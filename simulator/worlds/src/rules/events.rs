@@ -1,9 +1,9 @@
 //! What happens: the world keeps rules too.
 
-use super::account::{ReplicaProgress, RunAccount};
+use super::account::{ReplicaStage, RunAccount};
 use super::{RuleViolation, rule};
 use tarn_types::event::{
-    AttemptOutcome, BroughtBackReplica, Event, Output, of_others, pin, set_aside, version_hash,
+    AttemptOutcome, Event, IntactReplica, Output, of_others, pin, set_aside, version_hash,
 };
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, TierId, TierRef, TransferId};
@@ -78,7 +78,7 @@ impl RunAccount {
                 seq: info.seq,
             };
             self.parts.insert(part, info.clone());
-            self.add(part, Place::Source, ReplicaProgress::There, 0);
+            self.add(part, Place::Source, ReplicaStage::There, 0);
         }
     }
 
@@ -103,7 +103,7 @@ impl RunAccount {
             }
             self.remove(m.part, &t.to);
             if !self.on_lost(&t.to) {
-                self.add(m.part, t.to.clone(), ReplicaProgress::There, stored);
+                self.add(m.part, t.to.clone(), ReplicaStage::There, stored);
             }
         }
         let dataset = self.workflow.dataset(t.data);
@@ -126,19 +126,19 @@ impl RunAccount {
         for m in &t.parts {
             let copies = self.copies.entry(m.part).or_default();
             match copies.get_mut(&t.to) {
-                Some(copy) if copy.state == ReplicaProgress::Renewed => {
-                    copy.state = ReplicaProgress::There
+                Some(copy) if copy.state == ReplicaStage::Renewed => {
+                    copy.state = ReplicaStage::There
                 }
                 _ => drop(copies.remove(&t.to)),
             }
             if damaged == Some(m.part)
                 && m.from != Place::Source
                 && let Some(copy) = copies.get_mut(&m.from)
-                && copy.state != ReplicaProgress::Coming
+                && copy.state != ReplicaStage::Coming
             {
                 copy.state = match copy.state {
-                    ReplicaProgress::Renewed => ReplicaProgress::Coming,
-                    _ => ReplicaProgress::Damaged,
+                    ReplicaStage::Renewed => ReplicaStage::Coming,
+                    _ => ReplicaStage::Damaged,
                 };
                 let dest = self.workflow.dataset(t.data).dest.as_ref();
                 if matches!(&m.from, Place::External(from) if Some(from) == dest) {
@@ -197,7 +197,7 @@ impl RunAccount {
                     .copied()
                     .collect::<Vec<_>>()
                 {
-                    self.add(part, Place::Node(spot), ReplicaProgress::There, info.stored);
+                    self.add(part, Place::Node(spot), ReplicaStage::There, info.stored);
                 }
                 let earlier = old.iter().find(|(p, ..)| *p == part);
                 let Some((_, Some(was), copies)) = earlier else {
@@ -205,7 +205,7 @@ impl RunAccount {
                 };
                 if was.hash == info.hash {
                     let outside = copies.iter().filter(|(p, c)| {
-                        matches!(p, Place::External(_)) && c.state != ReplicaProgress::Damaged
+                        matches!(p, Place::External(_)) && c.state != ReplicaStage::Damaged
                     });
                     for (at, copy) in outside.map(|(p, c)| (p.clone(), *c)).collect::<Vec<_>>() {
                         self.add(part, at, copy.state, copy.stored);
@@ -243,12 +243,7 @@ impl RunAccount {
                 self.delivered.insert(data);
                 let parts: Vec<PartRef> = self.parts_of(data, version).map(|(p, _)| p).collect();
                 for part in parts {
-                    self.add(
-                        part,
-                        Place::External(dest.clone()),
-                        ReplicaProgress::There,
-                        0,
-                    );
+                    self.add(part, Place::External(dest.clone()), ReplicaStage::There, 0);
                 }
             }
         }
@@ -300,7 +295,7 @@ impl RunAccount {
         for ((part, at), is_whole) in &others {
             if *is_whole {
                 self.others.insert((*part, at.clone()));
-                self.add(*part, at.clone(), ReplicaProgress::There, 0);
+                self.add(*part, at.clone(), ReplicaStage::There, 0);
             } else {
                 self.evicted(*part, at);
             }
@@ -320,7 +315,7 @@ impl RunAccount {
                     .insert((*part, *spot), (info.key.clone(), stored));
                 continue;
             }
-            self.add(*part, at.clone(), ReplicaProgress::There, stored);
+            self.add(*part, at.clone(), ReplicaStage::There, stored);
         }
         let outside = |(data, version): &(DataId, u32)| {
             let mut parts = self.parts_of(*data, *version);
@@ -349,7 +344,7 @@ impl RunAccount {
     fn node_lost(&mut self, node: NodeId) {
         let gone = |p: &Place| matches!(p, Place::Node(s) if s.node == node);
         for copies in self.copies.values_mut() {
-            copies.retain(|place, c| !gone(place) || c.state == ReplicaProgress::Coming);
+            copies.retain(|place, c| !gone(place) || c.state == ReplicaStage::Coming);
         }
         self.returned.retain(|(_, spot), _| spot.node != node);
         self.lost.insert(node);
@@ -359,7 +354,7 @@ impl RunAccount {
         &mut self,
         node: NodeId,
         capacities: &[u64],
-        whole: &[BroughtBackReplica],
+        whole: &[IntactReplica],
     ) -> Result<(), RuleViolation> {
         let was_lost = self.lost.remove(&node);
         rule("who comes back was lost", was_lost, || node.to_string())?;
@@ -374,7 +369,7 @@ impl RunAccount {
                 .producer(w.part)
                 .is_none_or(|id| self.done.contains(&id));
             if newest && made && self.copy(w.part, &at).is_none() {
-                self.add(w.part, at, ReplicaProgress::There, w.stored);
+                self.add(w.part, at, ReplicaStage::There, w.stored);
             } else {
                 self.returned
                     .insert((w.part, spot), (w.key.clone(), w.stored));

@@ -8,7 +8,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, pread};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tarn_sys::lock::{RangeLockState, held, hold};
+use tarn_sys::lock::{RangeLockMode, held, hold};
 
 const UNIT: u64 = 4096;
 const FROM: u64 = 2 << 20;
@@ -54,7 +54,7 @@ fn waits_for_what_a_killed_program_still_writes() {
     // Of the dead program there is only what io_uring holds: an open file, which has locked a slot.
     let dead = reopened(&file, true).unwrap();
     let lock = LAYOUT.locks(3..4);
-    assert_eq!(hold(&dead, &lock, RangeLockState::Alone), Ok(true));
+    assert_eq!(hold(&dead, &lock, RangeLockMode::Alone), Ok(true));
     let place = LAYOUT.place(3..4).start;
     write_all(&file, place, &shadow(1)).unwrap();
     std::thread::scope(|threads| {
@@ -79,7 +79,7 @@ fn is_refused_where_that_never_ends() {
     fallocate(&file, FallocateFlags::empty(), 0, FROM + SIZE).unwrap();
     let dead = reopened(&file, true).unwrap();
     assert_eq!(
-        hold(&dead, &LAYOUT.locks(0..1), RangeLockState::Shared),
+        hold(&dead, &LAYOUT.locks(0..1), RangeLockMode::Shared),
         Ok(true)
     );
     assert_eq!(begin(&file).map(drop), Err(Errno::BUSY));
