@@ -232,7 +232,7 @@ fn serve(
     let Some(Frame::Hello(hello)) = Frame::decode(&first) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let (frames_out, queued) = sync_channel(QUEUE);
+    let (out, queued) = sync_channel(QUEUE);
     let (heartbeat, closer) = (shared.timeouts.heartbeat, Arc::clone(incoming.socket()));
     let writing = start("tarn-says", move || {
         // The reading thread finds the end.
@@ -241,26 +241,23 @@ fn serve(
     });
     writing.map_err(io::Error::other)?;
     let news = NotificationSender {
-        outgoing: frames_out.clone(),
+        outgoing: out.clone(),
         next: Arc::default(),
     };
     let opened = shared.welcome(&hello, news);
     let welcomed = opened.and_then(|(about, talk)| {
         let ending = Arc::new(SessionCloser::new(Arc::clone(incoming.socket())));
         let there = shared.take_place(&ending)?;
-        Ok((
-            about,
-            ServedSession::new(talk, there, frames_out.clone(), ending),
-        ))
+        Ok((about, ServedSession::new(talk, there, out.clone(), ending)))
     });
     match welcomed {
         Ok((about, talking)) => {
-            if frames_out.send(Frame::Welcome(VERSION, about)).is_ok() {
+            if out.send(Frame::Welcome(VERSION, about)).is_ok() {
                 talking.run(incoming, lost);
             }
         }
         Err(SessionOpenError(why)) => {
-            let _ = frames_out.send(Frame::Refused(why));
+            let _ = out.send(Frame::Refused(why));
             // The client closes once it has read that.
             let _ = incoming.receive(MAX_FRAME, Wait::Whole(connect));
             let _ = incoming.socket().shutdown(Shutdown::Both);
