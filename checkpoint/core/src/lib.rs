@@ -1,5 +1,5 @@
 //! L2: checkpoints (docs/internals/checkpoints.md): what is stored where in an arena, which versions are whole, what is free, and what a rank does with
-//! all that. Whatever holds the bytes is a [`tarn_ports::Window`], and other ranks are a [`tarn_ports::Ranks`]; there is no I/O here, and
+//! all that. Whatever holds the bytes is a [`tarn_ports::MediumWindow`], and other ranks are a [`tarn_ports::Ranks`]; there is no I/O here, and
 //! threads and time only in [`rank`] and `copy_workers`, which drive the rest.
 //!
 //! Reading order: [`manifest`] (what a version is), [`arena`] (how one is published and found again), [`layout`] (who copies what),

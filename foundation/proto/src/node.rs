@@ -38,10 +38,10 @@ pub enum NodeCommand {
     Lead {
         /// Which attempt.
         step: AttemptId,
-        /// See [`Told::Mark`].
+        /// See [`NodeCommand::Mark`].
         mark: u64,
     },
-    /// See [`News::Undelivered`].
+    /// See [`NodeNotification::Undelivered`].
     Undelivered {
         /// Whose message it was.
         from: NodeId,
@@ -72,7 +72,7 @@ pub type Address = (String, u16);
 /// Asked of a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum NodeRequest {
-    /// What the node has. Answered by [`Answer::Cluster`], of this one node.
+    /// What the node has. Answered by [`NodeReply::Cluster`], of this one node.
     Measure {
         /// [`VERSION`] of who asks.
         version: u32,
@@ -87,7 +87,7 @@ pub enum NodeRequest {
         /// What every node must see as tarn does, the state folder first.
         sights: Vec<SharedPath>,
     },
-    /// How fast bytes come from another node, which was measured lately or is measured now. Answered by [`Answer::Rate`].
+    /// How fast bytes come from another node, which was measured lately or is measured now. Answered by [`NodeReply::Rate`].
     Link {
         /// The other node's name.
         from: String,
@@ -96,14 +96,14 @@ pub enum NodeRequest {
         /// The state folder.
         state: PathBuf,
     },
-    /// Which nodes have left something in loans of the tiers at these roots. Answered by [`Answer::Borrowers`].
+    /// Which nodes have left something in loans of the tiers at these roots. Answered by [`NodeReply::Borrowers`].
     Borrowers {
         /// The tiers.
         roots: Vec<PathBuf>,
         /// The workspace.
         workspace: String,
     },
-    /// Lend another node space of a tier for as long as this tarnd lives. Answered by [`Answer::Lent`].
+    /// Lend another node space of a tier for as long as this tarnd lives. Answered by [`NodeReply::Lent`].
     Lend {
         /// The tier's name.
         tier: String,
@@ -116,7 +116,7 @@ pub enum NodeRequest {
         /// How much.
         bytes: u64,
     },
-    /// Use that as the tier of this name. Answered by [`Answer::Borrowed`].
+    /// Use that as the tier of this name. Answered by [`NodeReply::Borrowed`].
     Borrow {
         /// The tier's name.
         tier: String,
@@ -129,9 +129,9 @@ pub enum NodeRequest {
         /// The state folder.
         state: PathBuf,
     },
-    /// What of the tiers at these roots is taken now. Answered by [`Answer::Room`].
+    /// What of the tiers at these roots is taken now. Answered by [`NodeReply::Room`].
     Room(Vec<PathBuf>),
-    /// As `tarn_node::sweep`: what dead runs have left on this node. Answered by [`Answer::Swept`].
+    /// As `tarn_node::sweep`: what dead runs have left on this node. Answered by [`NodeReply::Swept`].
     Sweep {
         /// The workspace.
         workspace: String,
@@ -158,7 +158,7 @@ pub enum NodeRequest {
     /// As `tarn_ports::Nodes::clean`.
     Clean(Staying),
     /// For so many nanoseconds the whole run has had nothing to do but to wait for space; none: that is over. Answered by
-    /// [`Answer::Waits`].
+    /// [`NodeReply::Waits`].
     Idle(Option<u64>),
     /// As `tarn_ports::Nodes::exist`.
     Exist(Vec<PathBuf>),
@@ -248,15 +248,15 @@ impl<'de> Deserialize<'de> for WorkspaceKeys {
 pub enum NodeReply {
     /// To what has none.
     Done,
-    /// To [`Call::Measure`].
+    /// To [`NodeRequest::Measure`].
     Cluster(Cluster),
-    /// To [`Call::Link`]: bytes a second.
+    /// To [`NodeRequest::Link`]: bytes a second.
     Rate(u64),
-    /// To [`Call::Borrowers`]: names, tier by tier.
+    /// To [`NodeRequest::Borrowers`]: names, tier by tier.
     Borrowers(Vec<BTreeSet<String>>),
-    /// To [`Call::Lend`].
+    /// To [`NodeRequest::Lend`].
     Lent(Brick),
-    /// To [`Call::Borrow`].
+    /// To [`NodeRequest::Borrow`].
     Borrowed {
         /// Where it appears on the node.
         root: PathBuf,
@@ -265,13 +265,13 @@ pub enum NodeReply {
         /// Bytes a second written.
         write: u64,
     },
-    /// To [`Call::Room`].
+    /// To [`NodeRequest::Room`].
     Room(NodeTierUsage),
-    /// To [`Call::Sweep`].
+    /// To [`NodeRequest::Sweep`].
     Swept(Swept),
-    /// To [`Call::Idle`].
+    /// To [`NodeRequest::Idle`].
     Waits(SpaceWaitCause),
-    /// To [`Call::Open`].
+    /// To [`NodeRequest::Open`].
     Opened {
         /// Why steps of several nodes cannot run there, if they cannot.
         several: Option<String>,
@@ -281,17 +281,17 @@ pub enum NodeReply {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         images: Option<String>,
     },
-    /// To [`Call::Inventory`].
+    /// To [`NodeRequest::Inventory`].
     Found(Vec<(PartRef, Place)>),
-    /// To [`Call::Clean`].
+    /// To [`NodeRequest::Clean`].
     Cleaned(Cleaned),
-    /// To [`Call::Exist`].
+    /// To [`NodeRequest::Exist`].
     There(Vec<bool>),
-    /// To [`Call::Remove`] and [`Call::Leave`]: what could not be done.
+    /// To [`NodeRequest::Remove`] and [`NodeRequest::Leave`]: what could not be done.
     Left(Vec<String>),
     /// It cannot be done, and why.
     Failed(String),
-    /// It is not done any more: see [`News::Ending`].
+    /// It is not done any more: see [`NodeNotification::Ending`].
     Ending,
 }
 

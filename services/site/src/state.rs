@@ -35,7 +35,7 @@ pub struct Site {
     pub(crate) next_order: u64,
     /// Jobs that were submitted a moment ago, and when that was heard: they are taken in by their numbers.
     pub(crate) arriving: BTreeMap<SlurmJobId, (Time, JobSubmission)>,
-    /// Who waits for a job's stage, whatever its phase ([`SiteJobPhase::Queued`] is for nodes).
+    /// Who waits for a job's stage, whatever its phase ([`Queued`](crate::model::job::SiteJobPhase::Queued) is for nodes).
     pub(crate) waiting: BTreeMap<SlurmJobId, Token>,
     /// Whose data is being read again.
     #[serde(default)]

@@ -59,7 +59,7 @@ pub type MakeTarget = Box<dyn FnOnce(&TcpStream) -> io::Result<Box<dyn Target>> 
 pub enum Called {
     /// This, and the stream continues as it was.
     Reply(Vec<u8>),
-    /// This, and from then on the stream is given over to storage memory: who has called uses it by [`crate::Far`].
+    /// This, and from then on the stream is given over to storage memory: who has called uses it by [`crate::RemoteStorage`].
     Storage(Vec<u8>, MakeTarget),
 }
 

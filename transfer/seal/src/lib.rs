@@ -1,6 +1,6 @@
 //! L1: sealed files and wrapped keys. docs/admin/security.md says against whom, docs/reference/formats.md byte by byte.
 //!
-//! [`file`] divides a file into pieces that are sealed each for itself, so that it is written by many threads, read from anywhere and
+//! [`mod@file`] divides a file into pieces that are sealed each for itself, so that it is written by many threads, read from anywhere and
 //! gone on with; [`piece`] seals what is in memory; [`wrap`] keeps the keys of data under another key; [`ring`](mod@ring) is the user's own file of those. Nothing here reads a
 //! clock, a file or a source of random numbers: salts, nonces and keys are arguments.
 

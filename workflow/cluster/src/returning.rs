@@ -20,7 +20,7 @@ pub(crate) trait NodeRequests {
     fn send_command(&self, command: NodeCommand) -> bool;
 }
 
-/// Replicas of earlier runs, as [`tarn_ports::Nodes::offer`] takes them.
+/// Replicas of earlier runs, as [`tarn_ports::NodeWorld::offer`] takes them.
 pub(crate) struct PriorReplicaOffer {
     pub(crate) prior: Vec<PriorInstance>,
     pub(crate) there: BTreeSet<(StoreKey, Place)>,

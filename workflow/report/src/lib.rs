@@ -1,9 +1,9 @@
 //! What happened in a run, told from its log alone: totals ([`Summary`]), a page to look at ([`html()`]),
-//! answers to why ([`why()`]) and where a run stands ([`Status`]). Nothing here is measured or guessed:
+//! answers to why ([`why()`]) and where a run stands ([`RunStatus`]). Nothing here is measured or guessed:
 //! every figure is a sum over logged records, and what is estimated says so. A log may be damaged, so sums of
 //! its figures saturate. docs/guide/report.md defines each figure.
 //!
-//! Reading order: [`trace`] (the fold), [`summary`] and [`summarize`] (totals), [`why`], [`status`], [`html`].
+//! Reading order: [`trace`] (the fold), [`summary`] and [`summarize`] (totals), [`mod@why`], [`mod@status`], [`mod@html`].
 
 mod count;
 pub mod evidence;
