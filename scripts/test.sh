@@ -131,8 +131,15 @@ cargo_tests() {
     # By xargs, as what bash itself starts beside others takes no interrupt.
     printf '%s\n' "one clusters others" "two clusters others" "three others clusters" | xargs -P 3 -I % bash -c 'lane %' || status=1
     cargo test --workspace --locked --no-fail-fast --doc 2>&1 | tee "$work/doc.log" || status=1
+    # shellcheck disable=SC2016 # cargo's quotes
+    sed -n 's/^    `\(-p .* --doc\)`$/AGAIN: cargo test --locked \1/p' "$work/doc.log" >> "$work/again"
     count '' "$work"/*.log
     return "$status"
+}
+
+# Links of comments to types that are called otherwise by now.
+links_in_comments() {
+    RUSTDOCFLAGS='-D rustdoc::broken_intra_doc_links' cargo doc --no-deps --document-private-items --workspace --locked --quiet
 }
 
 # clusters_on SUITE NAME...: of each test program with this name, or of `PROGRAM:FILTER` the tests that this names, on another Debian; the
@@ -189,6 +196,7 @@ on_others=(mpi allocation:a_step_spans allocation:a_workflow_runs slurm_nodes si
 started=$SECONDS
 check "format" cargo fmt --all --check
 check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+check "links in comments" links_in_comments
 check "cargo test" cargo_tests
 [ -n "${TARN_SUITE:-}" ] || check "what matters most of clusters, on Debian 13" clusters_on trixie "${on_others[@]}"
 check "tests as an unprivileged user" scripts/test-unprivileged.sh
