@@ -196,6 +196,7 @@ on_others=(mpi allocation:a_step_spans allocation:a_workflow_runs slurm_nodes si
 started=$SECONDS
 check "format" cargo fmt --all --check
 check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+check "no circles of imports, no errors without a type" scripts/measure-code --check
 check "links in comments" links_in_comments
 check "cargo test" cargo_tests
 [ -n "${TARN_SUITE:-}" ] || check "what matters most of clusters, on Debian 13" clusters_on trixie "${on_others[@]}"

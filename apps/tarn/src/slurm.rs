@@ -1,6 +1,7 @@
 //! `tarn slurm`: what Slurm's scripts call (`plugins/slurm`), and what becomes of jobs' data. docs/admin/site.md.
 
 mod chain;
+mod command;
 mod controller;
 pub(crate) mod health;
 mod install;

@@ -1,6 +1,7 @@
 //! The threads that touch files: as many as there are tasks under way, at most [`MAX_THREADS`]. Idle ones sleep.
 
 mod copy;
+mod delegate;
 mod memory;
 mod object;
 mod partition;
@@ -268,7 +269,7 @@ struct FilePoolState {
     external: Option<Arc<Limiter>>,
     peers: Option<PeerTable>,
     /// Tasks that other nodes have taken for this one's, by these: they are asked after, not handed over again.
-    taken: Mutex<BTreeMap<TaskId, remote::DelegatedTask>>,
+    taken: Mutex<BTreeMap<TaskId, delegate::DelegatedTask>>,
     /// Where threads go to be near the spaces that they work in, if there are several.
     sockets: Vec<Socket>,
     /// tarnd ends: what is durable is kept for the next one.
@@ -399,7 +400,7 @@ impl FilePoolState {
                     Some(TaskEndpoint::Object(at)) => object::withdraw(self, &plan, at, true),
                     _ => copy::discard(self, &plan),
                 }
-                remote::discard(self, &plan);
+                delegate::discard(self, &plan);
                 return None;
             }
             FileJob::Lend(_) => return None,
@@ -423,7 +424,7 @@ impl FilePoolState {
 
     fn run(&self, plan: &TaskPlan, control: &Control) -> Result<Finish, RequestError> {
         if let Some((node, spec)) = &plan.handed {
-            return remote::hand_over(self, plan, node, spec, control);
+            return delegate::hand_over(self, plan, node, spec, control);
         }
         if let Some(path) = plan.fills_outside() {
             place::check_outside(path, &plan.spaces)?;

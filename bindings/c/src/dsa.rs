@@ -1,18 +1,20 @@
 //! `dsa.h`: direct access to storage memory. Partitions and queue pairs are known by their addresses, so that no wrong one does harm; only
 //! `dsa_submit` takes its caller's word.
 
+pub(crate) mod tables;
+
 use crate::fork;
 use crate::guard::{guard, invalid};
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tables::{PARTITIONS, QUEUES, lock};
 use tarn_partitions::{
     Code, Grant, Grantee, Level, MAX_PARTS, OpenOptions, Options, Partition, PartitionDetails,
     PartitionQueue, PowerFail, ProgramMemory, RangeLockMode, RequestError,
@@ -52,24 +54,6 @@ pub struct dsa_info {
     pub grant_count: u32,
     pub grants: [dsa_grant; GRANTS],
     pub unit: u32,
-}
-
-/// Those that C has, by their addresses. A call has a share of its own: what is closed meanwhile is gone when that call has ended.
-static PARTITIONS: Mutex<BTreeMap<usize, Arc<Partition>>> = Mutex::new(BTreeMap::new());
-static QUEUES: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
-
-fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
-    known.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// All tables, locked.
-pub(crate) type DsaTableGuards = (
-    MutexGuard<'static, BTreeMap<usize, Arc<Partition>>>,
-    MutexGuard<'static, BTreeSet<usize>>,
-);
-
-pub(crate) fn hold() -> DsaTableGuards {
-    (lock(&PARTITIONS), lock(&QUEUES))
 }
 
 /// A queue pair, as C has it: it begins with its rings.

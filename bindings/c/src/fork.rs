@@ -1,13 +1,13 @@
 //! A fork takes the thread that calls it alone into the child. The tables of what C was given are locked meanwhile, so that no other thread
 //! is in the middle of one: the child could neither end that nor wait for it.
 
-use crate::{dsa, phx};
+use crate::{dsa::tables, phx};
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-type ForkGuards = (dsa::DsaTableGuards, phx::PhxTableGuards);
+type ForkGuards = (tables::DsaTableGuards, phx::PhxTableGuards);
 
 thread_local! {
     static HELD: RefCell<Option<ForkGuards>> = const { RefCell::new(None) };
@@ -26,7 +26,7 @@ extern "C" fn hold() {
     // A thread that is ending forks no more; if it does, nothing is held.
     let _ = HELD.try_with(|to| {
         to.borrow_mut()
-            .get_or_insert_with(|| (dsa::hold(), phx::hold()));
+            .get_or_insert_with(|| (tables::hold(), phx::hold()));
     });
 }
 

@@ -1,9 +1,11 @@
 //! Trees of an object store: listed, fetched as a peer's tree is, and put. docs/guide/object-stores.md says what a tree is there.
 
 mod deliver;
+mod delivery;
 mod listing;
 mod marker;
 mod owned;
+mod owner;
 mod reading;
 mod source;
 mod upload;

@@ -112,6 +112,20 @@ struct BuddyRates {
     reads: Vec<f64>,
 }
 
+/// The ways that copies go, by the provider of libfabric; `None` for TCP.
+fn providers() -> Vec<Option<&'static str>> {
+    let mut ways = vec![None];
+    if library().is_ok_and(|library| library.exists()) {
+        ways.extend([Some("tcp;ofi_rxm"), Some("shm")])
+    } else {
+        crate::print::say!(
+            "note: libfabric is left out: there is no {}",
+            tarn_data_plane::LIBRARY
+        )
+    }
+    ways
+}
+
 /// All ways, in turns.
 pub(super) fn buddies(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let scratch = ScratchFolder::new(&args.dir)?;
@@ -122,15 +136,7 @@ pub(super) fn buddies(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
             return Ok(Vec::new());
         }
     };
-    let mut ways = vec![None];
-    if library().is_ok_and(|library| library.exists()) {
-        ways.extend([Some("tcp;ofi_rxm"), Some("shm")])
-    } else {
-        crate::print::say!(
-            "note: libfabric is left out: there is no {}",
-            tarn_data_plane::LIBRARY
-        )
-    }
+    let ways = providers();
     let bytes = args.mib.min(MOST) * MIB;
     let mut all: Vec<BuddyRates> = ways.iter().map(|_| BuddyRates::default()).collect();
     // The first round is for warming up.

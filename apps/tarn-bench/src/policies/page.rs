@@ -1,7 +1,7 @@
 //! The page with curves.
 
+use super::points::ShareOf;
 use super::points::{BandwidthPoint, Medians, family_rows, medians, rows, subject, worst};
-use super::search::ShareOf;
 use serde_json::json;
 use tarn_report::site::curves::{Card, Comparison, Curve, Panel, TableOf, comparison_page};
 use tarn_types::site::Machine;

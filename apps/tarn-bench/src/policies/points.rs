@@ -1,10 +1,19 @@
 //! What was measured, as ratios, medians, a table and figures.
 
-use super::search::ShareOf;
 use crate::figure::{BenchFigure, median};
 use crate::trial::aligned;
 use serde::Serialize;
 use std::collections::BTreeMap;
+
+/// The whole of which a share of I/O is a part. Both are of `easy`, where each job reads and writes outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ShareOf {
+    /// The makespan: 1 less the makespan if data took no time, over the makespan
+    TimeToSolution,
+    /// The time for which jobs hold nodes: sum of T_I/O over sum of T_run (Weiland et al., equation 5)
+    NodeTime,
+}
 
 /// What a makespan is compared with that no policy can beat.
 const BOUND: &str = "bound";

@@ -1,10 +1,9 @@
 //! One workflow at the bandwidth of the external store that gives it the wanted share of I/O.
 
-use super::points::{BandwidthPoint, IoShares, PolicyRun};
+use super::points::{BandwidthPoint, IoShares, PolicyRun, ShareOf};
 use crate::error::{CliError, CliResult};
 use crate::print::say;
 use crate::trial::{FileReadCache, SimulationTrial, Varied, with_store, without_io};
-use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_console::simulated::rejected;
@@ -23,16 +22,6 @@ const FAR: f64 = 0.03;
 const MAX_TRIALS: u32 = 16;
 /// How many times more and less than "all bytes in the time without I/O" the bandwidth may be.
 const RANGE: f64 = 1e4;
-
-/// What a share of I/O is a share of. Both are of `easy`, where each job reads and writes outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum ShareOf {
-    /// The makespan: 1 less the makespan if data took no time, over the makespan
-    TimeToSolution,
-    /// The time for which jobs hold nodes: sum of T_I/O over sum of T_run (Weiland et al., equation 5)
-    NodeTime,
-}
 
 /// A workflow from a file.
 pub(super) struct BenchWorkflow<'a> {

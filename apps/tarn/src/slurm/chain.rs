@@ -3,7 +3,7 @@
 //! `job_submit.lua` writes what was said into the second line of the script, and into the job's AdminComment. Here both are read, and the
 //! first job is released when the last one is there.
 
-use super::job::ask;
+use super::command::run_command;
 use crate::error::{CliError, CliResult};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ pub(super) fn whole(prior: SlurmJobId, user: u32) -> CliResult<()> {
     let user = user.to_string();
     let format = format!("JobID:12,admin_comment:{COMMENT}");
     let jobs = loop {
-        let queue = ask("squeue", &["-h", "-u", &user, "-O", &format])?;
+        let queue = run_command("squeue", &["-h", "-u", &user, "-O", &format])?;
         let jobs = marks(&queue);
         if jobs.values().any(|m| m.is_end && m.prior == Some(prior)) {
             break jobs;
@@ -111,8 +111,8 @@ pub(super) fn whole(prior: SlurmJobId, user: u32) -> CliResult<()> {
     let others: Vec<String> = others.map(SlurmJobId::to_string).collect();
     let id = first.to_string();
     let comment = format!("admincomment={OPEN}start jobs={}{CLOSE}", others.join(","));
-    ask("scontrol", &["update", &format!("jobid={id}"), &comment])?;
-    ask("scontrol", &["release", &id])?;
+    run_command("scontrol", &["update", &format!("jobid={id}"), &comment])?;
+    run_command("scontrol", &["release", &id])?;
     Ok(())
 }
 

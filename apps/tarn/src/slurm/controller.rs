@@ -1,6 +1,6 @@
 //! The site's controller: at its unix socket on its own host, by TCP and munge from others.
 
-use super::job;
+use super::command::run_command;
 use crate::error::{CliError, CliResult};
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -78,7 +78,7 @@ fn there(host: &str) -> ControllerAddress {
 
 /// The hosts of slurmctld, as Slurm's configuration has them: the controller runs beside it, its backup beside the backup.
 fn slurms() -> Vec<ControllerAddress> {
-    let config = job::ask("scontrol", &["show", "config"]).unwrap_or_default();
+    let config = run_command("scontrol", &["show", "config"]).unwrap_or_default();
     let lines = config.lines().filter_map(|line| line.split_once('='));
     let hosts = lines.filter(|(name, _)| name.trim_start().starts_with("SlurmctldHost["));
     // `login(10.0.0.1)`: the address, where one is said.

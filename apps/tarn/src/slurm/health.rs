@@ -1,7 +1,7 @@
 //! Whether Slurm, and the site, are as tarn needs them: `tarn slurm install --check`, `tarn doctor --site`. docs/admin/site.md.
 
+use super::command::run_command;
 use super::controller::ControllerClient;
-use super::job::ask;
 use crate::error::{CliError, CliResult};
 use crate::finding::{CheckFinding, finding, found};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ const ALIVE: &str = "PENDING,RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STAGE_OUT"
 
 /// What slurmctld runs with.
 pub(super) fn of_slurm() -> Vec<CheckFinding> {
-    let config = match ask("scontrol", &["show", "config"]) {
+    let config = match run_command("scontrol", &["show", "config"]) {
         Ok(config) => config,
         Err(e) => return vec![finding("slurmctld", false, e.to_string())],
     };
@@ -64,7 +64,7 @@ fn stages(plugins: &str) -> CliResult<String> {
             library.display()
         )));
     }
-    let status = ask("scontrol", &["show", "bbstat"])?;
+    let status = run_command("scontrol", &["show", "bbstat"])?;
     if status.contains(" free of ") {
         return Ok("burst_buffer.lua reaches the controller".into());
     }
@@ -192,7 +192,7 @@ pub(super) fn munge() -> CliResult<String> {
 /// The jobs that have `#TARN` lines and are not over.
 pub(super) fn jobs_with_data() -> CliResult<Vec<String>> {
     let format = "jobid:20,burstbuffer:20";
-    let listed = ask("squeue", &["-h", "-t", ALIVE, "-O", format])?;
+    let listed = run_command("squeue", &["-h", "-t", ALIVE, "-O", format])?;
     let lines = listed.lines().map(|line| line.split_whitespace());
     let with = lines.filter_map(|mut words| {
         let job = words.next()?;

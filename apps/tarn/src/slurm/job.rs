@@ -1,9 +1,9 @@
 //! A job, as Slurm knows it, and its script.
 
 use super::chain;
+use super::command::run_command;
 use crate::error::{CliError, CliResult};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use tarn_proto::site::{Chain, Excluded, MAX_BEFORE, PlacementAdvice, SlurmJobId};
 use tarn_spec::{JobScript, Rejected, SbatchScript, check_site, parse_job};
 use tarn_types::codes::Exit;
@@ -40,11 +40,12 @@ const MAX_TEXT: usize = 4096;
 /// so no such text is asked for together with something else.
 pub(super) fn about(job: SlurmJobId) -> CliResult<SlurmJobInfo> {
     let id = job.to_string();
-    let squeue =
-        |id: &str, how: &str, what: &str| ask("squeue", &["-h", "-t", "all", "-j", id, how, what]);
+    let squeue = |id: &str, how: &str, what: &str| {
+        run_command("squeue", &["-h", "-t", "all", "-j", id, how, what])
+    };
     let output = squeue(&id, "-o", SlurmJobFields::FORMAT)?;
     let Some(facts) = SlurmJobFields::of(&output, job) else {
-        let show = |id: &str| ask("scontrol", &["-o", "show", "job", id]);
+        let show = |id: &str| run_command("scontrol", &["-o", "show", "job", id]);
         let output = show(&id)?;
         return match task_shown(&output, job) {
             Some(task) => shown(&show(&task)?),
@@ -221,7 +222,7 @@ fn shown(output: &str) -> CliResult<SlurmJobInfo> {
 pub(super) fn before(job: SlurmJobId, user: u32) -> CliResult<Vec<SlurmJobId>> {
     let fields = "JobID:12,ArrayTaskID:6,PriorityLong:12,Reason:12,BurstBuffer:6";
     let user = user.to_string();
-    let output = ask(
+    let output = run_command(
         "squeue",
         &["-h", "-u", &user, "-t", "PENDING", "-O", fields],
     )?;
@@ -276,14 +277,14 @@ pub(super) fn advise(job: SlurmJobId, advice: &PlacementAdvice) -> CliResult<()>
     let all: Vec<String> = own.into_iter().chain(wanted).collect();
     let id = format!("jobid={job}");
     if !advice.after.is_empty() {
-        ask(
+        run_command(
             "scontrol",
             &["update", &id, &format!("dependency={}", all.join(","))],
         )?;
     }
     if !advice.require.is_empty() {
         let nodes = format!("reqnodelist={}", advice.require.join(","));
-        ask("scontrol", &["update", &id, &nodes])?;
+        run_command("scontrol", &["update", &id, &nodes])?;
     } else if !advice.prefer.is_empty() && !about.has_wish() {
         // Only a preference: the job does without where that fails.
         let _ = tarn_slurm::prefer(job, &advice.prefer);
@@ -301,7 +302,7 @@ impl SlurmJobInfo {
         if !self.is_well || self.list.is_empty() {
             return Ok(self.is_well);
         }
-        let states = ask("sinfo", &["-h", "-N", "-n", &self.list, "-o", "%t"])?;
+        let states = run_command("sinfo", &["-h", "-N", "-n", &self.list, "-o", "%t"])?;
         let mut states = states.split_whitespace();
         // `*`: it does not answer.
         Ok(!states.any(|state| state.starts_with("down") || state.ends_with('*')))
@@ -334,7 +335,7 @@ impl SlurmJobInfo {
         // Nodes are preferred by features of their own names; of other features Slurm says that they are no nodes.
         let prefer: Vec<&str> = self.prefer.split('|').collect();
         let words = ["-h", "-N", "-p", &self.partition, "-n"];
-        let known = ask(
+        let known = run_command(
             "sinfo",
             &[&words[..], &[&prefer.join(","), "-o", "%N"]].concat(),
         );
@@ -359,17 +360,6 @@ fn names(list: &str) -> CliResult<Vec<String>> {
     names.map_err(|e| CliError::new(Exit::State, e.to_string()))
 }
 
-pub(super) fn ask(command: &str, words: &[&str]) -> CliResult<String> {
-    let about = format!("`{command} {}`", words.join(" "));
-    let output = Command::new(command).args(words).output();
-    let output = output.map_err(|e| CliError::new(Exit::State, format!("{about}: {e}")))?;
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(CliError::new(Exit::State, format!("{about}: {why}")));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
 /// Reads a script that was submitted in this folder, and its place in a chain. `None` when it says nothing to tarn.
 pub(super) fn read(path: &Path, folder: &Path) -> CliResult<Option<(JobScript, Option<Chain>)>> {
     parsed(&text(path)?, folder)
@@ -386,7 +376,7 @@ pub(super) fn read_of(
         None => text(path)?,
         Some(array) => match of_array(path, array).filter(|path| path.exists()) {
             Some(path) => text(&path)?,
-            None => ask(
+            None => run_command(
                 "scontrol",
                 &["write", "batch_script", &job.to_string(), "-"],
             )?,

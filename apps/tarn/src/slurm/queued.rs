@@ -1,6 +1,6 @@
 //! Jobs that Slurm has already of what is submitted. A submission that was killed leaves no record, but its jobs: Slurm is asked for them.
 
-use super::job::ask;
+use super::command::run_command;
 use crate::error::CliResult;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -40,7 +40,7 @@ impl SubmissionFilter {
             Self::Scripts(_) => "%F|%r|%o",
             Self::Steps(_) => "%F|%r|%j|%Z",
         };
-        let queue = ask("squeue", &["-h", "-u", &user, "-o", format])?;
+        let queue = run_command("squeue", &["-h", "-u", &user, "-o", format])?;
         Ok(queue.lines().filter_map(|line| self.job(line)).collect())
     }
 

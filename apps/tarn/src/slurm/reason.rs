@@ -1,6 +1,7 @@
 //! Why a job's stage failed, in the job's comment: of a failed gate `squeue` shows no more of its own than that there was one.
 
-use super::job::{ALONE, alone, ask};
+use super::command::run_command;
+use super::job::{ALONE, alone};
 use crate::error::CliResult;
 use tarn_proto::site::SlurmJobId;
 use tarn_types::line::plain;
@@ -21,8 +22,9 @@ pub(super) fn shown(job: SlurmJobId, done: CliResult) -> CliResult {
 fn set_job_comment(job: SlurmJobId, why: Option<&str>) -> CliResult<()> {
     // Of an array that is named by its leading job's number there is a line of each task.
     let number = job.to_string();
-    let squeue =
-        |id: &str, how: &str, what: &str| ask("squeue", &["-h", "-t", "all", "-j", id, how, what]);
+    let squeue = |id: &str, how: &str, what: &str| {
+        run_command("squeue", &["-h", "-t", "all", "-j", id, how, what])
+    };
     let Some(id) = alone(&squeue(&number, "-o", ALONE)?, job) else {
         return Ok(());
     };
@@ -30,7 +32,7 @@ fn set_job_comment(job: SlurmJobId, why: Option<&str>) -> CliResult<()> {
     let known = known.lines().next().unwrap_or_default().trim();
     if let Some(comment) = comment(known, why) {
         let (id, comment) = (format!("jobid={id}"), format!("comment={comment}"));
-        ask("scontrol", &["update", &id, &comment])?;
+        run_command("scontrol", &["update", &id, &comment])?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `tarn submit`: the jobs of a whole workflow, held until all are there.
 
+use super::command::run_command;
 use super::controller::ControllerClient;
-use super::job::ask;
 use super::queued::{QueuedJobs, SubmissionFilter, list};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
@@ -85,7 +85,7 @@ pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
     let submitted = submit_held(&scripts, &args.options, &stop, &mut jobs);
     let released = submitted.and_then(|()| {
         stop.check()?;
-        ask("scontrol", &["release", &list(&jobs, ",")])
+        run_command("scontrol", &["release", &list(&jobs, ",")])
     });
     if let Err(why) = released {
         cancel(&jobs, &known, &before);
@@ -294,7 +294,7 @@ fn cancel(jobs: &[SlurmJobId], known: &SubmissionFilter, before: &QueuedJobs) {
     let cancelled = if words.is_empty() {
         Ok(String::new())
     } else {
-        ask("scancel", &words)
+        run_command("scancel", &words)
     };
     let mut left: Vec<SlurmJobId> = match (known.queued(), &cancelled) {
         (Ok(queue), _) => queue.into_keys().collect(),

@@ -1,10 +1,12 @@
 //! Putting trees into a store. A store has no renames: objects are replaced one by one, each whole or absent, what the tree no
 //! longer has is removed after them, and tarn's own manifest is the last.
 
+use super::delivery::{DeliveryFile, DeliveryProgress, PART, TreeDelivery};
 use super::listing::TreeListing;
-use super::owned::{HASH, OWNER, PROBE, There, exists, object, of_owner, owned, owned_object};
+use super::owned::{exists, object, owned, owned_object};
+use super::owner::{HASH, OWNER, PROBE, of_owner};
 use super::reading::PeerSourceReader;
-use super::upload::{Meant, UploadNote, UploadNoteEtag};
+use super::upload::{Meant, UploadNote};
 use super::{HELD, STREAMS, StoreLocation, chunks_of, hash_of, marker, together, upload};
 use crate::content::{self, CHUNK, ChunkHash};
 use crate::error::{Result, corrupt, show};
@@ -27,8 +29,6 @@ use tarn_types::merge::merge;
 use tarn_types::object::ObjectUrl;
 use tarn_types::part::Verify;
 
-/// Bytes of a part of a large object, and of the largest that is put in one piece: 8 MiB is what the field's tools take.
-pub(super) const PART: u64 = 8 << 20;
 /// Parts of an object (Amazon S3's bound, which others keep to).
 const MAX_PARTS: u64 = 10_000;
 /// Bytes of an object (Amazon S3's old bound, which others keep to).
@@ -178,40 +178,6 @@ fn part_len(size: u64) -> u64 {
     size.div_ceil(MAX_PARTS)
         .next_multiple_of(CHUNK as u64)
         .max(PART)
-}
-
-/// What a delivery has done.
-#[derive(Default)]
-struct DeliveryProgress {
-    /// ETag and hash of each object, by path.
-    put: BTreeMap<Box<[u8]>, (String, Hash)>,
-    bytes: u64,
-    resumed: u64,
-}
-
-/// A file to be put.
-pub(super) struct DeliveryFile<'a> {
-    pub(super) path: &'a [u8],
-    at: ObjectUrl,
-    /// The first source that has it.
-    pub(super) tree: usize,
-    pub(super) size: u64,
-    hash: Option<Hash>,
-    mtime: i64,
-}
-
-/// A delivery.
-pub(super) struct TreeDelivery<'a> {
-    place: &'a StoreLocation<'a>,
-    job: &'a DeliveryJob,
-    pub(super) control: &'a Control,
-    limiter: Option<Arc<Limiter>>,
-    pub(super) trees: &'a [SourceTree<'a>],
-    manifests: &'a [Manifest],
-    there: &'a BTreeMap<Box<[u8]>, There>,
-    /// The note of an upload that is there.
-    note: Mutex<Option<UploadNoteEtag>>,
-    done: Mutex<DeliveryProgress>,
 }
 
 impl<'a> TreeDelivery<'a> {

@@ -1,7 +1,7 @@
 //! What a tree of a store holds: keys become paths.
 
 use super::marker::{self, MarkerEntries};
-use super::owned::PROBE;
+use super::owner::PROBE;
 use super::upload;
 use crate::error::{Result, show};
 use std::collections::BTreeMap;

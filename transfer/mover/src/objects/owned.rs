@@ -1,23 +1,17 @@
 //! What is already in the place of a tree, or an object, and whose it is: each object says its owner.
 
 use super::listing::{TreeListing, listed};
+use super::owner::{PROBE, of_owner};
 use super::{STREAMS, StoreLocation, marker, together, upload};
 use crate::error::{Result, show};
 use crate::queue::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use tarn_ports::{Control, MoverError, ObjectMetadata, Over, Replaces, Tags};
+use tarn_ports::{Control, MoverError, Over, Replaces, Tags};
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::EntryKind;
 use tarn_types::object::{MAX_KEY_BYTES, ObjectUrl};
-
-/// Whose tree an object belongs to.
-pub(super) const OWNER: &str = "tarn-owner";
-/// The hash of its content.
-pub(super) const HASH: &str = "tarn-hash";
-/// An object that is made and removed to see whether that can be done. It is no part of a tree: a killed run may leave it.
-pub(super) const PROBE: &str = ".tarn-probe";
 
 /// What is already there.
 pub(super) struct There {
@@ -47,12 +41,6 @@ pub(crate) fn check(place: &StoreLocation<'_>, owner: &str, control: &Control) -
     let (tags, replaces) = (Tags::new(), Replaces::Anything);
     place.store.put(&probe, b"", &tags, replaces, control)?;
     place.store.remove(&probe, None, control)
-}
-
-/// Of an object that this owner has put: the hash of its content, if it says that.
-pub(super) fn of_owner(found: &ObjectMetadata, owner: &str) -> Option<Option<Hash>> {
-    let tag = |name: &str| Some(found.tags.iter().find(|t| t.0 == name)?.1.as_str());
-    (tag(OWNER) == Some(owner)).then(|| tag(HASH).and_then(|h| h.parse().ok()))
 }
 
 pub(super) fn exists(at: &ObjectUrl) -> MoverError {

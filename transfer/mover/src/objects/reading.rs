@@ -1,7 +1,7 @@
 //! Reading what is put into a store: files of folders, of peers and of other stores, sealed ones too.
 
 use super::chunks_of;
-use super::deliver::{DeliveryFile, PART, TreeDelivery};
+use super::delivery::{DeliveryFile, PART, TreeDelivery};
 use super::source::ObjectTree;
 use crate::content::{self, CHUNK, PIECE};
 use crate::error::{ErrorSide, Result, failed, show};

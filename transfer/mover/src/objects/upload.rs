@@ -2,7 +2,7 @@
 //! ends it, and nobody else's. docs/reference/formats.md has the text.
 
 use super::StoreLocation;
-use super::owned::of_owner;
+use super::owner::of_owner;
 use crate::error::Result;
 use tarn_ports::{Control, MoverError, Replaces, Tags, Upload};
 use tarn_types::event::FailureKind;

@@ -1,6 +1,6 @@
 //! Taking back what a delivery that does not continue has left in a store.
 
-use super::owned::of_owner;
+use super::owner::of_owner;
 use super::upload::UploadNote;
 use super::{STREAMS, StoreLocation, marker, together, upload};
 use crate::error::Result;
